@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any
 
 import typer
 
 from tailrace.errors import InvalidRequest, LogUnreadable
 from tailrace_server.cli.output import date_text, note
+from tailrace_server.cli.shown.log_tables import (
+    column_table,
+    entry_table,
+    label_grid,
+    print_summary,
+    print_verification,
+    printable,
+    schema_table,
+    segment_table,
+    size_text,
+    terminal,
+)
 from tailrace_server.cli.typed import AsJson
 from tailrace_server.units import counted, duration
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from tailrace_server.wal.upkeep import inspect
-    from tailrace_server.wal.upkeep.verify import Verification
-
-_SOURCES_MAX: Final = 10
-"""Of the files or partitions that fed a log so many are shown, the last ones."""
 
 app = typer.Typer(no_args_is_help=True, help="The log of one catalog, as it lies on the disk.")
 
@@ -30,10 +31,6 @@ Folder = Annotated[
     Path,
     typer.Argument(metavar="PATH", help="The catalog's folder, ROOT/NAME.", show_default=False),
 ]
-
-_MEBIBYTE = 1 << 20
-_PIPED_WIDTH = 10_000
-"""Cells of a line into a pipe or file, where nothing is folded."""
 
 
 @app.command("inspect")
@@ -69,15 +66,15 @@ def inspect_(
             document |= {"schema": types, "schema_history": history}
         _print_json(document)
         return 0
-    console = _console()
-    _print_summary(console, summary)
+    console = terminal()
+    print_summary(console, summary)
     if newest:
-        console.print(_entry_table(newest))
+        console.print(entry_table(newest))
     if listed:
-        console.print(_segment_table(listed))
+        console.print(segment_table(listed))
     if schema:
-        console.print(_column_table(types))
-        console.print(_schema_table(history))
+        console.print(column_table(types))
+        console.print(schema_table(history))
     return 0
 
 
@@ -102,7 +99,7 @@ def verify(
 
     _check_catalog(path)
     unseen = as_json or not sys.stderr.isatty()
-    with Progress(console=_console(stderr=True), transient=True, disable=unseen) as bar:
+    with Progress(console=terminal(stderr=True), transient=True, disable=unseen) as bar:
         task = bar.add_task("reading", total=None)
         result = verify_log(
             path,
@@ -112,7 +109,7 @@ def verify(
     if as_json:
         _print_json(result)
     else:
-        _print_verification(_console(), result)
+        print_verification(terminal(), result)
     return 0 if result.sound else 1
 
 
@@ -120,8 +117,15 @@ def verify(
 def trim(
     path: Folder,
     before: Annotated[
-        int, typer.Option("--before", metavar="VERSION", min=1, help="First version to keep.")
-    ],
+        int | None,
+        typer.Option(
+            "--before",
+            metavar="VERSION",
+            min=1,
+            help="First version to keep. [default: what the catalog's settings let go]",
+            show_default=False,
+        ),
+    ] = None,
     without_state: Annotated[
         bool,
         typer.Option("--without-state", help="Give up the tables' state too: no room is needed."),
@@ -137,13 +141,15 @@ def trim(
     from tailrace_server.wal.upkeep import retention
 
     _check_catalog(path)
+    now = SystemClock().now()
+    if before is None:
+        before = _before_by_settings(path, now)
     published = CommitLog.open(path).view.published
     if before > published + 1:
         raise InvalidRequest(
             f"--before {before}: the newest published version is {published}; "
             f"{published + 1} lets go of everything"
         )
-    now = SystemClock().now()
     oldest = retention.trim(path, before, now, keeps_state=not without_state)
     deleted = retention.delete_unnamed(path, now)
     note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
@@ -169,7 +175,7 @@ def compact(path: Folder) -> int:
     else:
         note(
             f"{done.segments_before:,} segments became {done.segments_after:,}: {done.rows:,} records, "
-            f"{_size(done.bytes_before)} → {_size(done.bytes_after)}"
+            f"{size_text(done.bytes_before)} → {size_text(done.bytes_after)}"
         )
     note(f"files deleted now: {len(deleted):,}")
     _note_waiting(path)
@@ -213,7 +219,7 @@ def rebase(
     else:
         note(
             f"base of version {made.version:,}: {counted(made.rows, 'row')} of "
-            f"{counted(made.tables, 'entity type')} in {counted(made.files, 'file')}, {_size(made.bytes)}"
+            f"{counted(made.tables, 'entity type')} in {counted(made.files, 'file')}, {size_text(made.bytes)}"
         )
     return 0
 
@@ -235,10 +241,33 @@ def copy(
     _check_catalog(path)
     done = copy_log(path, target)
     note(
-        f"{done.path}: {counted(done.files, 'file')}, {_size(done.bytes)}, verified; published up to version "
-        f"{done.published:,}, committed up to {done.version:,}"
+        f"{done.path}: {counted(done.files, 'file')}, {size_text(done.bytes)}, verified; published up to "
+        f"version {done.published:,}, committed up to {done.version:,}"
     )
     return 0
+
+
+def _before_by_settings(path: Path, now: int) -> int:
+    """Return the first version that a catalog's settings keep; also say if it is too large all the same.
+
+    Raises:
+        InvalidRequest: Nothing is set of it.
+    """
+    from tailrace_server.wal.settings.kept import newest_settings
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep.keeping import judge
+
+    log = CommitLog.open(path)
+    settings = newest_settings(log.store, log.uuid).settings
+    if not settings:
+        raise InvalidRequest(
+            "say --before, or set how long the log is kept: tailrace catalog set "
+            f"{log.view.name} max_lookback=7d"
+        )
+    verdict = judge(log.state, settings, now)
+    if verdict.bytes_over:
+        note(f"{verdict.bytes_over:,} bytes more than max_bytes are within the lookback, and stay")
+    return verdict.before
 
 
 def _note_waiting(path: Path) -> None:
@@ -285,204 +314,21 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
     if as_json:
         _print_json(found)
         return 0
-    grid = _grid()
+    grid = label_grid()
     grid.add_row("position", f"[bold]{position}[/]  row {found.row:,}")
     grid.add_row("committed", date_text(found.commit_timestamp))
     grid.add_row("what", f"{found.operation} in {found.area}")
-    grid.add_row("entity type", _shown(found.entity_type))
-    grid.add_row("primary key", f"{_shown(found.primary_key)}  [dim]hash {found.key_hash:016x}[/]")
-    grid.add_row("changed", _shown(None if found.changed is None else ", ".join(found.changed)))
+    grid.add_row("entity type", printable(found.entity_type))
+    grid.add_row(
+        "primary key", f"{printable(found.primary_key)}  [dim]hash {found.key_hash:016x}[/]"
+    )
+    grid.add_row("changed", printable(None if found.changed is None else ", ".join(found.changed)))
     for name in ("change", "before", "after"):
         image: bytes | None = getattr(found, name)
-        grid.add_row(name, _shown(None if image is None else image.decode(errors="replace")))
+        grid.add_row(name, printable(None if image is None else image.decode(errors="replace")))
     grid.add_row("segment", f"{found.segment} [dim]batch at byte {found.batch_offset:,}[/]")
-    _console().print(grid)
+    terminal().print(grid)
     return 0
-
-
-def _print_summary(console: Console, summary: inspect.LogSummary) -> None:
-    waiting = summary.committed - summary.published
-    behind = f"  [yellow]{waiting:,} committed and not published[/]" if waiting else ""
-    grid = _grid()
-    grid.add_row("catalog", f"[bold]{_shown(summary.name)}[/]  {summary.uuid}")
-    grid.add_row("created", date_text(summary.created))
-    grid.add_row("committed", f"{summary.committed:,}")
-    grid.add_row("published", f"[bold]{summary.published:,}[/]{behind}")
-    grid.add_row("oldest kept", str(summary.oldest))
-    if summary.newest_timestamp:
-        grid.add_row("newest", date_text(summary.newest_timestamp))
-    grid.add_row("writer", f"epoch {summary.epoch}, {_shown(str(summary.holder))}")
-    grid.add_row(
-        "entries",
-        f"{summary.entries:,}, publications {summary.publications:,}, checkpoint {summary.checkpoint:,} "
-        f"at entry {summary.checkpoint_entry:,}",
-    )
-    grid.add_row(
-        "segments",
-        f"{summary.segments:,} with {summary.batches:,} batches, {summary.rows:,} records, "
-        f"{_size(summary.bytes)}{', trimmed versions included' if summary.holds_trimmed else ''}",
-    )
-    for label, count in (("to be deleted", summary.unnamed), ("orphans", summary.orphans)):
-        if count:
-            grid.add_row(label, counted(count, "file"))
-    for base in summary.bases:
-        grid.add_row(
-            "base",
-            f"of version {base.version:,}: {counted(sum(base.rows.values()), 'row')} of "
-            f"{counted(len(base.rows), 'entity type')} in {counted(base.files, 'file')}, {_size(base.bytes)}",
-        )
-    if summary.state_from is None:
-        grid.add_row("state", "[yellow]not readable[/]: the log was trimmed and has no base")
-    elif summary.state_from:
-        grid.add_row("state", f"readable from version {summary.state_from:,} on")
-    for pending in summary.pending:
-        grid.add_row("pending", _shown(pending))
-    sources = [*summary.source_positions.items()]
-    for partition, position in sources[-_SOURCES_MAX:]:
-        # A number says how far the source was read; a text is something that is known of it.
-        between = " up to " if isinstance(position, int) else ": "
-        grid.add_row("source", f"{_shown(partition)}{between}{_shown(str(position))}")
-    if len(sources) > _SOURCES_MAX:
-        grid.add_row("", f"{counted(len(sources) - _SOURCES_MAX, 'source')} before; --json has all")
-    width = max(map(len, summary.counts), default=0)
-    for place, (name, count) in enumerate(summary.counts.items()):
-        label = "" if place else "records of"
-        grid.add_row(label, f"{_shown(name.ljust(width))}  {count:>12,}")
-    console.print(grid)
-
-
-def _entry_table(entries: list[inspect.EntrySummary]) -> Table:
-    table = _table(
-        "entry", "epoch", "when", "writer", "key", "versions", "records", "", numbers=(0, 1, 6)
-    )
-    for entry in entries:
-        versions, key = "", "open"
-        if entry.kind == "commit":
-            key = f"{entry.batch_id}" + (f".{entry.k}" if entry.k else "")
-            if entry.first_version is not None:
-                versions = f"{entry.first_version:,} – {entry.last_version:,}"
-        pending = f"{entry.pending} pending " if entry.pending else ""
-        mark = "" if entry.published else "[yellow]unpublished[/]"
-        table.add_row(
-            f"{entry.number:,}",
-            f"{entry.epoch:,}",
-            date_text(entry.timestamp),
-            _shown(entry.writer),
-            key,
-            versions,
-            "" if entry.rows is None else f"{entry.rows:,}",
-            pending + mark,
-        )
-    return table
-
-
-def _segment_table(segments: list[inspect.SegmentSummary]) -> Table:
-    table = _table("segment", "first", "last", "records", "batches", "size", numbers=(3, 4, 5))
-    for segment in segments:
-        table.add_row(
-            _shown(segment.path),
-            str(segment.first),
-            str(segment.last),
-            f"{segment.rows:,}",
-            f"{segment.batches:,}",
-            _size(segment.bytes),
-        )
-    return table
-
-
-def _column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
-    table = _table(
-        "entity type", "#", "column", "type", "encoding", "role", "from", "", numbers=(1,)
-    )
-    for name, columns in types.items():
-        for ordinal, column in enumerate(columns, 1):
-            marks = [f"key {column['key']}"] if column["key"] else []
-            marks += [] if column["nullable"] else ["not null"]
-            marks += ["[yellow]dropped[/]"] if column.get("dropped") else []
-            table.add_row(
-                _shown(name) if ordinal == 1 else "",
-                str(ordinal),
-                _shown(column["name"]),
-                _shown(column["sql_type"]),
-                _shown(column["encoding"]),
-                column["role"],
-                column["origin"],
-                ", ".join(marks),
-            )
-    return table
-
-
-def _schema_table(history: list[inspect.SchemaChange]) -> Table:
-    from tailrace_server.cli.shown.human import change_text
-
-    table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
-    for each in history:
-        for change in each.changes:
-            table.add_row(
-                f"{each.first_version:,}",
-                str(each.schema_id),
-                _shown(each.entity_type),
-                _shown(change_text(change)),
-            )
-    return table
-
-
-def _print_verification(console: Console, result: Verification) -> None:
-    console.print(
-        f"read {result.entries:,} entries, {result.publications:,} publications, "
-        f"{result.checkpoints:,} checkpoints, {result.segments:,} segments with {result.batches:,} batches: "
-        f"{result.transactions:,} transactions, {result.rows:,} records, {_size(result.bytes)}"
-    )
-    if result.bases:
-        console.print(
-            f"read {counted(result.bases, 'base')} with {counted(result.base_rows, 'row')}"
-        )
-    for fault in result.faults:
-        console.print(f"[bold red]damaged[/] {_shown(str(fault))}", soft_wrap=True)
-    if result.sound:
-        console.print("[bold green]sound[/]")
-    else:
-        console.print(f"[bold red]{counted(len(result.faults), 'fault')}[/]")
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    seen = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
-    return Console(stderr=stderr, highlight=False, width=None if seen else _PIPED_WIDTH)
-
-
-def _grid() -> Table:
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", justify="right", no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def _table(*titles: str, numbers: tuple[int, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
-    for place, title in enumerate(titles):
-        side: Literal["left", "right"] = "right" if place in numbers else "left"
-        table.add_column(title, justify=side, overflow="fold", no_wrap=title in ("when", ""))
-    return table
-
-
-def _shown(text: str | None) -> str:
-    """Return text for the terminal: nothing in it is markup or moves the cursor."""
-    from rich.markup import escape
-
-    if text is None:
-        return "[dim]none[/]"
-    return escape("".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text))
-
-
-def _size(count: int) -> str:
-    return f"{count:,} B" if count < _MEBIBYTE else f"{count / _MEBIBYTE:,.1f} MiB"
 
 
 def _print_json(value: Any) -> None:

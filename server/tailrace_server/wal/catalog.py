@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from tailrace.errors import CatalogUnknown
+from tailrace.errors import CatalogUnknown, InvalidRequest
 from tailrace_server.wal.catalog_writer import CatalogWriter, check_writer_name
 from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_CATALOG,
@@ -25,18 +25,32 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.clock import Clock
+    from tailrace_server.wal.files.settings_documents import Settings
 
 
-def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
+def create_catalog(
+    root: Path, name: str, *, settings: Settings | None = None, clock: Clock | None = None
+) -> UUID:
     """Create a catalog, if there is none of that name, and record it; return its uuid.
 
+    Args:
+        root: The log's root, which is made if it is missing.
+        name: The catalog's.
+        settings: What is set of it from its beginning on.
+        clock: Says when it was created.
+
     Raises:
-        InvalidRequest: The name is not of the form, or is that of the system log.
+        InvalidRequest: The name is not of the form, or is that of the system log; or there is a catalog of that
+            name, and ``settings`` were given.
         LogFull: No room.
         LogUnreadable: No permission, or a folder of that name that is not a catalog, or is another's.
     """
     refuse_system(name)
-    create_folder(root, name, clock)
+    created = create_folder(root, name, clock, settings)
+    if settings and created is None:
+        raise InvalidRequest(
+            f"catalog {name!r} is there already; tailrace catalog set changes what is set of it"
+        )
     uuid = read_named(root, name).uuid
     record_changes(root, clock=clock)
     return uuid

@@ -1,1 +1,1 @@
-"""Captures on stdout: their forms, and how the lines get there."""
+"""What stands on stdout: captures in their forms, how the lines get there, and logs at a glance."""

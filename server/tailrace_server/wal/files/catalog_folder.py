@@ -6,6 +6,7 @@
                   log/  published/  checkpoints/  schemas/     numbered objects
                   segments/<epoch>/  segments/compact/         files of records
                   quarantine/  ingest/  state/                 the pipeline's
+                  settings/  bases/                            made when they are needed
                   tmp/                                         objects on their way
     <root>/system/                         a catalog of the same form: what happened to the others
     <root>/.new-…, <root>/.dropped-…       not yet, and no longer, catalogs
@@ -29,6 +30,8 @@ from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.files.settings_documents import SETTINGS, SettingsDocument
 from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.clock import Clock
+    from tailrace_server.wal.files.settings_documents import Settings
 
 SYSTEM_CATALOG: Final = "system"
 """The log of catalogs created, dropped and replaced."""
@@ -79,8 +83,12 @@ def check_name(name: str) -> None:
         )
 
 
-def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | None:
+def create_folder(
+    root: Path, name: str, clock: Clock | None = None, settings: Settings | None = None
+) -> UUID | None:
     """Create a catalog's folder, whole or not at all; return its uuid, or None where one of that name exists.
+
+    ``settings`` hold from its beginning on.
 
     Raises:
         InvalidRequest: The name is not of the form.
@@ -103,6 +111,8 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
         root.mkdir(parents=True, exist_ok=True)
         try:
             _fill_folder(folder, descriptor)
+            if settings:
+                _write_settings(folder, descriptor, settings)
             _set_remains_aside(root / name)
             try:
                 folder.rename(root / name)
@@ -294,6 +304,23 @@ def _fill_folder(folder: Path, document: CatalogDocument) -> None:
     _write_durably(folder / CATALOG_FILE, documents.sealed(document)[0])
     for each in _FOLDERS:
         sync_folder(folder / each)
+    sync_folder(folder)
+
+
+def _write_settings(folder: Path, descriptor: CatalogDocument, settings: Settings) -> None:
+    """Write the first settings of a catalog that is made, durably but for the folder's own name."""
+    document = SettingsDocument(
+        format_version=FORMAT_VERSION,
+        number=1,
+        uuid=descriptor.uuid,
+        previous_crc32c=0,
+        timestamp=descriptor.created,
+        settings=dict(settings),
+        entity_types=[],
+    )
+    (folder / SETTINGS).mkdir()
+    _write_durably(folder / SETTINGS / object_name(1), documents.sealed(document)[0])
+    sync_folder(folder / SETTINGS)
     sync_folder(folder)
 
 

@@ -26,6 +26,8 @@ from tailrace_server.wal.files.documents import (
 )
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.files.settings_documents import SETTINGS
+from tailrace_server.wal.settings.kept import newest_settings, settings_path
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 
@@ -67,7 +69,8 @@ def copy_log(source: Path, root: Path) -> LogCopy:
             # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
             log = CommitLog.open(source)
             state, known = log.state, newest_bases(log.store, log.uuid)
-            paths = [*_named(state), *_named_by(known)]
+            settings = newest_settings(log.store, log.uuid).number
+            paths = [*_named(state), *_named_by(known), *map(settings_path, range(1, settings + 1))]
             found = [_copy(store, target, path) for path in paths]
             # 2. A copy that nobody has read is none.
             result = verify(folder)
@@ -115,8 +118,9 @@ def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
     opened = store.open(path)
     if opened is None:
         return 0
-    if path.startswith(f"{BASES}/"):
-        target.make_folder(BASES)
+    for folder in (BASES, SETTINGS):
+        if path.startswith(f"{folder}/"):
+            target.make_folder(folder)
     buffer, offset = memoryview(bytearray(_PIECE)), 0
     new = target.begin(path)
     try:

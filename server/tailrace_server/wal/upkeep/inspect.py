@@ -19,6 +19,7 @@ from tailrace_server.wal.files.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.schema.records import column_members, schema_records
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import orphans, unnamed
@@ -57,6 +58,10 @@ class LogSummary:
     published: int
     """Newest version that readers see; 0 for none."""
     oldest: Position
+    oldest_timestamp: int
+    """Commit timestamp of its version; 0 where nothing is kept."""
+    settings: dict[str, int]
+    """What is set of the catalog: lengths of time in µs, amounts in bytes."""
     newest_timestamp: int
     """Commit timestamp of the newest published version; 0 for none."""
     epoch: int
@@ -184,6 +189,8 @@ def summarize(path: Path) -> LogSummary:
         committed=state.last_version,
         published=state.published,
         oldest=state.oldest,
+        oldest_timestamp=view.known_timestamp_of(state.oldest.version) or 0,
+        settings=dict(newest_settings(log.store, log.uuid).settings),
         newest_timestamp=view.newest_timestamp,
         epoch=state.epoch,
         holder=state.holder,

@@ -23,6 +23,7 @@ from tailrace_server.wal.upkeep.retention import (
     delete_unnamed,
     deletion_is_due,
     last_writer_left_orphans,
+    trim_by_settings,
 )
 
 _log = logging.getLogger("tailrace.wal")
@@ -38,6 +39,10 @@ def run_if_due(path: Path, now: int) -> None:
     Raises:
         LogError: It cannot be done; the log is as it was.
     """
+    # What is trimmed first need not be compacted or summed up.
+    verdict = trim_by_settings(path, now)
+    if verdict.due:
+        _log.info("catalog %s: let go of all below version %d", path.name, verdict.before)
     log = CommitLog.open(path)
     if rebases := base_is_due(log):
         _log.debug("catalog %s: %s", path.name, make_base(path, now))
@@ -45,7 +50,13 @@ def run_if_due(path: Path, now: int) -> None:
         _log.debug("catalog %s: %s", path.name, compact(path, now))
     else:
         write_checkpoint_if_due(log, now)
-    if compacts or rebases or deletion_is_due(log, now) or last_writer_left_orphans(log):
+    if (
+        compacts
+        or rebases
+        or verdict.due
+        or deletion_is_due(log, now)
+        or last_writer_left_orphans(log)
+    ):
         deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
         _log.debug("catalog %s: %d files deleted", path.name, len(deleted))
 

@@ -8,6 +8,8 @@ that long, and one that still misses a file takes the newest checkpoint and goes
 work has them deleted (trigger.py). Where no writer is at work, ``tailrace log trim`` and ``tailrace log
 compact`` delete them.
 
+What goes without being asked for, the settings of the catalog say (keeping.py): ``trim_by_settings``.
+
 Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
 failed. Whether one may still be committed is decided by what the log says, not by a clock:
 
@@ -28,8 +30,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.errors import LogFull
+from tailrace.errors import InvalidRequest, LogError, LogFull
 from tailrace.position import Position
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.making import (
     delete_unnamed_rows,
     deletion_of_rows_is_due,
@@ -39,6 +43,8 @@ from tailrace_server.wal.base.making import (
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
 from tailrace_server.wal.files.sealed import unseal, without_records
+from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.settings.values import MAX_LOOKBACK, setting
 from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
 from tailrace_server.wal.state.checkpoint import (
     DELETE_GRACE_S,
@@ -47,6 +53,7 @@ from tailrace_server.wal.state.checkpoint import (
     write_checkpoint,
 )
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.keeping import Keeping, first_after, judge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,18 +84,25 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
     On a full disk, files that had their grace are deleted first, as they make room for what a trim writes.
 
     Raises:
+        InvalidRequest: Something of it is younger than the catalog's ``max_lookback``; the log is as it was.
         LogFull: No room for the base or the checkpoint all the same; the log is as it was. Says what is needed.
         LogCorrupted: What the base would be made from is damaged; the log is as it was.
+        LogError: Others made bases all the time, and none could be made here; the log is as it was.
     """
     has_made_room = False
+    _refuse_younger(CommitLog.open(path), Position(before, 0), now)
     if keeps_state:
         has_made_room = _make_base(path, before, now)
+        reach("trim.has_base")
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
         state = log.state
         oldest = Position(min(before, state.published + 1), 0)
         if oldest <= state.oldest:
             return state.oldest
+        _refuse_younger(log, oldest, now)
+        if keeps_state:
+            _refuse_loss(log, oldest)
         log.read_newest_checkpoint()
         trimmed = _trimmed(state, oldest, now)
         try:
@@ -103,6 +117,24 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
             with suppress(LogFull):  # what it could delete has made room all the same
                 delete_unnamed(path, now)
     return CommitLog.open(path).view.oldest
+
+
+def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
+    """Trim what the settings of a catalog let go, if that is due; return what they say. See keeping.py.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+        at_once: Trim also what is not due yet.
+
+    Raises:
+        LogError: As ``trim``; or the settings are damaged.
+    """
+    log = CommitLog.open(path)
+    verdict = judge(log.state, newest_settings(log.store, log.uuid).settings, now)
+    if verdict.due or (at_once and verdict.before > log.state.oldest.version):
+        trim(path, verdict.before, now)
+    return verdict
 
 
 def _make_base(path: Path, before: int, now: int) -> bool:
@@ -126,6 +158,42 @@ def _make_base(path: Path, before: int, now: int) -> bool:
             ) from full
         return True
     return False
+
+
+def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
+    """Refuse a trim of what the settings promise to keep, as they are at this moment.
+
+    Raises:
+        InvalidRequest: It is so.
+    """
+    lookback = newest_settings(log.store, log.uuid).settings.get(MAX_LOOKBACK)
+    if lookback is None:
+        return
+    kept = first_after(log.state, now - lookback)
+    if min(oldest.version, log.state.published + 1) > kept:
+        raise InvalidRequest(
+            f"catalog {log.view.name!r} keeps version {kept} and what follows: it is younger than max_lookback "
+            f"({setting(MAX_LOOKBACK, of_type=False).shown(lookback)}); trim up to there, or set less: "
+            "tailrace catalog set"
+        )
+
+
+def _refuse_loss(log: CommitLog, oldest: Position) -> None:
+    """Refuse a trim after which the state of a version could not be read that it keeps.
+
+    Raises:
+        LogError: It is so.
+    """
+    known = newest_bases(log.store, log.uuid)
+    first = known.first_readable(log.state.oldest)
+    if first is None:
+        return  # nothing says what the rows were, so nothing is lost
+    left = known.first_readable(oldest)
+    if left is None or left > max(first, oldest.version - 1):
+        raise LogError(
+            f"{log.path} was not trimmed: no base of version {oldest.version - 1} could be made, as others "
+            "make bases at the same time; try again"
+        )
 
 
 def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:

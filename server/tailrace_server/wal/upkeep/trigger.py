@@ -1,4 +1,4 @@
-"""Upkeep beside a writer: checkpoints, compaction and bases by their rules, deletion of what is not named.
+"""Upkeep beside a writer: checkpoints, compaction, bases, trims by the settings, deletion of what is not named.
 
 It runs in a process of its own (process.py), because a thread would take the interpreter from the commits for
 milliseconds, many times over. The process is started when a compaction or a deletion is first due; from then
@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
 from tailrace_server.wal.base.making import base_is_due
+from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.settings.values import MAX_LOOKBACK
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.upkeep.keeping import judge
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
 
 if TYPE_CHECKING:
@@ -29,7 +32,11 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.commit_log import CommitLog
 
 DELETION_CHECK_S: Final = 60.0
-"""A writer that publishes checks this often whether files have had their grace: a tenth of it."""
+"""A writer that publishes checks this often whether files have had their grace, a tenth of it, and whether the
+settings let go of versions."""
+
+_LARGE_S: Final = 3600.0
+"""A log that is larger than its settings want is told of this often."""
 
 _OVERDUE: Final = 2
 """The writer makes a checkpoint itself once it is this many times due."""
@@ -66,6 +73,7 @@ class UpkeepTrigger:
         self._next_entry = 0
         self._next_deletion_check: float | None = None
         """By the monotonic clock; None before the first."""
+        self._next_large_warning = float("-inf")
 
     def run_if_due(self, log: CommitLog) -> None:
         """Have upkeep done if it is due; cheap where it is not."""
@@ -83,7 +91,7 @@ class UpkeepTrigger:
             if not self._is_running():
                 self.failure = ""  # it was a checkpoint of here, and the next one is due no sooner
         # 2. Anything larger is the process's, which decides by itself what is due when it comes to it.
-        if self._compaction_is_due(log) or self._deletion_is_due(log):
+        if self._compaction_is_due(log) or self._trim_or_deletion_is_due(log):
             self._put_off_deletion_check()  # the process checks it whatever it is asked for
             self._ask()
 
@@ -130,19 +138,40 @@ class UpkeepTrigger:
             _log.warning("no base of catalog %s: %s", self._path.name, error)
             return False
 
-    def _deletion_is_due(self, log: CommitLog) -> bool:
-        """Return whether files have had their grace or, the first time, the last writer left some behind."""
+    def _trim_or_deletion_is_due(self, log: CommitLog) -> bool:
+        """Return whether there is something to let go by the settings, or to delete.
+
+        That is, files have had their grace or, the first time, the last writer left some behind.
+        """
         planned = self._next_deletion_check
         if planned is not None and self._clock.monotonic() < planned:
             return False
         self._put_off_deletion_check()
         try:
-            return deletion_is_due(log, self._clock.now()) or (
-                planned is None and last_writer_left_orphans(log)
+            return (
+                self._trim_is_due(log)
+                or deletion_is_due(log, self._clock.now())
+                or (planned is None and last_writer_left_orphans(log))
             )
         except LogError as error:
             _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
             return False
+
+    def _trim_is_due(self, log: CommitLog) -> bool:
+        """Return whether the settings let go of versions; tell if they cannot keep the log small enough."""
+        settings = newest_settings(log.store, log.uuid).settings
+        verdict = judge(log.state, settings, self._clock.now())
+        now = self._clock.monotonic()
+        if verdict.bytes_over and not verdict.due and now >= self._next_large_warning:
+            self._next_large_warning = now + _LARGE_S
+            _log.warning(
+                "catalog %s has %d bytes of records, %d more than its max_bytes: %s; make room, or set less",
+                *(self._path.name, verdict.bytes, verdict.bytes_over),
+                "all of it is within its max_lookback, and so stays"
+                if MAX_LOOKBACK in settings
+                else "its newest segment alone is larger",
+            )
+        return verdict.due
 
     def _put_off_deletion_check(self) -> None:
         self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S

@@ -3,7 +3,7 @@
 It reads everything and goes on behind a fault, so that one run names all that is damaged. Checked:
 
 * objects: the checksum of each entry, publication and checkpoint, and that each continues its chain; that each
-  schema is there under its own id;
+  schema is there under its own id; the same of what is set of the catalog;
 * the newest checkpoint against the state that the entries alone give;
 * segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
   and checksum;
@@ -48,6 +48,7 @@ from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchHead, BatchReader
+from tailrace_server.wal.settings.checking import check_settings
 from tailrace_server.wal.state.batch_table import batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
@@ -142,6 +143,8 @@ def verify(
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
     _verify_bases(path, log, result, whole=whole_bases)
+    for fault in check_settings(log.store, log.uuid):
+        _note(result, fault)
     return result
 
 

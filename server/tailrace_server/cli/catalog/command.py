@@ -1,4 +1,4 @@
-"""``tailrace catalog``: list the catalogs of a log root or a server, and drop one."""
+"""``tailrace catalog``: list the catalogs of a log root or a server, and drop one. What is set: kept.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
 from tailrace.schema import Catalog
 from tailrace_server.cli import options
+from tailrace_server.cli.catalog.kept import create, set_, show, unset
 from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
 from tailrace_server.cli.typed import (
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
+for _name, _command in (("create", create), ("show", show), ("set", set_), ("unset", unset)):
+    app.command(_name)(_command)
 
 
 @app.command("list")

@@ -1,0 +1,196 @@
+"""``tailrace catalog create``, ``set``, ``unset`` and ``show``: what is set of a catalog, kept in its log."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tailrace.errors import CatalogUnknown, InvalidRequest
+from tailrace_server.cli.output import date_text, note
+from tailrace_server.cli.typed import AsJson, LogRoot  # noqa: TC001 - Typer reads them
+from tailrace_server.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep.keeping import Keeping
+
+CatalogName = Annotated[
+    str, typer.Argument(metavar="CATALOG", help="Name of the catalog.", show_default=False)
+]
+_ASSIGNED: Final = (
+    "max_lookback=7d: no version younger than that goes, and older ones go by themselves. max_bytes=200GiB: "
+    "without a lookback, the oldest go when the records have more."
+)
+
+
+def create(
+    name: CatalogName,
+    log: LogRoot,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE …", help=_ASSIGNED, show_default=False),
+    ] = None,
+) -> int:
+    """Create an empty catalog, with what is set of it. Writers create one too, without settings."""
+    from tailrace_server.wal.catalog import create_catalog, list_catalogs
+
+    settings = _assigned(assignments or ())
+    if name in list_catalogs(log):
+        raise InvalidRequest(
+            f"catalog {name!r} is there already; tailrace catalog set changes what is set of it"
+        )
+    note(f"created {name} ({create_catalog(log, name, settings=settings)})")
+    return 0
+
+
+def set_(
+    name: CatalogName,
+    assignments: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE …", help=_ASSIGNED, show_default=False)
+    ],
+    log: LogRoot,
+) -> int:
+    """Set how long and how much of a catalog's log is kept; what writes and serves it need not be told.
+
+    A writer at work, as an ingest, trims by it within a minute of its next publication. Where none is, run
+    tailrace log trim, as by cron.
+    """
+    return _change(name, log, dict(_assigned(assignments)))
+
+
+def unset(
+    name: CatalogName,
+    settings: Annotated[
+        list[str], typer.Argument(metavar="NAME …", help="What to unset.", show_default=False)
+    ],
+    log: LogRoot,
+) -> int:
+    """Unset what is set of a catalog: without settings its log keeps everything."""
+    from tailrace_server.wal.settings.values import setting
+
+    return _change(name, log, {setting(each, of_type=False).name: None for each in settings})
+
+
+def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
+    """Show what is set of a catalog, and how its log stands to that."""
+    from tailrace.clock import SystemClock
+    from tailrace_server.wal.settings.kept import newest_settings
+    from tailrace_server.wal.upkeep.keeping import judge
+
+    opened = _opened(log, name)
+    known = newest_settings(opened.store, opened.uuid)
+    verdict = judge(opened.state, known.settings, SystemClock().now())
+    if as_json:
+        import orjson
+
+        view = opened.view
+        document: dict[str, Any] = {
+            "name": name,
+            "uuid": str(view.uuid),
+            "oldest": str(view.oldest),
+            "oldestTimestamp": view.known_timestamp_of(view.oldest.version) or None,
+            "bytes": verdict.bytes,
+            "bytesOver": verdict.bytes_over,
+            "settings": dict(known.settings),
+        }
+        sys.stdout.buffer.write(orjson.dumps(document) + b"\n")
+        sys.stdout.buffer.flush()
+        return 0
+    for label, text in _lines(opened, known.settings, verdict):
+        typer.echo(f"{label.rjust(12)}  {text}")
+    return 0
+
+
+def _change(name: str, root: Path, changes: dict[str, int | None]) -> int:
+    from tailrace.clock import SystemClock
+    from tailrace_server.wal.settings.kept import change_settings, newest_settings
+    from tailrace_server.wal.upkeep.keeping import judge
+
+    opened, now = _opened(root, name), SystemClock().now()
+    before = newest_settings(opened.store, opened.uuid)
+    known = change_settings(opened.store, opened.view, changes, now)
+    if known.number == before.number:
+        note("that is how it was set; nothing was changed")
+    for label, text in _lines(opened, known.settings, judge(opened.state, known.settings, now)):
+        typer.echo(f"{label.rjust(12)}  {text}")
+    return 0
+
+
+def _opened(root: Path, name: str) -> CommitLog:
+    """Open a catalog below a log root.
+
+    Raises:
+        CatalogUnknown: There is none of that name.
+    """
+    from tailrace_server.log_root import check_log_root
+    from tailrace_server.wal.catalog import list_catalogs, open_catalog
+
+    check_log_root(root)
+    known = list_catalogs(root)
+    if name not in known:
+        raise CatalogUnknown(name, known)
+    return open_catalog(root, name)
+
+
+def _assigned(assignments: Sequence[str]) -> dict[str, int]:
+    """Read ``NAME=VALUE`` texts.
+
+    Raises:
+        InvalidRequest: One is not of the form, a name is unknown or given twice, or a value is none.
+    """
+    from tailrace_server.wal.settings.values import setting
+
+    found: dict[str, int] = {}
+    for each in assignments:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise InvalidRequest(f"{each!r}: write NAME=VALUE, as max_lookback=7d")
+        kind = setting(name.strip(), of_type=False)
+        if kind.name in found:
+            raise InvalidRequest(f"{kind.name} is given twice")
+        found[kind.name] = kind.parsed(value)
+    return found
+
+
+def _lines(log: CommitLog, settings: Any, verdict: Keeping) -> list[tuple[str, str]]:
+    """Return what is shown of a catalog, each line with its label."""
+    from tailrace_server.wal.settings.values import OF_CATALOG
+
+    view = log.view
+    since = view.known_timestamp_of(view.oldest.version)
+    lines = [
+        ("catalog", f"{view.name}  {view.uuid}"),
+        (
+            "oldest kept",
+            f"{view.oldest}, committed {date_text(since)}" if since else str(view.oldest),
+        ),
+        ("records", f"{format_bytes(verdict.bytes)} bytes" if verdict.bytes else "none"),
+    ]
+    for name, kind in OF_CATALOG.items():
+        value = settings.get(name)
+        lines.append((name, "not set" if value is None else kind.shown(value)))
+    lines += [
+        (name, f"{settings[name]}  (of a newer tailrace)")
+        for name in settings
+        if name not in OF_CATALOG
+    ]
+    if verdict.due:
+        lines.append(
+            (
+                "due",
+                f"a trim to version {verdict.before:,}, by the next writer or tailrace log trim",
+            )
+        )
+    if verdict.bytes_over:
+        lines.append(
+            (
+                "too large",
+                f"by {verdict.bytes_over:,} bytes, which are kept: see docs/operations.md",
+            )
+        )
+    return lines

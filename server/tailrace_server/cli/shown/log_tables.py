@@ -1,0 +1,224 @@
+"""What ``tailrace log`` shows of a log: a summary, tables of its parts, and what a verification has found."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tailrace_server.cli.output import date_text
+from tailrace_server.units import counted
+from tailrace_server.wal.settings.values import OF_CATALOG
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tailrace_server.wal.upkeep import inspect
+    from tailrace_server.wal.upkeep.verify import Verification
+
+_SOURCES_MAX: Final = 10
+"""Of the files or partitions that fed a log so many are shown, the last ones."""
+_MEBIBYTE = 1 << 20
+_PIPED_WIDTH = 10_000
+"""Cells of a line into a pipe or file, where nothing is folded."""
+
+
+def print_summary(console: Console, summary: inspect.LogSummary) -> None:
+    """Print a catalog at a glance."""
+    waiting = summary.committed - summary.published
+    behind = f"  [yellow]{waiting:,} committed and not published[/]" if waiting else ""
+    grid = label_grid()
+    grid.add_row("catalog", f"[bold]{printable(summary.name)}[/]  {summary.uuid}")
+    grid.add_row("created", date_text(summary.created))
+    grid.add_row("committed", f"{summary.committed:,}")
+    grid.add_row("published", f"[bold]{summary.published:,}[/]{behind}")
+    since = summary.oldest_timestamp
+    when = f", committed {date_text(since)}" if since else ""
+    grid.add_row("oldest kept", f"{summary.oldest}{when}")
+    for name, value in summary.settings.items():
+        kind = OF_CATALOG.get(name)
+        grid.add_row(printable(name), str(value) if kind is None else kind.shown(value))
+    if summary.newest_timestamp:
+        grid.add_row("newest", date_text(summary.newest_timestamp))
+    grid.add_row("writer", f"epoch {summary.epoch}, {printable(str(summary.holder))}")
+    grid.add_row(
+        "entries",
+        f"{summary.entries:,}, publications {summary.publications:,}, checkpoint {summary.checkpoint:,} "
+        f"at entry {summary.checkpoint_entry:,}",
+    )
+    grid.add_row(
+        "segments",
+        f"{summary.segments:,} with {summary.batches:,} batches, {summary.rows:,} records, "
+        f"{size_text(summary.bytes)}{', trimmed versions included' if summary.holds_trimmed else ''}",
+    )
+    for label, count in (("to be deleted", summary.unnamed), ("orphans", summary.orphans)):
+        if count:
+            grid.add_row(label, counted(count, "file"))
+    for base in summary.bases:
+        grid.add_row(
+            "base",
+            f"of version {base.version:,}: {counted(sum(base.rows.values()), 'row')} of "
+            f"{counted(len(base.rows), 'entity type')} in {counted(base.files, 'file')}, "
+            f"{size_text(base.bytes)}",
+        )
+    if summary.state_from is None:
+        grid.add_row("state", "[yellow]not readable[/]: the log was trimmed and has no base")
+    elif summary.state_from:
+        grid.add_row("state", f"readable from version {summary.state_from:,} on")
+    for pending in summary.pending:
+        grid.add_row("pending", printable(pending))
+    sources = [*summary.source_positions.items()]
+    for partition, position in sources[-_SOURCES_MAX:]:
+        # A number says how far the source was read; a text is something that is known of it.
+        between = " up to " if isinstance(position, int) else ": "
+        grid.add_row("source", f"{printable(partition)}{between}{printable(str(position))}")
+    if len(sources) > _SOURCES_MAX:
+        grid.add_row("", f"{counted(len(sources) - _SOURCES_MAX, 'source')} before; --json has all")
+    width = max(map(len, summary.counts), default=0)
+    for place, (name, count) in enumerate(summary.counts.items()):
+        label = "" if place else "records of"
+        grid.add_row(label, f"{printable(name.ljust(width))}  {count:>12,}")
+    console.print(grid)
+
+
+def entry_table(entries: list[inspect.EntrySummary]) -> Table:
+    """Return a table of entries."""
+    table = _table(
+        "entry", "epoch", "when", "writer", "key", "versions", "records", "", numbers=(0, 1, 6)
+    )
+    for entry in entries:
+        versions, key = "", "open"
+        if entry.kind == "commit":
+            key = f"{entry.batch_id}" + (f".{entry.k}" if entry.k else "")
+            if entry.first_version is not None:
+                versions = f"{entry.first_version:,} – {entry.last_version:,}"
+        pending = f"{entry.pending} pending " if entry.pending else ""
+        mark = "" if entry.published else "[yellow]unpublished[/]"
+        table.add_row(
+            f"{entry.number:,}",
+            f"{entry.epoch:,}",
+            date_text(entry.timestamp),
+            printable(entry.writer),
+            key,
+            versions,
+            "" if entry.rows is None else f"{entry.rows:,}",
+            pending + mark,
+        )
+    return table
+
+
+def segment_table(segments: list[inspect.SegmentSummary]) -> Table:
+    """Return a table of segments."""
+    table = _table("segment", "first", "last", "records", "batches", "size", numbers=(3, 4, 5))
+    for segment in segments:
+        table.add_row(
+            printable(segment.path),
+            str(segment.first),
+            str(segment.last),
+            f"{segment.rows:,}",
+            f"{segment.batches:,}",
+            size_text(segment.bytes),
+        )
+    return table
+
+
+def column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
+    """Return a table of the columns of all entity types."""
+    table = _table(
+        "entity type", "#", "column", "type", "encoding", "role", "from", "", numbers=(1,)
+    )
+    for name, columns in types.items():
+        for ordinal, column in enumerate(columns, 1):
+            marks = [f"key {column['key']}"] if column["key"] else []
+            marks += [] if column["nullable"] else ["not null"]
+            marks += ["[yellow]dropped[/]"] if column.get("dropped") else []
+            table.add_row(
+                printable(name) if ordinal == 1 else "",
+                str(ordinal),
+                printable(column["name"]),
+                printable(column["sql_type"]),
+                printable(column["encoding"]),
+                column["role"],
+                column["origin"],
+                ", ".join(marks),
+            )
+    return table
+
+
+def schema_table(history: list[inspect.SchemaChange]) -> Table:
+    """Return a table of what became of the schema."""
+    from tailrace_server.cli.shown.human import change_text
+
+    table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
+    for each in history:
+        for change in each.changes:
+            table.add_row(
+                f"{each.first_version:,}",
+                str(each.schema_id),
+                printable(each.entity_type),
+                printable(change_text(change)),
+            )
+    return table
+
+
+def print_verification(console: Console, result: Verification) -> None:
+    """Print what was read, and every fault."""
+    console.print(
+        f"read {result.entries:,} entries, {result.publications:,} publications, "
+        f"{result.checkpoints:,} checkpoints, {result.segments:,} segments with {result.batches:,} batches: "
+        f"{result.transactions:,} transactions, {result.rows:,} records, {size_text(result.bytes)}"
+    )
+    if result.bases:
+        console.print(
+            f"read {counted(result.bases, 'base')} with {counted(result.base_rows, 'row')}"
+        )
+    for fault in result.faults:
+        console.print(f"[bold red]damaged[/] {printable(str(fault))}", soft_wrap=True)
+    if result.sound:
+        console.print("[bold green]sound[/]")
+    else:
+        console.print(f"[bold red]{counted(len(result.faults), 'fault')}[/]")
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Return what rich prints to; into a pipe it folds no line."""
+    from rich.console import Console
+
+    seen = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, width=None if seen else _PIPED_WIDTH)
+
+
+def label_grid() -> Table:
+    """Return a grid of labels and their values."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _table(*titles: str, numbers: tuple[int, ...]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
+    for place, title in enumerate(titles):
+        side: Literal["left", "right"] = "right" if place in numbers else "left"
+        table.add_column(title, justify=side, overflow="fold", no_wrap=title in ("when", ""))
+    return table
+
+
+def printable(text: str | None) -> str:
+    """Return text for the terminal: nothing in it is markup or moves the cursor."""
+    from rich.markup import escape
+
+    if text is None:
+        return "[dim]none[/]"
+    return escape("".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text))
+
+
+def size_text(count: int) -> str:
+    """Return an amount of bytes as text."""
+    return f"{count:,} B" if count < _MEBIBYTE else f"{count / _MEBIBYTE:,.1f} MiB"

@@ -1,0 +1,1 @@
+"""What is set of a catalog, kept in its log."""

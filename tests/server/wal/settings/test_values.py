@@ -1,0 +1,65 @@
+"""How values are written, and what is refused, with a text that says what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.wal.settings.values import setting
+
+DAY = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "shown"),
+    [
+        ("max_lookback", "7d", 7 * DAY, "7d"),
+        ("max_lookback", "36h", DAY * 3 // 2, "36h"),
+        ("max_lookback", "10m", 600_000_000, "10m"),
+        ("max_bytes", "200GiB", 200 << 30, "200GiB"),
+        ("max_bytes", "1.5 TiB", 3 << 39, "1536GiB"),
+    ],
+)
+def test_values_have_units_and_are_shown_as_they_are_written(
+    name: str, text: str, value: int, shown: str
+) -> None:
+    kind = setting(name, of_type=False)
+    assert kind.parsed(text) == value
+    assert kind.shown(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("max_lookback", "7", "say the unit, as 7d"),
+        ("max_lookback", "-7", "say the unit, as 7d"),
+        ("max_lookback", "", "say the unit"),
+        ("max_lookback", "-7d", "is not negative; tailrace catalog unset"),
+        ("max_lookback", "7 days", "a length of time reads 10, 10s"),
+        ("max_lookback", "7GiB", "a length of time reads"),
+        ("max_lookback", "9m", "at least 10m, as long as files that are let go"),
+        ("max_lookback", "0s", "at least 10m"),
+        ("max_lookback", "99999d", "at most 36500d; tailrace catalog unset keeps everything"),
+        ("max_bytes", "1000000000", "say the unit, as 200GiB"),
+        ("max_bytes", "7d", "an amount of bytes reads"),
+        ("max_bytes", "63MiB", "at least 64MiB, as large as one file of records"),
+        ("max_bytes", "-1GiB", "is not negative"),
+        ("max_bytes", "9999999TiB", "at most 1048576TiB"),
+    ],
+)
+def test_values_that_mean_nothing_or_no_good_are_refused(name: str, text: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told) as refused:
+        setting(name, of_type=False).parsed(text)
+    assert f"{name}={text}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("max_lookbak", r"no setting 'max_lookbak'; did you mean max_lookback\?"),
+        ("zzz", "no setting 'zzz'; known: max_bytes, max_lookback"),
+    ],
+)
+def test_unknown_names_are_told_with_the_nearest_or_all(name: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        setting(name, of_type=False)
