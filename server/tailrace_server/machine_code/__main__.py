@@ -3,7 +3,9 @@
 import logging
 
 from tailrace_server.capture.codecs.compiled_encoder_loader import begin_loading
+from tailrace_server.typed.loops import loops_made
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     begin_loading().join()
+    loops_made()

@@ -38,13 +38,13 @@ import re
 from dataclasses import dataclass
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
+from tailrace_server.typed.value_table import Notation
 from tailrace_server.wal.schema.column_types import parts_of
 from tailrace_server.wal.schema.decoding import YEARS, Undecodable, decoding_of
 from tailrace_server.wal.schema.restating import SCALED, UNITS
@@ -55,31 +55,12 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
 
 
-class ValueKind(Enum):
-    """How the values of a column are read."""
-
-    BOOLEAN = "truth"
-    WHOLE = "whole number"
-    FLOAT = "number"
-    DECIMAL = "decimal number"
-    QUOTED_DECIMAL = "decimal number in a text"
-    SCALED_DECIMAL = "decimal number in base64"
-    DIGITS = "number as its digits"
-    TEXT = "text"
-    BYTES = "bytes in base64"
-    DATE = "day"
-    TIME = "time of day"
-    TIMESTAMP = "moment"
-    INSTANT = "moment with a zone"
-    COUNTED = "count of days, or of parts of a second"
-    JSON = "JSON"
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """How the values of a column come."""
 
-    kind: ValueKind
+    notation: Notation
+    """How compiled code reads most of them."""
     type: pa.DataType
     """Of the Arrow array."""
     label: str
@@ -88,7 +69,9 @@ class Form:
     """JSON text, not null → value as `pyarrow.array` takes it; raises `Misfit`."""
     least: int = 0
     greatest: int = 0
-    """Bounds of a whole number, or of a count; inclusive."""
+    """Bounds of the number, of 64 bits, that compiled code reads; inclusive."""
+    scale: int = 0
+    """Of decimals: how many digits behind the point."""
     is_json: bool = False
     """Whether the string is JSON text."""
 
@@ -104,6 +87,8 @@ _INTEGERS: Final[Mapping[str, tuple[int, pa.DataType]]] = {
 }
 _DIGITS_MAX: Final = 76
 """Of decimal256."""
+_SURE_DIGITS: Final = 18
+"""Any so many digits are a number of 64 bits."""
 _INTEGER_DIGITS_MAX: Final = 19
 """Of the greatest whole number of 64 bits."""
 _NARROW_DIGITS_MAX: Final = 38
@@ -119,11 +104,14 @@ _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
 _TIME: Final = re.compile(_CLOCK, re.ASCII)
-_ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)"
+_ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?)"
 _MOMENT: Final = re.compile(rf"(\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}({_ZONE})?", re.ASCII)
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _DAY_NS: Final = 86_400 * 1_000_000_000
+_DAY_MICROS: Final = _DAY_NS // 1_000
+_MICROS: Final = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
+"""The first and the last microsecond of the years."""
 _UNIT_NAMES: Final = {1_000_000: "ms", 1_000: "us", 1: "ns"}
 """Nanoseconds → Arrow's name of the unit."""
 _SHOWN_MAX: Final = 40
@@ -139,37 +127,40 @@ def form_of(column: Column) -> Form:
     base, first, second = ("JSON", None, None) if sql_type is None else parts_of(sql_type)
     if base == "JSON":
         if encoding == "debezium.Json":
-            return Form(ValueKind.TEXT, pa.string(), label, _text, is_json=True)
-        return Form(ValueKind.JSON, pa.string(), label, _json, is_json=True)
+            return Form(Notation.TEXT, pa.string(), label, _text, is_json=True)
+        return Form(Notation.RAW, pa.string(), label, _json, is_json=True)
     if encoding in UNITS:
         return _counted(label, *UNITS[encoding])
     if encoding == "debezium.VariableScaleDecimal":
-        return Form(ValueKind.DIGITS, pa.string(), label, partial(_decoded_digits, column))
+        return Form(Notation.LEFT, pa.string(), label, partial(_decoded_digits, column))
     if (scaled := SCALED.fullmatch(encoding)) is not None:
         scale = int(scaled[1])
         if base != "DECIMAL" or first is None or (kind := _decimal(first, second, scale)) is None:
-            return Form(ValueKind.DIGITS, pa.string(), label, partial(_decoded_digits, column))
+            return Form(Notation.LEFT, pa.string(), label, partial(_decoded_digits, column))
         decode = partial(_scaled_decimal, column, kind)
-        return Form(ValueKind.SCALED_DECIMAL, kind, label, decode)
+        # Tens and hundreds have to be multiplied.
+        notation = Notation.LEFT if scale < 0 else Notation.SCALED_DECIMAL
+        return _of_decimal(notation, kind, label, decode)
     if encoding in ("base64", "debezium.Bits"):
-        return Form(ValueKind.BYTES, pa.binary(), label, _bytes)
+        return Form(Notation.BYTES, pa.binary(), label, _bytes)
     if encoding == "debezium.Year":
         return _whole(label, 32, pa.int32())
     if encoding == "debezium.MicroDuration":
         return _whole(label, 64, pa.int64())
     if encoding == "debezium.ZonedTimestamp":
-        return Form(ValueKind.INSTANT, pa.timestamp("us", "UTC"), label, _instant)
+        return Form(Notation.INSTANT, pa.timestamp("us", "UTC"), label, _instant, *_MICROS)
     quoted = encoding == "decimal.string"
     if encoding != "json" and not quoted:
-        return Form(ValueKind.TEXT, pa.string(), label, _text)
+        return Form(Notation.TEXT, pa.string(), label, _text)
     if quoted or base == "DECIMAL":
         kind = None if first is None or base != "DECIMAL" else _decimal(first, second)
         if kind is None:
             digits = _quoted_digits if quoted else _digits
-            return Form(ValueKind.DIGITS, pa.string(), label, digits)
+            notation = Notation.LEFT if quoted else Notation.NUMBER
+            return Form(notation, pa.string(), label, digits)
         if quoted:
-            return Form(ValueKind.QUOTED_DECIMAL, kind, label, partial(_quoted_number, kind))
-        return Form(ValueKind.DECIMAL, kind, label, partial(_number, kind))
+            return _of_decimal(Notation.QUOTED_DECIMAL, kind, label, partial(_quoted_number, kind))
+        return _of_decimal(Notation.DECIMAL, kind, label, partial(_number, kind))
     return _plain(label, base)
 
 
@@ -178,26 +169,33 @@ def _plain(label: str, base: str) -> Form:
     if base in _INTEGERS:
         return _whole(label, *_INTEGERS[base])
     if base in _FLOATS:
-        return Form(ValueKind.FLOAT, _FLOATS[base], label, partial(_float, _FLOATS[base]))
+        return Form(Notation.NUMBER, _FLOATS[base], label, partial(_float, _FLOATS[base]))
     match base:
         case "BOOLEAN":
-            return Form(ValueKind.BOOLEAN, pa.bool_(), label, _boolean)
+            return Form(Notation.BOOLEAN, pa.bool_(), label, _boolean, 0, 1)
         case "DATE":
-            return Form(ValueKind.DATE, pa.date32(), label, _date, _FIRST_DAY, _LAST_DAY)
+            return Form(Notation.DATE, pa.date32(), label, _date, _FIRST_DAY, _LAST_DAY)
         case "TIME":
-            return Form(ValueKind.TIME, pa.time64("us"), label, _time)
+            return Form(Notation.TIME, pa.time64("us"), label, _time, 0, _DAY_MICROS - 1)
         case "TIMESTAMP":
-            return Form(ValueKind.TIMESTAMP, pa.timestamp("us"), label, _moment)
+            return Form(Notation.TIMESTAMP, pa.timestamp("us"), label, _moment, *_MICROS)
         case "TIMESTAMP WITH TIME ZONE":
-            return Form(ValueKind.INSTANT, pa.timestamp("us", "UTC"), label, _instant)
+            return Form(Notation.INSTANT, pa.timestamp("us", "UTC"), label, _instant, *_MICROS)
         case _:
-            return Form(ValueKind.TEXT, pa.string(), label, _text)
+            return Form(Notation.TEXT, pa.string(), label, _text)
 
 
 def _whole(label: str, bits: int, kind: pa.DataType) -> Form:
     least, greatest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     decode = partial(_integer, least, greatest, "")
-    return Form(ValueKind.WHOLE, kind, label, decode, least, greatest)
+    return Form(Notation.WHOLE, kind, label, decode, least, greatest)
+
+
+def _of_decimal(
+    notation: Notation, kind: pa.DataType, label: str, decode: Callable[[bytes], Decimal]
+) -> Form:
+    greatest = 10 ** min(kind.precision, _SURE_DIGITS) - 1
+    return Form(notation, kind, label, decode, -greatest, greatest, kind.scale)
 
 
 def _counted(label: str, what: str, unit: int) -> Form:
@@ -214,7 +212,7 @@ def _counted(label: str, what: str, unit: int) -> Form:
         least, greatest, why = _FIRST_DAY * day, (_LAST_DAY + 1) * day - 1, YEARS
         kind = pa.timestamp(_UNIT_NAMES[unit])
     decode = partial(_integer, least, greatest, why)
-    return Form(ValueKind.COUNTED, kind, label, decode, least, greatest)
+    return Form(Notation.WHOLE, kind, label, decode, least, greatest)
 
 
 def _decimal(precision: int, scale: int | None, counted: int | None = None) -> pa.DataType | None:
@@ -371,7 +369,7 @@ def _instant(raw: bytes) -> int:
     if zone is None:
         raise Misfit("it has no zone")
     micros -= _offset(zone)
-    if not _FIRST_DAY <= micros // (_DAY_NS // 1_000) <= _LAST_DAY:
+    if not _MICROS[0] <= micros <= _MICROS[1]:
         raise Misfit(YEARS)
     return micros
 
@@ -382,7 +380,7 @@ def _micros(raw: bytes) -> tuple[int, str | None]:
     if found is None:
         raise Misfit(f"it is no moment of the form 2024-02-29T13:37:00.25; {YEARS}")
     day, *clock, zone = found.groups()
-    return _days(day) * (_DAY_NS // 1_000) + _micros_of_day(*clock), zone
+    return _days(day) * _DAY_MICROS + _micros_of_day(*clock), zone
 
 
 def _offset(zone: str) -> int:

@@ -8,14 +8,17 @@ restated (`wal.schema.restating`), which is exact or a misfit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace_server.typed.forms import Form, Misfit, form_of, shown
-from tailrace_server.typed.members import ABSENT, Members, members_of
+from tailrace_server.typed.loops import loops_for
+from tailrace_server.typed.members import Members
 from tailrace_server.typed.misfits import ColumnMisfit, OnMisfit, ValueMisfit
+from tailrace_server.typed.values import ValueReader
 from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_or_shown
 
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.wal.schema.restating import Stated
-
-_NULL: Final = b"null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class ColumnReader:
         self._others = others
         self._written: Sequence[Column] | None = None
         self._sources: tuple[_Source, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._values = tuple(ValueReader(each, self._unavailable) for each in self._forms)
 
     def read(self, images: pa.BinaryArray, written: Sequence[Column]) -> TypedColumns:
         """Return the columns of images of one version, or of several whose columns are the same.
@@ -91,16 +94,27 @@ class ColumnReader:
         """
         if written is not self._written:  # the same columns come batch after batch
             self._sources, self._written = self._sources_of(written), written
-        members = members_of(images, [each.name for each in self._sources], others=self._others)
+            names = (each.name for each in self._sources if each.name is not None)
+            self._names = (*dict.fromkeys(names),)
+        loops = loops_for(len(images))
+        places = {name: place for place, name in enumerate(self._names)}
+        members = Members(images, self._names, loops)
         arrays, present, misfits = [], {}, []
-        for place, (source, form) in enumerate(zip(self._sources, self._forms, strict=True)):
-            array, found, misfit = self._column(members, place, source, form)
-            arrays.append(array)
-            present[self.columns[place].name] = found
-            if misfit is not None:
-                misfits.append(misfit)
+        for place, source in enumerate(self._sources):
+            name = self.columns[place].name
+            if source.name is None:
+                arrays.append(pa.nulls(len(images), self.schema.field(place).type))
+                present[name] = pa.repeat(False, len(images))
+                continue
+            restate = None if source.conversion is None else partial(self._restated, source)
+            found = self._values[place].read(members, places[source.name], loops, restate)
+            arrays.append(found.array)
+            present[name] = found.present
+            if found.misfits:
+                misfits.append(self._told(place, members, places[source.name], found.misfits))
         batch = pa.record_batch(arrays, schema=self.schema)
-        return TypedColumns(batch, present, tuple(misfits), members.others)
+        others = members.others() if self._others else None
+        return TypedColumns(batch, present, tuple(misfits), others)
 
     def read_mixed(
         self, images: pa.BinaryArray, written: Sequence[Sequence[Column]], which: NDArray[np.int64]
@@ -168,47 +182,34 @@ class ColumnReader:
             found.append(_Source(source.name, conversion))
         return tuple(found)
 
-    def _column(
-        self, members: Members, place: int, source: _Source, form: Form
-    ) -> tuple[pa.Array, pa.BooleanArray, ColumnMisfit | None]:
-        """Return a column's values, where it is present, and what did not fit."""
-        values, present = [], []
-        misfit = None
-        count = 0
-        for row, raw in enumerate(members.texts(place)):
-            sent = raw is not ABSENT and not self._unavailable.is_one(raw)
-            present.append(sent)
-            value = None
-            if sent and raw != _NULL:
-                try:
-                    value = form.decode(self._as_wanted(raw, source.conversion))
-                except Misfit as error:
-                    count += 1
-                    if misfit is None:
-                        misfit = self._told(place, row, raw, form, str(error))
-            values.append(value)
-        if misfit is not None:
-            misfit = replace(misfit, count=count)
-        return pa.array(values, form.type), pa.array(present, pa.bool_()), misfit
-
-    def _as_wanted(self, raw: bytes, conversion: tuple[Stated, Stated] | None) -> bytes:
+    def _restated(self, source: _Source, raw: bytes) -> bytes:
         """Return a value as the column that is asked for writes it."""
-        if conversion is None:
-            return raw
-        found = restated_or_shown(raw, *conversion, self._unavailable)
+        assert source.conversion is not None
+        found = restated_or_shown(raw, *source.conversion, self._unavailable)
         if found is None:
-            written = " in encoding ".join(each or "an unknown type" for each in conversion[0])
+            written = " in encoding ".join(
+                each or "an unknown type" for each in source.conversion[0]
+            )
             raise Misfit(f"it was written as {written}, which is not exactly one")
         return found
 
-    def _told(self, place: int, row: int, raw: bytes, form: Form, reason: str) -> ColumnMisfit:
+    def _told(
+        self, place: int, members: Members, member: int, misfits: Sequence[tuple[int, str]]
+    ) -> ColumnMisfit:
         """Return what does not fit.
 
         Raises:
             ValueMisfit: It is to be raised.
         """
-        name = self.columns[place].name
-        misfit = ColumnMisfit(name, row, shown(raw), form.label, reason)
+        row, reason = misfits[0]
+        misfit = ColumnMisfit(
+            self.columns[place].name,
+            row,
+            shown(members.text(member, row)),
+            self._forms[place].label,
+            reason,
+            len(misfits),
+        )
         if self._on_misfit is OnMisfit.RAISE:
             raise ValueMisfit(misfit)
         return misfit

@@ -120,6 +120,10 @@ class Texts(_Column):
         """Return the bytes of some records. For a few records only; many are cheaper as an array."""
         return self._each(rows, lambda start, stop: self._values[start:stop].tobytes())
 
+    def bytes_between(self, start: int, stop: int) -> bytes:
+        """Return some of the bytes of all texts together."""
+        return self._values[start:stop].tobytes()
+
     @cached_property
     def array(self) -> pa.StringArray | pa.BinaryArray:
         """The column as an Arrow array; shares the memory."""

@@ -62,6 +62,11 @@ class Unavailable:
         self._forms = frozenset(forms)
         self._marks = tuple(marks)
 
+    @property
+    def forms(self) -> frozenset[bytes]:
+        """The JSON texts of the placeholders, without spaces."""
+        return self._forms
+
     def is_one(self, value: bytes) -> bool:
         """Return whether the JSON text of a value is a placeholder."""
         return value in self._forms

@@ -1,0 +1,374 @@
+"""Reads the values of one column where they lie in the images: compiled code, which `columns.py` calls.
+
+It reads what most values are like: numbers of up to 18 digits, texts without escapes, dates and times in the
+form that databases write. Anything else is left to Python (`forms.py`). So the code may be wrong in one
+direction only. Numbers are 64-bit integers all the way.
+"""
+
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from tailrace_server.numba_tools import called, copy, inlined, number_at, store
+from tailrace_server.typed.compiled_members import locate
+from tailrace_server.typed.value_table import Notation, ValueState, ValueTable
+from tailrace_server.wal.record.json_check_compiled import next_stop, uint8_at, uint64_at
+
+__all__ = ["locate", "numbers", "texts"]  # one object holds them, so that numba is started once
+
+_int64_at, _int32_at = number_at(types.int64), number_at(types.int32)
+
+# numba takes numbers of the module as they are now, and knows no enumeration.
+_ROWS, _VALUES = int(ValueTable.ROWS), int(ValueTable.VALUES)
+_STARTS, _LENGTHS = int(ValueTable.STARTS), int(ValueTable.LENGTHS)
+_PLACEHOLDERS = int(ValueTable.PLACEHOLDERS)
+_PLACEHOLDER_LENGTHS = int(ValueTable.PLACEHOLDER_LENGTHS)
+_PLACEHOLDER_OFFSETS = int(ValueTable.PLACEHOLDER_OFFSETS)
+_PLACEHOLDER_BYTES = int(ValueTable.PLACEHOLDER_BYTES)
+_NOTATION, _SCALE = int(ValueTable.NOTATION), int(ValueTable.SCALE)
+_LEAST, _GREATEST = int(ValueTable.LEAST), int(ValueTable.GREATEST)
+_OUT, _OUT_OFFSETS = int(ValueTable.OUT), int(ValueTable.OUT_OFFSETS)
+_STATES = int(ValueTable.STATES)
+_WHOLE, _BOOLEAN, _DECIMAL = int(Notation.WHOLE), int(Notation.BOOLEAN), int(Notation.DECIMAL)
+_QUOTED_DECIMAL, _SCALED_DECIMAL = int(Notation.QUOTED_DECIMAL), int(Notation.SCALED_DECIMAL)
+_DATE, _TIME = int(Notation.DATE), int(Notation.TIME)
+_TIMESTAMP, _INSTANT = int(Notation.TIMESTAMP), int(Notation.INSTANT)
+_RAW, _NUMBER, _TEXT = int(Notation.RAW), int(Notation.NUMBER), int(Notation.TEXT)
+_ABSENT, _NULL, _VALUE = int(ValueState.ABSENT), int(ValueState.NULL), int(ValueState.VALUE)
+_DOUBTFUL, _ESCAPED = int(ValueState.DOUBTFUL), int(ValueState.ESCAPED)
+_QUOTE, _BACKSLASH, _BRACE, _BRACKET, _MINUS, _PLUS, _POINT = b'"\\{[-+.'
+_COLON, _SPACE, _SLASH, _EQUALS, _ZERO, _NINE, _F, _N, _T, _Z = b": /=09fntZ"
+_UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _UPPER_T = b"AZazT"
+_DIGITS_MAX = 18
+"""So many digits are below 2^63, whatever they are."""
+_UNREAD = np.int64(-(2**63))
+"""Stands for a number that was not read; none of so many digits is as low."""
+_MONTHS = 12
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+
+
+@inlined
+def _is_digit(at: Any) -> Any:
+    return _ZERO <= uint8_at(at) <= _NINE
+
+
+@called
+def _is_placeholder(at: Any, length: Any, table: Any) -> Any:
+    """Return whether a value is one of the texts that stand for values that were not sent."""
+    offsets = _int64_at(table + 8 * _PLACEHOLDER_OFFSETS)
+    texts = _int64_at(table + 8 * _PLACEHOLDER_BYTES)
+    for each in range(_int64_at(table + 8 * _PLACEHOLDERS)):
+        start = np.int64(_int32_at(offsets + 4 * each))
+        if np.int64(_int32_at(offsets + 4 * each + 4)) - start == length:
+            place = 0
+            while place + 8 <= length and uint64_at(at + place) == uint64_at(texts + start + place):
+                place += 8
+            while place < length and uint8_at(at + place) == uint8_at(texts + start + place):
+                place += 1
+            if place == length:
+                return True
+    return False
+
+
+@inlined
+def _state_of(at: Any, length: Any, table: Any) -> Any:
+    """Return whether there is a value, before it is read."""
+    if length == 0:
+        return _ABSENT
+    byte = uint8_at(at)
+    if byte == _N:
+        return _NULL
+    if byte in (_QUOTE, _BRACE, _BRACKET):
+        # Most lengths are of none of them, which one bit tells.
+        mask = np.uint64(_int64_at(table + 8 * _PLACEHOLDER_LENGTHS))
+        if (mask >> np.uint64(length & 63)) & np.uint64(1) and _is_placeholder(at, length, table):
+            return _ABSENT
+    return _VALUE
+
+
+@called
+def _whole(at: Any, end: Any) -> Any:
+    """Return a whole number; `_UNREAD` if it is none, or has more than 18 digits."""
+    negative = uint8_at(at) == _MINUS
+    begun = at + 1 if negative else at
+    if begun == end or end - begun > _DIGITS_MAX:
+        return _UNREAD
+    number = np.int64(0)
+    for place in range(begun, end):
+        if not _is_digit(place):
+            return _UNREAD
+        number = number * 10 + np.int64(uint8_at(place) - _ZERO)
+    return -number if negative else number
+
+
+@called
+def _unscaled(at: Any, end: Any, scale: Any) -> Any:
+    """Return a decimal as the number of its last places; `_UNREAD` if it has others."""
+    negative = at < end and uint8_at(at) == _MINUS
+    begun = at + 1 if negative else at
+    number = np.int64(0)
+    digits, fraction = 0, -1
+    for place in range(begun, end):
+        byte = uint8_at(place)
+        if byte == _POINT and fraction < 0 and digits > 0:
+            fraction = 0
+        elif _ZERO <= byte <= _NINE and digits < _DIGITS_MAX:
+            number = number * 10 + np.int64(byte - _ZERO)
+            digits += 1
+            if fraction >= 0:
+                fraction += 1
+        else:
+            return _UNREAD
+    # A point needs digits on both sides; and as many zeros are appended as the scale has more places.
+    if digits == 0 or fraction == 0:
+        return _UNREAD
+    missing = scale - max(fraction, 0)
+    if missing < 0 or digits + missing > _DIGITS_MAX:
+        return _UNREAD
+    for _ in range(missing):
+        number *= 10
+    return -number if negative else number
+
+
+@inlined
+def _sextet(byte: Any) -> Any:
+    """Return what a letter of base64 stands for; 64 if it is none."""
+    if _UPPER_A <= byte <= _UPPER_Z:
+        return np.int64(byte) - _UPPER_A
+    if _LOWER_A <= byte <= _LOWER_Z:
+        return np.int64(byte) - _LOWER_A + 26
+    if _ZERO <= byte <= _NINE:
+        return np.int64(byte) - _ZERO + 52
+    if byte == _PLUS:
+        return np.int64(62)
+    return np.int64(63) if byte == _SLASH else np.int64(64)
+
+
+@called
+def _unbase64(at: Any, end: Any, to: Any) -> Any:
+    """Write the bytes of a base64 text; return the place behind them, 0 if it is none, or has escapes."""
+    if (end - at) & 3:
+        return 0
+    while at < end:
+        # 1. Padding may end the last four letters, and nothing else.
+        padding = 0
+        if at + 4 == end and uint8_at(at + 3) == _EQUALS:
+            padding = 2 if uint8_at(at + 2) == _EQUALS else 1
+        # 2. Four letters are three bytes, less one for each letter of padding.
+        word = np.int64(0)
+        for place in range(4):
+            sextet = np.int64(0)
+            if place < 4 - padding:
+                sextet = _sextet(uint8_at(at + place))
+                if sextet == 64:
+                    return 0
+            word = (word << 6) | sextet
+        for place in range(3 - padding):
+            store(to, np.uint8((word >> (16 - 8 * place)) & 255))
+            to += 1
+        at += 4
+    return to
+
+
+@called
+def _from_bytes(at: Any, end: Any, scratch: Any) -> Any:
+    """Return the number whose bytes, big endian, are a base64 text; `_UNREAD` above seven bytes."""
+    if at == end or end - at > 12:
+        return _UNREAD
+    behind = _unbase64(at, end, scratch)
+    count = behind - scratch
+    if behind == 0 or count == 0 or count > 7:
+        return _UNREAD
+    number = np.int64(0)
+    for place in range(scratch, behind):
+        number = (number << 8) | np.int64(uint8_at(place))
+    return number - (np.int64(1) << (8 * count)) if uint8_at(scratch) & 128 else number
+
+
+@called
+def _digits(at: Any, count: Any) -> Any:
+    """Return a number of so many digits; -1 if they are none."""
+    number = np.int64(0)
+    for place in range(at, at + count):
+        if not _is_digit(place):
+            return np.int64(-1)
+        number = number * 10 + np.int64(uint8_at(place) - _ZERO)
+    return number
+
+
+@called
+def _days(at: Any, end: Any) -> Any:
+    """Return the days since 1970 of ``2024-02-29``, which begins at ``at``; `_UNREAD` if that is no day."""
+    if end - at < 10 or uint8_at(at + 4) != _MINUS or uint8_at(at + 7) != _MINUS:
+        return _UNREAD
+    year, month, day = _digits(at, 4), _digits(at + 5, 2), _digits(at + 8, 2)
+    if year < 1 or month < 1 or month > _MONTHS or day < 1:
+        return _UNREAD
+    # 30 days or 31, by turns that begin anew in August; and February.
+    longest = 30 + ((month + (month >> 3)) & 1)
+    if month == 2:
+        is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        longest = 29 if is_leap else 28
+    if day > longest:
+        return _UNREAD
+    # Years that begin in March have their leap day at the end: days are counted from the first of those.
+    if month <= 2:
+        year -= 1
+        month += 12
+    of_year = (153 * (month - 3) + 2) // 5 + day - 1
+    return 365 * year + year // 4 - year // 100 + year // 400 + of_year - 719_468
+
+
+@called
+def _micros(at: Any, end: Any) -> Any:
+    """Return the microseconds of ``13:37:00.25``; `_UNREAD` if that is not all there is."""
+    if end - at < 8 or uint8_at(at + 2) != _COLON or uint8_at(at + 5) != _COLON:
+        return _UNREAD
+    hour, minute, second = _digits(at, 2), _digits(at + 3, 2), _digits(at + 6, 2)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return _UNREAD
+    number = (hour * 3_600 + minute * 60 + second) * _SECOND
+    if end - at == 8:
+        return number
+    count = end - at - 9
+    if uint8_at(at + 8) != _POINT or count < 1 or count > 6:
+        return _UNREAD
+    fraction = _digits(at + 9, count)
+    if fraction < 0:
+        return _UNREAD
+    for _ in range(6 - count):
+        fraction *= 10
+    return number + fraction
+
+
+@called
+def _offset(at: Any, end: Any) -> Any:
+    """Return the microseconds by which ``+01:30`` is ahead of UTC; `_UNREAD` if it is no zone."""
+    if end - at == 1 and uint8_at(at) == _Z:
+        return np.int64(0)
+    if end - at != 6 or uint8_at(at + 3) != _COLON or uint8_at(at) not in (_PLUS, _MINUS):
+        return _UNREAD
+    hours, minutes = _digits(at + 1, 2), _digits(at + 4, 2)
+    if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+        return _UNREAD
+    offset = (hours * 3_600 + minutes * 60) * _SECOND
+    return -offset if uint8_at(at) == _MINUS else offset
+
+
+@called
+def _moment(at: Any, end: Any, zoned: Any) -> Any:
+    """Return the microseconds since 1970 of a day and a time; of UTC if it is to have a zone."""
+    days = _days(at, end)
+    if days == _UNREAD or end - at < 19:
+        return _UNREAD
+    if uint8_at(at + 10) != _UPPER_T and uint8_at(at + 10) != _SPACE:
+        return _UNREAD
+    # The zone begins at the first letter behind the seconds that is neither digit nor point.
+    zone = at + 19
+    while zone < end and (_is_digit(zone) or uint8_at(zone) == _POINT):
+        zone += 1
+    micros, offset = _micros(at + 11, zone), np.int64(0)
+    if zoned:
+        offset = _offset(zone, end)
+    elif zone != end:
+        return _UNREAD
+    if micros == _UNREAD or offset == _UNREAD:
+        return _UNREAD
+    return days * _DAY + micros - offset
+
+
+@called
+def _number(at: Any, end: Any, notation: Any, scale: Any, scratch: Any) -> Any:
+    """Return a value as a number; `_UNREAD` if there is any doubt about it."""
+    if notation == _WHOLE:
+        return _whole(at, end)
+    if notation == _DECIMAL:
+        return _unscaled(at, end, scale)
+    if notation == _BOOLEAN:
+        # The grammar lets nothing but the two words begin so.
+        byte = uint8_at(at)
+        if byte == _T:
+            return np.int64(1)
+        return np.int64(0) if byte == _F else _UNREAD
+    # The others are texts: of a text without its quotes.
+    if uint8_at(at) != _QUOTE:
+        return _UNREAD
+    at, end = at + 1, end - 1
+    if notation == _QUOTED_DECIMAL:
+        return _unscaled(at, end, scale)
+    if notation == _SCALED_DECIMAL:
+        return _from_bytes(at, end, scratch)
+    if notation == _DATE:
+        return _days(at, end) if end - at == 10 else _UNREAD
+    if notation == _TIME:
+        return _micros(at, end)
+    return _moment(at, end, notation == _INSTANT)
+
+
+def numbers(table: Any) -> Any:
+    """Read a column of numbers; return how many values are left to Python."""
+    values, states = _int64_at(table + 8 * _VALUES), _int64_at(table + 8 * _STATES)
+    starts, lengths = _int64_at(table + 8 * _STARTS), _int64_at(table + 8 * _LENGTHS)
+    notation, scale = _int64_at(table + 8 * _NOTATION), _int64_at(table + 8 * _SCALE)
+    least, greatest = _int64_at(table + 8 * _LEAST), _int64_at(table + 8 * _GREATEST)
+    out = _int64_at(table + 8 * _OUT)
+    left = 0
+    for row in range(_int64_at(table + 8 * _ROWS)):
+        at = values + np.int64(_int32_at(starts + 4 * row))
+        length = np.int64(_int32_at(lengths + 4 * row))
+        state = _state_of(at, length, table)
+        number = np.int64(0)
+        if state == _VALUE:
+            # What is written of a row is written over below, so its place is free for bytes meanwhile.
+            number = _number(at, at + length, notation, scale, out + 8 * row)
+            if number < least or number > greatest or number == _UNREAD:
+                state, number = _DOUBTFUL, np.int64(0)
+                left += 1
+        store(out + 8 * row, number)
+        store(states + row, np.uint8(state))
+    return left
+
+
+def texts(table: Any) -> Any:
+    """Read a column of texts or bytes; return how many values are left to Python."""
+    values, states = _int64_at(table + 8 * _VALUES), _int64_at(table + 8 * _STATES)
+    starts, lengths = _int64_at(table + 8 * _STARTS), _int64_at(table + 8 * _LENGTHS)
+    notation = _int64_at(table + 8 * _NOTATION)
+    out, out_offsets = _int64_at(table + 8 * _OUT), _int64_at(table + 8 * _OUT_OFFSETS)
+    rows = _int64_at(table + 8 * _ROWS)
+    to = out
+    left = 0
+    for row in range(rows):
+        store(out_offsets + 4 * row, np.int32(to - out))
+        at = values + np.int64(_int32_at(starts + 4 * row))
+        length = np.int64(_int32_at(lengths + 4 * row))
+        state = _state_of(at, length, table)
+        if state == _VALUE:
+            byte = uint8_at(at)
+            if notation == _RAW or (notation == _NUMBER and (byte == _MINUS or _is_digit(at))):
+                copy(to, at, length)
+                to += length
+            elif notation == _NUMBER or byte != _QUOTE:
+                state = _DOUBTFUL
+            elif notation == _TEXT:
+                if next_stop(at + 1, at + length) == at + length - 1:
+                    copy(to, at + 1, length - 2)
+                    to += length - 2
+                else:
+                    state = _ESCAPED
+            else:
+                behind = _unbase64(at + 1, at + length - 1, to)
+                if behind == 0:
+                    state = _DOUBTFUL
+                else:
+                    to = behind
+            left += state != _VALUE
+        store(states + row, np.uint8(state))
+    store(out_offsets + 4 * rows, np.int32(to - out))
+    return left

@@ -1,0 +1,219 @@
+"""The values of one column, as an Arrow array: most of them by compiled code, the others one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace_server.typed.forms import Misfit
+from tailrace_server.typed.members import ABSENT, address, packed
+from tailrace_server.typed.value_table import Notation, ValueState, ValueTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace_server.typed.forms import Form
+    from tailrace_server.typed.loops import Loops
+    from tailrace_server.typed.members import Members
+    from tailrace_server.wal.record.unavailable import Unavailable
+
+_NULL: Final = b"null"
+_WIDTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnValues:
+    """The values of a column."""
+
+    array: pa.Array
+    """Of the form's type; null where there is no value, and where one does not fit."""
+    present: pa.BooleanArray
+    misfits: Sequence[tuple[int, str]]
+    """Row and reason of the values that do not fit, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What compiled code read."""
+
+    array: pa.Array
+    states: NDArray[np.uint8]
+    """A `ValueState` for each row."""
+
+
+class ValueReader:
+    """Reads the values of columns that have one form."""
+
+    def __init__(self, form: Form, unavailable: Unavailable) -> None:
+        """Prepare to read.
+
+        Args:
+            form: How the values come.
+            unavailable: Tells values that were not sent.
+        """
+        self._form = form
+        self._unavailable = unavailable
+        forms = sorted(unavailable.forms)
+        self._placeholders = packed(forms)
+        self._count = len(forms)
+        bits = 0
+        for each in forms:
+            bits |= 1 << len(each) % _WIDTH
+        self._lengths = np.array([bits], np.uint64).view(np.int64)[0]
+
+    def read(
+        self,
+        members: Members,
+        place: int,
+        loops: Loops | None,
+        restate: Callable[[bytes], bytes] | None = None,
+    ) -> ColumnValues:
+        """Return the values of a column.
+
+        Args:
+            members: The members of some images.
+            place: Which of them.
+            loops: The compiled code; None where it is not loaded.
+            restate: Makes the text of a value in the form's column of that in the image; raises `Misfit`.
+        """
+        count = members.lengths.shape[1]
+        is_left = self._form.notation is Notation.LEFT or restate is not None
+        if loops is None or is_left or not count:
+            return self._one_by_one(members, place, restate)
+        found = self._compiled(members, place, loops)
+        # What a parser read is not in what compiled code saw, so it says that there is nothing.
+        found.states[[*members.parsed]] = ValueState.DOUBTFUL
+        left = np.flatnonzero(found.states >= ValueState.DOUBTFUL)
+        present = found.states != ValueState.ABSENT
+        if not len(left):
+            return ColumnValues(found.array, pa.array(present), ())
+        return self._completed(found, left, present, members, place)
+
+    def _one_by_one(
+        self, members: Members, place: int, restate: Callable[[bytes], bytes] | None
+    ) -> ColumnValues:
+        values: list[Any] = []
+        present: list[bool] = []
+        misfits: list[tuple[int, str]] = []
+        for row in range(members.lengths.shape[1]):
+            raw = members.text(place, row)
+            value, sent = None, self._is_sent(raw)
+            if sent and raw != _NULL:
+                try:
+                    value = self._form.decode(raw if restate is None else restate(raw))
+                except Misfit as error:
+                    misfits.append((row, str(error)))
+            values.append(value)
+            present.append(sent)
+        return ColumnValues(
+            pa.array(values, self._form.type), pa.array(present, pa.bool_()), misfits
+        )
+
+    def _completed(
+        self,
+        found: _Read,
+        left: NDArray[np.int64],
+        present: NDArray[np.bool_],
+        members: Members,
+        place: int,
+    ) -> ColumnValues:
+        """Read the values that compiled code left, and put them between the others."""
+        values: list[Any] = []
+        misfits: list[tuple[int, str]] = []
+        rows = left.tolist()
+        raws = [members.text(place, row) for row in rows]
+        escaped = found.states[left] == ValueState.ESCAPED
+        # Texts with escapes may be many; a parser takes them all at once.
+        whole = b"[%b]" % b",".join(
+            raw for raw, is_text in zip(raws, escaped, strict=True) if is_text
+        )
+        parsed = iter(orjson.loads(whole))
+        for row, raw, is_text in zip(rows, raws, escaped.tolist(), strict=True):
+            value = None
+            if is_text:
+                value = next(parsed)
+            elif not self._is_sent(raw):
+                present[row] = False
+            elif raw != _NULL:
+                try:
+                    value = self._form.decode(raw)
+                except Misfit as error:
+                    misfits.append((row, str(error)))
+            values.append(value)
+        mask = np.zeros(len(present), np.bool_)
+        mask[left] = True
+        array = pc.replace_with_mask(found.array, pa.array(mask), pa.array(values, self._form.type))
+        return ColumnValues(array, pa.array(present), misfits)
+
+    def _is_sent(self, raw: bytes) -> bool:
+        return raw is not ABSENT and not self._unavailable.is_one(raw)
+
+    def _compiled(self, members: Members, place: int, loops: Loops) -> _Read:
+        """Read the values that compiled code is sure of."""
+        # 1. The locals keep the memory alive while a loop has its addresses.
+        form, notation = self._form, self._form.notation
+        assert notation is not Notation.LEFT
+        starts, lengths = members.starts[place], members.lengths[place]
+        count = len(lengths)
+        states = np.zeros(count, np.uint8)
+        texts = notation >= Notation.RAW
+        # A number's place takes some bytes meanwhile, the last one's too.
+        out = np.empty(int(lengths.sum(dtype=np.int64)) + 1 if texts else 8 * (count + 2), np.uint8)
+        offsets = np.zeros(count + 1 if texts else 1, np.int32)
+        placeholder_offsets, placeholder_bytes = self._placeholders
+        table = np.zeros(len(ValueTable), np.int64)
+        table[ValueTable.ROWS] = count
+        table[ValueTable.VALUES] = members.base
+        table[ValueTable.STARTS] = address(starts)
+        table[ValueTable.LENGTHS] = address(lengths)
+        table[ValueTable.PLACEHOLDERS] = self._count
+        table[ValueTable.PLACEHOLDER_LENGTHS] = self._lengths
+        table[ValueTable.PLACEHOLDER_OFFSETS] = address(placeholder_offsets)
+        table[ValueTable.PLACEHOLDER_BYTES] = address(placeholder_bytes)
+        table[ValueTable.NOTATION] = notation
+        table[ValueTable.SCALE] = form.scale
+        table[ValueTable.LEAST] = form.least
+        table[ValueTable.GREATEST] = form.greatest
+        table[ValueTable.OUT] = address(out)
+        table[ValueTable.OUT_OFFSETS] = address(offsets)
+        table[ValueTable.STATES] = address(states)
+        # 2. Numbers come as such, all others as bytes one behind the other.
+        if not texts:
+            loops.numbers(address(table))
+            return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states)
+        loops.texts(address(table))
+        bitmap = pa.py_buffer(np.packbits(states == ValueState.VALUE, bitorder="little"))
+        data = pa.py_buffer(out[: int(offsets[-1])])
+        kind = pa.string() if notation is Notation.NUMBER else form.type
+        array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), data])
+        if not pa.types.is_floating(form.type):
+            return _Read(array, states)
+        # 3. Arrow reads floats, and takes what is beyond the greatest for infinite.
+        floats = array.cast(form.type)
+        infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
+        states[infinite & (states == ValueState.VALUE)] = ValueState.DOUBTFUL
+        return _Read(floats, states)
+
+
+def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
+    """Return numbers as an array of a type that holds them."""
+    count = len(numbers)
+    bitmap = pa.py_buffer(np.packbits(states == ValueState.VALUE, bitorder="little"))
+    if pa.types.is_boolean(kind):
+        data = np.packbits(numbers.astype(np.bool_), bitorder="little")
+    elif pa.types.is_decimal(kind):
+        words = kind.bit_width // 64
+        wide = np.empty((count, words), np.int64)
+        wide[:, 0] = numbers
+        wide[:, 1:] = (numbers >> 63)[:, None]  # the sign, in all higher words
+        data = wide.view(np.uint8).reshape(-1)
+    else:
+        data = numbers.astype(f"i{kind.bit_width // 8}").view(np.uint8)
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data)])
