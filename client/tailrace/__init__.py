@@ -61,6 +61,7 @@ from tailrace.errors import (
     Unauthenticated,
     UnknownWriter,
     Unsupported,
+    ValueNotHeld,
     WriterFenced,
 )
 from tailrace.link import Disconnected, Reconnected
@@ -151,6 +152,7 @@ __all__ = [
     "UnknownWriter",
     "Unsupported",
     "UpdateSubscription",
+    "ValueNotHeld",
     "WriterFenced",
     "connect",
 ]

@@ -189,6 +189,18 @@ def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> i
     return None if seconds is None else round(seconds * 1000)
 
 
+def not_both(decoded: bool, typed: bool) -> None:
+    """Refuse values decoded twice.
+
+    Raises:
+        InvalidRequest: Texts and Python's values are both asked for.
+    """
+    if decoded and typed:
+        raise InvalidRequest(
+            "give one of decoded (texts that say what they mean) and typed (Python's values)"
+        )
+
+
 def subscribe_request(
     catalog: str,
     criteria: Wanted,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tailrace.criteria import Content
 from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
+from tailrace.typed.values import JSON
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.criteria import Area, ContainerType, Operation
+    from tailrace.typed.row_reader import RowReader
 
 
-_JSON: Final = json.JSONDecoder(parse_float=Decimal)
-"""``json.loads`` with an option makes one for each call."""
+_BODIES: Final = {Content.BEFORE: "before", Content.AFTER: "after", Content.CHANGE: "change"}
 
 
 class Capture(NamedTuple):
@@ -57,18 +58,36 @@ class Capture(NamedTuple):
     omitted_bytes: int = 0
     """Size of bodies left out because the capture exceeded the subscription's message limit; read them back
     with ``read_changes``."""
+    reader: RowReader | None = None
+    """With ``typed=True``, of rows: knows the columns as of this version."""
 
-    def row(self) -> dict[str, Any] | None:
+    def row(self, content: Content | None = None) -> dict[str, Any] | None:
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
 
-        JSON's numbers with a point or an exponent are Decimals, so no digit is lost. With ``decoded=True`` in
-        the request, values that come as bytes or as counts are texts that say what they mean, and a column
-        whose value the source did not send is missing: it has the value from before.
+        With ``typed=True`` in the request the values are Python's, by the columns of this version
+        (docs/python-client.md). Without it they are what JSON says. Either way numbers with a point or an
+        exponent are Decimals, so no digit is lost. A null is None. With ``typed=True`` or ``decoded=True``, a
+        column whose value the source did not send is missing: it has the value from before.
+
+        Args:
+            content: ``Content.BEFORE``, ``AFTER`` or ``CHANGE``: this body alone. None = as said.
+
+        Raises:
+            ValueNotHeld: Python's type for a column cannot hold its value; the image has it.
+            InvalidRequest: ``content`` names no body, or several.
         """
-        image = self.before if self.after is None else self.after
+        if content is None:
+            image = self.before if self.after is None else self.after
+        elif content not in _BODIES:
+            raise InvalidRequest(f"row: content {content!r}: write one of BEFORE, AFTER and CHANGE")
+        else:
+            image = getattr(self, _BODIES[content])
         if image is None:
             return None
-        row: dict[str, Any] = _JSON.decode(str(image, "utf-8"))
+        # `change` has columns in it only if there was a row before.
+        if self.reader is not None and (content is not Content.CHANGE or self.changed is not None):
+            return self.reader.read(image)
+        row: dict[str, Any] = JSON.decode(str(image, "utf-8"))
         return row
 
     @property

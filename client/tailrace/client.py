@@ -15,7 +15,9 @@ from tailrace.arguments import (
     callback,
     content_numbers,
     milliseconds,
+    not_both,
     sendable,
+    several,
     start_of,
     subscribe_request,
 )
@@ -32,6 +34,8 @@ from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
 from tailrace.transport.token import Token
+from tailrace.typed.asking import patient
+from tailrace.typed.captures import SCHEMA_CHANGES, TypedSubscription
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from tailrace.tls import Trust
     from tailrace.transport import Stream, Transport
     from tailrace.transport.token import TokenSource
+    from tailrace.typed.schemas import Ask
     from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 DEMAND: Final = 4096
@@ -145,6 +150,7 @@ class Client(ReadCalls):
         from_time: Time | None = None,
         content: Content = Content.HEADER,
         decoded: bool = False,
+        typed: bool = False,
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -168,6 +174,8 @@ class Client(ReadCalls):
             content: Bodies that the captures carry.
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
+            typed: Whether ``Capture.row`` gives Python's values, by the schema of each capture's version. The
+                bodies themselves stay as they come.
             demand: Captures requested and not yet taken, at most; topped up at half. 0: nothing comes
                 but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
@@ -183,16 +191,24 @@ class Client(ReadCalls):
         Raises:
             InvalidRequest: ``since`` beside another start, or one that has no meaning.
         """
+        typing = None
+        not_both(decoded, typed)
         with sendable("subscribe"):
+            asked = several(criteria)
+            if typed:
+                typing = TypedSubscription(catalog, self._patient_asker(catalog), asked)
+                asked = (*asked, SCHEMA_CHANGES) if asked else ()
             request = subscribe_request(
-                *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
+                *(catalog, (*asked,), content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
                 wait_for=wait_for,
                 wait_s=wait_s,
             )
             wire.set_start(request, start_of(since, after, from_time))
         open_link = self._link_opener(request, on_disconnect, on_reconnect)
-        return Subscription(open_link, self._start, demand=demand, checkpoint=checkpoint)
+        return Subscription(
+            open_link, self._start, demand=demand, checkpoint=checkpoint, typing=typing
+        )
 
     def subscribe_system(
         self,
@@ -327,6 +343,9 @@ class Client(ReadCalls):
             request = GetSchemaRequest(catalog=catalog, version=version)
         data = await self._call("GetSchema", request.SerializeToString())
         return wire.schema(GetSchemaResponse.FromString(data))
+
+    def _patient_asker(self, catalog: str) -> Ask:
+        return patient(partial(self._schema_span, catalog), self._retry, self._timeouts)
 
     async def _call(self, method: str, request: bytes) -> bytes:
         return await self._require().call(method, request, self._timeouts.request_s)

@@ -84,9 +84,7 @@ class Schema:
     """Number of the schema in its log, from 1; 0 is the empty schema that every log begins with."""
     entity_types: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
-    """What stands in images for a value that the source did not send, beside Debezium's default.
-
-    Known to programs that read the log, and not sent to clients."""
+    """What stands in images for a value that the source did not send, beside Debezium's default."""
 
     def ordinals(self, entity_type: str) -> dict[str, int]:
         """Return column name → ordinal of an entity type; empty where it is not known."""
@@ -129,3 +127,15 @@ class Schema:
         """Return the names of the key's columns, in its order; empty where it is not known."""
         keys = [column for column in self.columns(entity_type) if column.key]
         return tuple(column.name for column in sorted(keys, key=lambda column: column.key))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSpan:
+    """A schema, and versions that were written with it: all from ``since`` to ``until``, inclusive."""
+
+    catalog_uuid: UUID
+    """The log that the versions are of."""
+    schema: Schema
+    since: int
+    until: int
+    """The version before the next change, or the newest published; 0: a server that does not say."""

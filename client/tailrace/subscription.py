@@ -17,6 +17,7 @@ from tailrace.checkpoint import CheckpointStore, load_from, save_to
 from tailrace.demand import whole
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
 from tailrace.transport.event_loop import OnOneLoop
+from tailrace.typed.captures import TypedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Capture
     from tailrace.cursor import Cursor
     from tailrace.link import Link
+    from tailrace.typed.captures import TypedSubscription
 
 BUFFER_BYTES_MAX: Final = 64 << 20
 """Above it nothing more is read from the connection until the user has taken some; the server then waits."""
@@ -80,6 +82,7 @@ class Subscription(OnOneLoop):
         *,
         demand: int,
         checkpoint: CheckpointStore | None,
+        typing: TypedSubscription | None = None,
     ) -> None:
         """Keep how to begin; nothing is sent before the context is entered."""
         if whole("demand", demand) < 0:
@@ -95,6 +98,7 @@ class Subscription(OnOneLoop):
         self._demand = demand
         """Captures to keep requested; 0: the user asks."""
         self._checkpoint = checkpoint
+        self._typing = typing
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._acknowledgement: Acknowledgement | None = None
@@ -106,6 +110,8 @@ class Subscription(OnOneLoop):
         """What is left of the batch that is being taken, last first: a capture taken is referred to by
         nothing here."""
         self._taken = 0
+        self._passed_over = 0
+        """Captures that came for the typing of others alone. Each was asked for beside the demand."""
         self._committed: int | None = 0
         """Of them, those that a saved cursor covers; None: nothing may be saved before the first commit."""
         self._saved: Cursor | None = None
@@ -223,7 +229,7 @@ class Subscription(OnOneLoop):
             taken=self._taken,
             buffered=self._buffered,
             buffered_bytes=self._buffered_bytes,
-            outstanding=requested - self._taken,
+            outstanding=requested - self._taken - self._passed_over,
             reconnects=max(0, self._reconnects),
         )
 
@@ -291,7 +297,7 @@ class Subscription(OnOneLoop):
     async def _next_message(self) -> _Batch | Heartbeat:
         # The buffer comes before the end: what was received before an error is delivered, then the error.
         self._check_loop()
-        while not self._buffer or await self._saved_heartbeat(self._buffer[0]):
+        while not self._buffer or await self._prepared(self._buffer[0]):
             if self._buffer:
                 continue  # what is first may be another message by now
             if self._ended is not None:
@@ -307,19 +313,45 @@ class Subscription(OnOneLoop):
             self._cursor, self._last = message.cursor, None
             return message
         batch, nbytes = message
+        self._freed(nbytes)
+        return batch
+
+    def _freed(self, nbytes: int) -> None:
         self._buffered_bytes -= nbytes
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
-        return batch
 
-    async def _saved_heartbeat(self, message: tuple[_Batch, int] | Heartbeat) -> bool:
+    async def _prepared(self, message: tuple[_Batch, int] | Heartbeat) -> bool:
+        """Do with a message what has to be awaited before it is taken; return whether anything was done."""
+        if isinstance(message, Heartbeat):
+            return await self._saved_heartbeat(message)
+        if self._typing is None or isinstance(message[0], TypedBatch):
+            return False
+        batch = await self._typing.typed(message[0])
+        if self._buffer and self._buffer[0] is message:
+            self._replace_first(batch, message[1])
+        return True
+
+    def _replace_first(self, batch: TypedBatch, nbytes: int) -> None:
+        """Put the wanted captures of the first message in its place; none are no message."""
+        self._buffer.popleft()
+        if batch:
+            self._buffer.appendleft((batch, nbytes))
+        else:
+            self._freed(nbytes)
+        if batch.passed_over:
+            assert self._link is not None
+            self._passed_over += batch.passed_over
+            self._buffered -= batch.passed_over
+            self._link.demand.request(batch.passed_over)
+
+    async def _saved_heartbeat(self, message: Heartbeat) -> bool:
         """Save the cursor of a heartbeat where all that was taken is committed; return whether it was.
 
         It is still in the buffer then: a call that is cancelled takes nothing.
         """
         if (
             self._checkpoint is None
-            or not isinstance(message, Heartbeat)
             or self._committed != self._taken
             or self._saved == message.cursor
         ):
@@ -337,7 +369,7 @@ class Subscription(OnOneLoop):
             return
         # At half, not at each capture: one request message then stands for half a demand of captures, and
         # the server is never without demand while the user keeps up.
-        outstanding = self._link.demand.requested - self._taken
+        outstanding = self._link.demand.requested - self._taken - self._passed_over
         if outstanding <= self._demand // 2:
             self._link.demand.request(self._demand - outstanding)
 

@@ -33,7 +33,7 @@ from tailrace.criteria import (
 from tailrace.cursor import Cursor
 from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position
-from tailrace.schema import Column, Origin, Schema
+from tailrace.schema import Column, Origin, Schema, SchemaSpan
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace.v1.capture_fields_pb2 import CaptureFields, SubscribeResponseParts
 
@@ -167,6 +167,7 @@ def _captures(
                     for flag, name in _BODY_NAMES.items()
                 ),
                 columns.read("omitted_bytes", 0),
+                repeat(None),
                 strict=False,
             ),
         )
@@ -291,6 +292,14 @@ def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
             )
             for entity_type in message.entity_types
         },
+        placeholders=tuple(message.placeholders),
+    )
+
+
+def schema_span(message: catalog_pb2.GetSchemaResponse) -> SchemaSpan:
+    """Read a schema, and the versions that it holds for."""
+    return SchemaSpan(
+        UUID(message.catalog_uuid), schema(message), message.since_version, message.until_version
     )
 
 

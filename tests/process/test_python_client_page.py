@@ -32,6 +32,7 @@ PAGE = "python-client.md"
 ADDRESS = "127.0.0.1:7411"
 SECTIONS = {
     "In short": 1,
+    "Rows as Python values": 1,
     "Go on where you stopped": 1,
     "pytest": 2,
     "FastAPI and Starlette": 1,
@@ -95,6 +96,14 @@ async def test_the_shortest_program(server: ServerProcess, tmp_path: Path) -> No
         assert [line.partition(" ")[2] for line in lines] == [
             f'UPSERT {key} b\'{{"id":"{key}"}}\'' for key in "123"
         ]
+
+
+async def test_the_program_of_typed_rows(server: ServerProcess, tmp_path: Path) -> None:
+    (program,) = programs("Rows as Python values", server)
+    async with running(tmp_path, "-u", "-c", program) as shown:
+        lines = await shown.printed(4)
+        assert ast.literal_eval(lines[0]) == {key: {"id": key} for key in "123"}
+        assert lines[1:] == [f"{key} {{'id': '{key}'}}" for key in "123"]
 
 
 async def test_a_program_goes_on_where_it_stopped(

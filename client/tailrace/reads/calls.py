@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace import wire
@@ -15,6 +16,7 @@ from tailrace.arguments import (
     message_bytes,
     micros,
     milliseconds,
+    not_both,
     sendable,
     several,
     state_request,
@@ -27,6 +29,7 @@ from tailrace.reads.history import History
 from tailrace.reads.state import State
 from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
+from tailrace.v1.catalog_pb2 import GetSchemaRequest, GetSchemaResponse
 from tailrace.v1.change_capture_pb2 import (
     VALUES_DECODED,
     VALUES_UNSPECIFIED,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from tailrace.cursor import Cursor
     from tailrace.reads.state import StateRow
+    from tailrace.schema import SchemaSpan
     from tailrace.transport import Stream, Transport
 
 
@@ -53,6 +57,11 @@ class ReadCalls(OnOneLoop):
     @abstractmethod
     def _patience_s(self) -> float:
         """How long to wait for an answer, seconds."""
+
+    async def _schema_span(self, catalog: str, version: int) -> SchemaSpan:
+        request = GetSchemaRequest(catalog=catalog, version=version).SerializeToString()
+        data = await self._require().call("GetSchema", request, self._patience_s)
+        return wire.schema_span(GetSchemaResponse.FromString(data))
 
     def read_changes(
         self,
@@ -70,6 +79,7 @@ class ReadCalls(OnOneLoop):
         anchor: int | None = None,
         content: Content = Content.HEADER,
         decoded: bool = False,
+        typed: bool = False,
         wait_for: int | None = None,
         wait_s: float = 10.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -92,6 +102,7 @@ class ReadCalls(OnOneLoop):
             content: Bodies that the captures carry.
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
+            typed: As ``subscribe``.
             wait_for: Wait until this version is published, and read what is published then: who has written V
                 reads what it wrote. Not with ``anchor``, whose version is past.
             wait_s: For so long at most; then ``DeadlineExceeded``.
@@ -100,6 +111,7 @@ class ReadCalls(OnOneLoop):
         Raises:
             InvalidRequest: More than one lower or upper bound, or one that has no meaning.
         """
+        not_both(decoded, typed)
         with sendable("read_changes"):
             request = ReadChangesRequest(
                 catalog=catalog,
@@ -128,7 +140,8 @@ class ReadCalls(OnOneLoop):
         def open_stream() -> Stream:
             return self._require().read("ReadChanges", request.SerializeToString())
 
-        return History(open_stream, self._patience_s + (wait_s if wait_for else 0.0))
+        ask = partial(self._schema_span, catalog) if typed else None
+        return History(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 
     def state(
         self,
@@ -140,6 +153,7 @@ class ReadCalls(OnOneLoop):
         columns: Sequence[str] = (),
         keys_only: bool = False,
         decoded: bool = False,
+        typed: bool = False,
         limit: int | None = None,
         page: str | None = None,
         wait_for: int | None = None,
@@ -157,6 +171,7 @@ class ReadCalls(OnOneLoop):
             columns: Of the images; none = all of them.
             keys_only: Whether rows come without images.
             decoded: As ``subscribe``.
+            typed: Whether ``StateRow.values`` gives Python's values, by the schema of each row's version.
             limit: Rows at most; ``end.next_page`` goes on.
             page: ``end.next_page`` of an earlier read of the same, at whose version this one is.
             wait_for: Wait until this version is published, and read it or a later one: who has written V
@@ -167,6 +182,7 @@ class ReadCalls(OnOneLoop):
         Raises:
             InvalidRequest: An argument has no meaning.
         """
+        not_both(decoded, typed)
         with sendable("state"):
             request = state_request(
                 *(catalog, entity_type, keys, at, columns, max_message_bytes),
@@ -181,7 +197,8 @@ class ReadCalls(OnOneLoop):
         def open_stream() -> Stream:
             return self._require().read("ReadState", request.SerializeToString())
 
-        return State(open_stream, self._patience_s + (wait_s if wait_for else 0.0))
+        ask = partial(self._schema_span, catalog) if typed else None
+        return State(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 
     async def get(
         self,
@@ -192,6 +209,7 @@ class ReadCalls(OnOneLoop):
         at: int | datetime | None = None,
         columns: Sequence[str] = (),
         decoded: bool = False,
+        typed: bool = False,
         wait_for: int | None = None,
         wait_s: float = 10.0,
     ) -> StateRow | None:
@@ -206,6 +224,7 @@ class ReadCalls(OnOneLoop):
             at=at,
             columns=columns,
             decoded=decoded,
+            typed=typed,
             wait_for=wait_for,
             wait_s=wait_s,
         )

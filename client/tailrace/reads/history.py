@@ -5,6 +5,7 @@ Pages: with ``limit``, ``end.next_cursor`` is the bound of the next page and ``a
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -14,6 +15,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position
 from tailrace.reads.pinned_read import PinnedRead
+from tailrace.typed.captures import TypedCaptures
 from tailrace.v1.capture_fields_pb2 import ReadChangesResponseParts
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Capture
     from tailrace.criteria import Criteria
     from tailrace.transport import Stream
+    from tailrace.typed.schemas import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +66,28 @@ class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "C
     ``resume_cursor`` is the last capture taken.
     """
 
-    def __init__(self, open_stream: Callable[[], Stream], patience_s: float) -> None:
-        """Keep how to begin; nothing is sent before the context is entered."""
+    def __init__(
+        self, open_stream: Callable[[], Stream], patience_s: float, ask: Ask | None = None
+    ) -> None:
+        """Keep how to begin; nothing is sent before the context is entered.
+
+        Args:
+            open_stream: Begins the read.
+            patience_s: For its header.
+            ask: Asks for the schema of a version, where rows are to be typed.
+        """
         super().__init__(open_stream, patience_s)
         self._last: Capture | None = None
         self._count = 0
+        self._ask = ask
+        self._typing: TypedCaptures | None = None
+
+    async def _prepare(self) -> None:
+        if self._ask is None:
+            return
+        if self._typing is None:
+            self._typing = TypedCaptures(self.header.catalog, self._ask)
+        self._current = deque(await self._typing.with_readers(self._current))
 
     def _parsed(self, data: bytes) -> ReadChangesResponseParts:
         return wire.parsed(ReadChangesResponseParts, data)

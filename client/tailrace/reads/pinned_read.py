@@ -111,6 +111,10 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         except TransportError as error:
             raise SubscriptionBroken(str(error), self._resume_cursor()) from error
         self._take(message)
+        await self._prepare()
+
+    async def _prepare(self) -> None:
+        """Do with the items that came what has to be asked for; they are taken after it."""
 
     async def _receive(self) -> _Message:
         # Between two messages lies as much of the log as there is: no silence is too long. A server that is no

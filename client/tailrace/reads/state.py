@@ -12,9 +12,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tailrace import wire
@@ -22,6 +21,8 @@ from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position, TimestampMicros
 from tailrace.reads.pinned_read import PinnedRead
+from tailrace.typed.state import TypedState
+from tailrace.typed.values import JSON
 from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture
     from tailrace.transport import Stream
-
-_JSON: Final = json.JSONDecoder(parse_float=Decimal)
+    from tailrace.typed.row_reader import RowReader
+    from tailrace.typed.schemas import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,20 @@ class StateRow:
     """Size of an image that was left out, as it exceeds ``max_message_bytes``."""
     count: int = 1
     """How often the row exists; of tables without a key it may be more than one."""
+    reader: RowReader | None = field(default=None, repr=False, compare=False)
+    """With ``typed=True``: knows the columns as of the row's version."""
 
     def values(self) -> dict[str, Any] | None:
-        """Return the image's members; numbers with a point or an exponent are Decimals. None without one."""
+        """Return the row's values, as `Capture.row`; None without an image.
+
+        Raises:
+            ValueNotHeld: Python's type for a column cannot hold its value; the image has it.
+        """
         if self.image is None:
             return None
-        found: dict[str, Any] = _JSON.decode(self.image.decode())
+        if self.reader is not None:
+            return self.reader.read(self.image)
+        found: dict[str, Any] = JSON.decode(self.image.decode())
         return found
 
 
@@ -92,10 +101,20 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
     time raises ``DeadlineExceeded`` as it is entered.
     """
 
-    def __init__(self, open_stream: Callable[[], Stream], patience_s: float) -> None:
-        """Keep how to begin; nothing is sent before the context is entered."""
+    def __init__(
+        self, open_stream: Callable[[], Stream], patience_s: float, ask: Ask | None = None
+    ) -> None:
+        """Keep how to begin; nothing is sent before the context is entered.
+
+        Args:
+            open_stream: Begins the read.
+            patience_s: For its header.
+            ask: Asks for the schema of a version, where rows are to be typed.
+        """
         super().__init__(open_stream, patience_s)
         self._came = 0
+        self._ask = ask
+        self._typing: TypedState | None = None
 
     async def batches(self) -> AsyncIterator[list[StateRow]]:
         """Yield the rows message by message, none empty; raises as the iteration by row."""
@@ -107,6 +126,18 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
             if self._end is not None:
                 return
             await self._advance()
+
+    async def _prepare(self) -> None:
+        if self._ask is None or not self._current:
+            return
+        if self._typing is None:
+            header = self.header
+            self._typing = TypedState(
+                header.catalog, header.catalog_uuid, header.entity_type, header.version, self._ask
+            )
+        for place, row in enumerate(self._current):
+            reader = await self._typing.reader(row.position.version)
+            self._current[place] = replace(row, reader=reader)
 
     def _parsed(self, data: bytes) -> ReadStateResponseParts:
         return wire.parsed(ReadStateResponseParts, data)

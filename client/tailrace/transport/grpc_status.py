@@ -89,6 +89,13 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "key": ("key", _text_or_none),
         "image": ("image", str),
     },
+    errors.ValueNotHeld: {
+        "entity_type": ("entity_type", str),
+        "column": ("column", str),
+        "label": ("type", str),
+        "value": ("value", str),
+        "reason": ("reason", str),
+    },
     errors.CatalogReplaced: {
         "name": ("catalog", str),
         "expected": ("expected", UUID),

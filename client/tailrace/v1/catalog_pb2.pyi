@@ -161,13 +161,28 @@ class GetSchemaResponse(_message.Message):
     CATALOG_UUID_FIELD_NUMBER: _builtins.int
     SCHEMA_ID_FIELD_NUMBER: _builtins.int
     ENTITY_TYPES_FIELD_NUMBER: _builtins.int
+    SINCE_VERSION_FIELD_NUMBER: _builtins.int
+    UNTIL_VERSION_FIELD_NUMBER: _builtins.int
+    PLACEHOLDERS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     schema_id: _builtins.int
     """Number of the schema in its log, from 1; 0: the empty one that every log begins with."""
+    since_version: _builtins.int
+    """The versions that were written with this schema and that the server knows to be, without a gap: from
+    `since_version`, inclusive. The asked version lies among them, unless it is above the newest published.
+    """
+    until_version: _builtins.int
+    """… to this one, inclusive: the version before the next change, or the newest published. 0: none is published."""
     @_builtins.property
     def entity_types(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntityType]:
         """By name."""
+
+    @_builtins.property
+    def placeholders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What stands in images for a value that the source did not send, beside Debezium's default: each as the
+        connector has it in `unavailable.value.placeholder`.
+        """
 
     def __init__(
         self,
@@ -176,10 +191,13 @@ class GetSchemaResponse(_message.Message):
         catalog_uuid: _builtins.str = ...,
         schema_id: _builtins.int = ...,
         entity_types: _abc.Iterable[Global___EntityType] | None = ...,
+        since_version: _builtins.int = ...,
+        until_version: _builtins.int = ...,
+        placeholders: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "entity_types", b"entity_types", "schema_id", b"schema_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "entity_types", b"entity_types", "placeholders", b"placeholders", "schema_id", b"schema_id", "since_version", b"since_version", "until_version", b"until_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,17 +14,16 @@ from tailrace.wire import criteria_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from uuid import UUID
 
     from tailrace.capture import Heartbeat
     from tailrace.cursor import Cursor
     from tailrace.position import Position
-    from tailrace.schema import Schema
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
     from tailrace_server.capture.reads.state import StateRead
     from tailrace_server.capture.reads.state_page import StatePage
+    from tailrace_server.wal.state.view import LogView
 
 
 def acknowledgement(
@@ -140,12 +139,17 @@ def catalogs(infos: Iterable[CatalogInfo], unreadable: Mapping[str, str]) -> byt
     ).SerializeToString()
 
 
-def schema(value: Schema, *, catalog: str, catalog_uuid: UUID) -> bytes:
-    """Return a schema."""
+def schema(view: LogView, version: int) -> bytes:
+    """Return the schema of a published version."""
+    value = view.schema_of(version)
+    since, until = view.schema_span(version)
     return catalog_pb2.GetSchemaResponse(
-        catalog=catalog,
-        catalog_uuid=str(catalog_uuid),
+        catalog=view.name,
+        catalog_uuid=str(view.uuid),
         schema_id=value.id,
+        since_version=since,
+        until_version=until,
+        placeholders=value.placeholders,
         entity_types=[
             catalog_pb2.EntityType(
                 name=name,

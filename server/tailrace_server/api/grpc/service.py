@@ -188,7 +188,7 @@ class ChangeCaptureService:
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)
-            return responses.schema(view.schema_of(version), catalog=name, catalog_uuid=view.uuid)
+            return responses.schema(view, version)
 
         return await self._answered(answer, context)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
-    from tailrace.schema import Schema
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
@@ -130,12 +129,17 @@ def catalog(info: CatalogInfo) -> dict[str, Any]:
     }
 
 
-def schema(value: Schema, view: LogView) -> dict[str, Any]:
-    """Return entity types and columns."""
+def schema(view: LogView, version: int) -> dict[str, Any]:
+    """Return the entity types and columns of a published version."""
+    value = view.schema_of(version)
+    since, until = view.schema_span(version)
     return {
         "catalog": view.name,
         "catalogUuid": str(view.uuid),
         "schemaId": value.id,
+        "sinceVersion": since,
+        "untilVersion": until,
+        "placeholders": list(value.placeholders),
         "entityTypes": [
             {
                 "name": name,

@@ -148,7 +148,7 @@ class RestFace:
         version = _version(request)
         view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
-        return _json(responses.schema(view.schema_of(at), view))
+        return _json(responses.schema(view, at))
 
     async def _table(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)

@@ -54,6 +54,9 @@ class _GrantedSchemas:
     def at(self, version: int) -> Schema:
         return self._granted(self._schemas.at(version))
 
+    def span(self, version: int) -> tuple[int, int | None]:
+        return self._schemas.span(version)
+
     def up_to(self, version: int) -> Iterator[Schema]:
         return map(self._granted, self._schemas.up_to(version))
 

@@ -99,6 +99,12 @@ class SchemaHistory:
         place = bisect_right(self._versions, version) - 1
         return self.at_place(place) if place >= 0 else _EMPTY
 
+    def span(self, version: int) -> tuple[int, int | None]:
+        """Return the first version with a version's schema, and the first with the next; None: none yet."""
+        place = bisect_right(self._versions, version)
+        first = max(0, self._versions[place - 1]) if place else 0
+        return first, self._versions[place] if place < len(self._versions) else None
+
     def up_to(self, version: int) -> Iterator[Schema]:
         """Yield the schemas that begin up to a version, oldest first."""
         schema = _EMPTY

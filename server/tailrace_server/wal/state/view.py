@@ -37,6 +37,9 @@ class Schemas(Protocol):
     def at(self, version: int) -> Schema:
         """Return the schema that a version was written with; the empty one before the first."""
 
+    def span(self, version: int) -> tuple[int, int | None]:
+        """Return the first version with a version's schema, and the first with the next; None: none yet."""
+
     def up_to(self, version: int) -> Iterator[Schema]:
         """Yield the schemas that begin up to a version, oldest first."""
 
@@ -178,6 +181,11 @@ class LogView:
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with; the empty one before the first."""
         return self._schemas.at(version)
+
+    def schema_span(self, version: int) -> tuple[int, int]:
+        """Return the first and the last version known to be written with the schema of a published version."""
+        first, following = self._schemas.span(version)
+        return first, self.published if following is None else min(following - 1, self.published)
 
     def with_schemas(
         self,

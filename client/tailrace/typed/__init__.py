@@ -1,0 +1,1 @@
+"""Rows as Python values, by the catalog's schema of their own version."""

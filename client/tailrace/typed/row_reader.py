@@ -1,0 +1,59 @@
+"""The images of an entity type, as rows of Python values."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import ValueNotHeld
+from tailrace.typed.not_sent import NotSent
+from tailrace.typed.values import JSON, NotHeld, convert_of, label_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tailrace.schema import Column
+
+_SHOWN_MAX: Final = 200
+
+
+class RowReader:
+    """Reads images by the columns of an entity type as of one version."""
+
+    __slots__ = ("_columns", "_entity_type", "_not_sent")
+
+    def __init__(
+        self, entity_type: str, columns: Iterable[Column], placeholders: Iterable[str] = ()
+    ) -> None:
+        """Know how the values of each column are read, and what stands for those that were not sent."""
+        self._entity_type = entity_type
+        self._columns: dict[str, tuple[Callable[[Any], object], str]] = {}
+        for column in columns:
+            if (convert := convert_of(column)) is not None:
+                self._columns[column.name] = convert, label_of(column)
+        self._not_sent = NotSent(placeholders)
+
+    def read(self, image: bytes) -> dict[str, Any]:
+        """Return a row, in the order of the image: a null is None, a value that was not sent is missing.
+
+        Raises:
+            ValueNotHeld: Python's type for a column cannot hold its value.
+        """
+        try:
+            row: dict[str, Any] = JSON.decode(str(image, "utf-8"))
+        except ValueError as error:
+            # Python takes no whole number of more than 4,300 digits.
+            text = image[:_SHOWN_MAX].decode(errors="replace")
+            raise ValueNotHeld(self._entity_type, "", "a JSON object", text, str(error)) from None
+        if self._not_sent.may_be_in(image):
+            row = {name: value for name, value in row.items() if not self._not_sent.is_one(value)}
+        for name, (convert, label) in self._columns.items():
+            value = row.get(name)
+            if value is None:
+                continue
+            try:
+                row[name] = convert(value)
+            except NotHeld as misfit:
+                text = json.dumps(value, ensure_ascii=False, default=str)
+                raise ValueNotHeld(self._entity_type, name, label, text, str(misfit)) from None
+        return row

@@ -1,0 +1,330 @@
+"""How the values of a column become Python's, by its SQL type and encoding.
+
+===================================  ============  ====================================================
+column                               Python        a value that is a misfit
+===================================  ============  ====================================================
+BOOLEAN                              bool
+SMALLINT, INTEGER, BIGINT            int           out of range, a fraction
+REAL, DOUBLE                         float         beyond the largest
+DECIMAL, in any encoding             Decimal
+VARCHAR, debezium.Enum, …            str
+UUID, debezium.Uuid                  UUID          not of its form
+base64, debezium.Bits                bytes         not base64
+DATE, debezium.Date, connect.Date    date          years beyond 0001 to 9999
+TIME, with a zone too, debezium's    time          24:00 and beyond, parts of a microsecond
+TIMESTAMP, debezium's                datetime      years as above, parts of a microsecond
+TIMESTAMP WITH TIME ZONE,            datetime      no zone; the same
+debezium.ZonedTimestamp
+debezium.Year, .MicroDuration        int           out of range
+JSON, debezium.Json, not known       what it says  text that is no JSON
+===================================  ============  ====================================================
+
+Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits: a decimal has the source's digits.
+
+Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import struct
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace.schema import Column
+
+JSON: Final = json.JSONDecoder(parse_float=Decimal)
+"""Parses an image so that no digit is lost."""
+
+_BITS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
+_NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_UNITS: Final[Mapping[str, tuple[str, int]]] = {
+    "debezium.Date": ("day", 1),
+    "connect.Date": ("day", 1),
+    "debezium.Time": ("time", 1_000_000),
+    "connect.Time": ("time", 1_000_000),
+    "debezium.MicroTime": ("time", 1_000),
+    "debezium.NanoTime": ("time", 1),
+    "debezium.Timestamp": ("moment", 1_000_000),
+    "connect.Timestamp": ("moment", 1_000_000),
+    "debezium.MicroTimestamp": ("moment", 1_000),
+    "debezium.NanoTimestamp": ("moment", 1),
+}
+"""Encodings that count → what of, and its units in one: days, or nanoseconds."""
+_TYPE: Final = re.compile(r"[A-Z]+(?: [A-Z]+)*")
+_SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
+_ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)"
+_TIME: Final = re.compile(rf"{_CLOCK}({_ZONE})?", re.ASCII)
+_MOMENT: Final = re.compile(rf"(\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}({_ZONE})?", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1)
+_FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
+_DAY_NS: Final = 86_400 * 1_000_000_000
+_SCALE_MAX: Final = 16_383
+"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
+_UNSCALED_BYTES_MAX: Final = 1_785
+"""As the server decodes them."""
+_YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
+_LATE: Final = "a time of day ends before 24:00"
+_FINE: Final = "it has parts of a microsecond"
+
+
+class NotHeld(ValueError):
+    """A value that its column's type cannot hold; says why."""
+
+
+def convert_of(column: Column) -> Callable[[Any], object] | None:
+    """Return what makes Python's values of a column's parsed ones; None: they are what they are parsed to.
+
+    It takes no null, and raises `NotHeld`.
+    """
+    encoding = column.encoding
+    found = _TYPE.match(column.sql_type or "JSON")
+    base = "JSON" if found is None else found[0]
+    if base == "JSON":
+        return _document if encoding == "debezium.Json" else None
+    if encoding in _UNITS:
+        what, unit = _UNITS[encoding]
+        return _day_of if what == "day" else partial(_COUNTED[what], unit)
+    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+        return partial(_scaled, int(scaled[1]))
+    if encoding != "json":
+        return _ENCODED.get(encoding, _text)
+    if base in _BITS:
+        return partial(_whole, _BITS[base])
+    return _PLAIN.get(base, _text)
+
+
+def label_of(column: Column) -> str:
+    """Return what a column is, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
+    if column.encoding == "json":
+        return column.sql_type or "JSON"
+    return f"{column.sql_type or 'value'} in encoding {column.encoding}"
+
+
+def _boolean(value: object) -> bool:
+    if value is True or value is False:
+        return value
+    raise NotHeld("it is neither true nor false")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+
+
+def _whole(bits: int, value: object) -> int:
+    if type(value) is not int:
+        raise NotHeld("it is no whole number" if isinstance(value, Decimal) else "it is no number")
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise NotHeld("it is out of range")
+    return value
+
+
+def _float(form: str, value: Any) -> float:
+    """Return the nearest number of a form of `struct`: of 32 or 64 bits."""
+    if isinstance(value, str) and value in _NO_NUMBERS:
+        return _NO_NUMBERS[value]
+    if not _is_number(value):
+        raise NotHeld("it is no number")
+    try:
+        found = float(value)
+        if math.isinf(found):
+            raise OverflowError
+        struct.pack(form, found)
+    except OverflowError:
+        raise NotHeld("it is out of range") from None
+    return found
+
+
+def _decimal(value: Any) -> Decimal:
+    if not _is_number(value):
+        raise NotHeld("it is no number")
+    return Decimal(value)
+
+
+def _quoted(value: object) -> Decimal:
+    text = _text(value)
+    if _NUMBER.fullmatch(text) is None:
+        raise NotHeld("it is no number")
+    return Decimal(text)
+
+
+def _scaled(scale: int, value: object) -> Decimal:
+    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
+    data = _bytes(value)
+    if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
+        raise NotHeld(f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
+    if abs(scale) > _SCALE_MAX:
+        raise NotHeld("it is not of the encoding's form")
+    unscaled = Decimal(int.from_bytes(data, "big", signed=True) * 10 ** max(-scale, 0))
+    # Made of its parts: arithmetic would round to the digits of the context.
+    sign, digits, _ = unscaled.as_tuple()
+    return Decimal((sign, digits, -max(scale, 0)))
+
+
+def _scaled_by_itself(value: object) -> Decimal:
+    """Return the number of Debezium's ``VariableScaleDecimal``."""
+    match value:
+        case {"scale": int(scale), "value": unscaled}:
+            return _scaled(scale, unscaled)
+    raise NotHeld("it is not of the encoding's form")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise NotHeld("it is no text")
+
+
+def _bytes(value: object) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except NotHeld:
+        raise
+    except ValueError:
+        raise NotHeld("it is no base64") from None
+
+
+def _uuid(value: object) -> UUID:
+    try:
+        return UUID(_text(value))
+    except NotHeld:
+        raise
+    except ValueError:
+        raise NotHeld("it is no UUID") from None
+
+
+def _document(value: object) -> object:
+    try:
+        return JSON.decode(_text(value))
+    except NotHeld:
+        raise
+    except ValueError:
+        raise NotHeld("it is no JSON") from None
+
+
+def _date(value: object) -> date:
+    text = _text(value)
+    if _DAY.fullmatch(text) is None:
+        raise NotHeld("it is no day of the form 2024-02-29")
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise NotHeld(f"there is no such day; {_YEARS}") from None
+
+
+def _time(value: object) -> time:
+    found = _TIME.fullmatch(_text(value))
+    if found is None:
+        raise NotHeld("it is no time of the form 13:37:00.25")
+    *clock, zone = found.groups()
+    return _clock(clock, zone)
+
+
+def _moment(zoned: bool, value: object) -> datetime:
+    found = _MOMENT.fullmatch(_text(value))
+    if found is None:
+        raise NotHeld(f"it is no moment of the form 2024-02-29T13:37:00.25; {_YEARS}")
+    day, *clock, zone = found.groups()
+    if zoned and zone is None:
+        raise NotHeld("it has no zone")
+    if zone is not None and not zoned:
+        raise NotHeld("it has a zone")
+    return datetime.combine(_date(day), _clock(clock, zone))
+
+
+def _clock(parts: list[str | None], zone: str | None) -> time:
+    hour, minute, second, fraction = (part or "0" for part in parts)
+    if int(hour) > 23:
+        raise NotHeld(_LATE)
+    if int(minute) > 59 or int(second) > 59:
+        raise NotHeld("there is no such time")
+    if fraction[6:].strip("0"):
+        raise NotHeld(_FINE)
+    micros = int(fraction[:6].ljust(6, "0"))
+    return time(int(hour), int(minute), int(second), micros, _zone(zone))
+
+
+def _zone(text: str | None) -> timezone | None:
+    if text is None:
+        return None
+    if text == "Z":
+        return UTC
+    digits = text[1:].replace(":", "").ljust(6, "0")
+    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:])) * (
+        -1 if text[0] == "-" else 1
+    )
+    try:
+        return timezone(ahead)
+    except ValueError:
+        raise NotHeld("there is no such zone") from None
+
+
+def _day_of(value: object) -> date:
+    days = _whole(64, value)
+    if not _FIRST_DAY <= days <= _LAST_DAY:
+        raise NotHeld(_YEARS)
+    return date.fromordinal(_EPOCH.toordinal() + days)
+
+
+def _time_of(unit: int, value: object) -> time:
+    count = _whole(64, value) * unit
+    if not 0 <= count < _DAY_NS:
+        raise NotHeld(_LATE)
+    return (_EPOCH + timedelta(microseconds=_micros(count))).time()
+
+
+def _moment_of(unit: int, value: object) -> datetime:
+    micros = _micros(_whole(64, value) * unit)
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise NotHeld(_YEARS) from None
+
+
+def _micros(nanoseconds: int) -> int:
+    micros, rest = divmod(nanoseconds, 1_000)
+    if rest:
+        raise NotHeld(_FINE)
+    return micros
+
+
+_COUNTED: Final = {"time": _time_of, "moment": _moment_of}
+_PLAIN: Final[Mapping[str, Callable[[Any], object]]] = {
+    "BOOLEAN": _boolean,
+    "REAL": partial(_float, "<f"),
+    "DOUBLE": partial(_float, "<d"),
+    "DECIMAL": _decimal,
+    "UUID": _uuid,
+    "DATE": _date,
+    "TIME": _time,
+    "TIME WITH TIME ZONE": _time,
+    "TIMESTAMP": partial(_moment, False),
+    "TIMESTAMP WITH TIME ZONE": partial(_moment, True),
+}
+"""By SQL type, of values that JSON writes as they are."""
+_ENCODED: Final[Mapping[str, Callable[[Any], object]]] = {
+    "base64": _bytes,
+    "debezium.Bits": _bytes,
+    "decimal.string": _quoted,
+    "debezium.VariableScaleDecimal": _scaled_by_itself,
+    "debezium.ZonedTime": _time,
+    "debezium.ZonedTimestamp": partial(_moment, True),
+    "debezium.Year": partial(_whole, 32),
+    "debezium.MicroDuration": partial(_whole, 64),
+    "debezium.Uuid": _uuid,
+}
+"""By encoding, whatever SQL type a column of it has."""
