@@ -20,17 +20,18 @@ _SHOWN_MAX: Final = 200
 class RowReader:
     """Reads images by the columns of an entity type as of one version."""
 
-    __slots__ = ("_columns", "_entity_type", "_not_sent")
+    __slots__ = ("_converts", "_entity_type", "_not_sent", "columns")
 
     def __init__(
         self, entity_type: str, columns: Iterable[Column], placeholders: Iterable[str] = ()
     ) -> None:
         """Know how the values of each column are read, and what stands for those that were not sent."""
         self._entity_type = entity_type
-        self._columns: dict[str, tuple[Callable[[Any], object], str]] = {}
-        for column in columns:
+        self.columns = tuple(columns)
+        self._converts: dict[str, tuple[Callable[[Any], object], str]] = {}
+        for column in self.columns:
             if (convert := convert_of(column)) is not None:
-                self._columns[column.name] = convert, label_of(column)
+                self._converts[column.name] = convert, label_of(column)
         self._not_sent = NotSent(placeholders)
 
     def read(self, image: bytes) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class RowReader:
             raise ValueNotHeld(self._entity_type, "", "a JSON object", text, str(error)) from None
         if self._not_sent.may_be_in(image):
             row = {name: value for name, value in row.items() if not self._not_sent.is_one(value)}
-        for name, (convert, label) in self._columns.items():
+        for name, (convert, label) in self._converts.items():
             value = row.get(name)
             if value is None:
                 continue

@@ -62,7 +62,9 @@ def capture(version: int, area: Area = Area.DATA) -> Capture:
 def labels(captures: Sequence[Capture]) -> list[str]:
     """Return the type by which each capture of a row is read."""
     return [
-        next(iter(each.reader._columns.values()))[1] for each in captures if each.reader is not None
+        next(iter(each.reader._converts.values()))[1]
+        for each in captures
+        if each.reader is not None
     ]
 
 

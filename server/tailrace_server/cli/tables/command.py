@@ -17,13 +17,14 @@ from tailrace_server.cli.output import Palette, date_text, note, printable
 from tailrace_server.cli.running import run
 from tailrace_server.cli.shown.lines import LineWriter
 from tailrace_server.cli.tables.cells import Cells, line_of
-from tailrace_server.cli.tables.files import form_of, table_file
+from tailrace_server.cli.tables.files import TYPED, form_of, table_file
 from tailrace_server.cli.tables.text_table import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.reads.state import State, StateRow
+    from tailrace.schema import Schema
 
 __all__ = ["state"]
 
@@ -75,7 +76,7 @@ def state(
         _option(
             "--values",
             "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote "
-            "them. [default: decoded; with --json and .ndjson raw]",
+            "them. [default: decoded; with --json and .ndjson raw; .parquet and .arrow have typed columns]",
             _FORM,
             "raw|decoded",
         ),
@@ -108,6 +109,8 @@ def state(
     if path is not None:
         form_of(path)
     lines = as_json or (path is not None and path.suffix.lower() == ".ndjson")
+    decoded = options.decoded_of(values, as_json=lines)
+    typed_file = values is None and path is not None and path.suffix.lower() in TYPED
     arguments: dict[str, Any] = {
         "keys": tuple(key or ()),
         "at": None if at is None else _at(at),
@@ -116,7 +119,8 @@ def state(
         "limit": limit,
         "wait_for": wait_for,
         "wait_s": options.wait_s(wait),
-        "decoded": options.decoded_of(values, as_json=lines),
+        "decoded": decoded and not typed_file,
+        "typed": typed_file,
     }
     asked = options.server_of(
         server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
@@ -140,7 +144,10 @@ async def _state(
             schema = await client.get_schema(catalog, rows.header.version or None)
             chosen = arguments["columns"]
             cells = Cells(()) if arguments["keys_only"] else Cells.of(schema, entity_type, chosen)
-            count = await (_show(rows, cells) if output is None else _write(rows, cells, output))
+            if output is None:
+                count = await _show(rows, cells)
+            else:
+                count = await _write(rows, cells, output, schema if arguments["typed"] else None)
         _tell(rows, catalog, count, output)
 
 
@@ -175,10 +182,16 @@ async def _show(rows: State, cells: Cells) -> int:
     return count
 
 
-async def _write(rows: State, cells: Cells, output: Path) -> int:
+async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None) -> int:
+    """Write a file, with the types of a schema if there is one; return the number of rows."""
     count, waiting = 0, list["StateRow"]()
+    typed = None
+    if schema is not None:
+        from tailrace_server.cli.tables.typed_cells import TypedCells
+
+        typed = TypedCells(schema, rows.header.entity_type, cells.columns)
     with ExitStack() as stack:
-        file = stack.enter_context(table_file(output, cells))
+        file = stack.enter_context(table_file(output, cells, typed))
         async for batch in rows.batches():
             waiting += batch
             count += len(batch)

@@ -1,27 +1,30 @@
 """Tables as files: Parquet, Arrow, lines of JSON, CSV; the name says which. A file is there once it is whole.
 
-In all but JSON a row is its key, the place and time of its last change, and a column for each of the table's,
-as texts: exact, whatever the source wrote. Who reads the file casts what it needs.
+In all but JSON a row is its key, the place and time of its last change, and a column for each of the table's.
+Parquet and Arrow have typed columns, or texts where those are asked for; CSV has texts.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.tables.cells import OTHERS, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from typing import BinaryIO
 
     from tailrace.reads.state import StateRow
     from tailrace_server.cli.tables.cells import Cells
+    from tailrace_server.cli.tables.typed_cells import TypedCells
 
+TYPED: Final = (".parquet", ".arrow")
+"""Forms that have types."""
 _PLACE: Final = ("_primary_key", "_version", "_index", "_commit_timestamp")
 
 
@@ -36,8 +39,13 @@ class TableFile(Protocol):
 
 
 @contextmanager
-def table_file(path: Path, cells: Cells) -> Iterator[TableFile]:
+def table_file(path: Path, cells: Cells, typed: TypedCells | None) -> Iterator[TableFile]:
     """Write a file, which has its name once the context is left in good order; else nothing is left of it.
+
+    Args:
+        path: Its name, which says the form.
+        cells: The columns as texts.
+        typed: The same with types; None: columns are texts.
 
     Raises:
         InvalidRequest: The name has no suffix of a form that there is.
@@ -47,9 +55,12 @@ def table_file(path: Path, cells: Cells) -> Iterator[TableFile]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as sink:
-            file = make(sink, cells)
-            yield file
-            file.end()
+            file = make(sink, cells, typed)
+            try:
+                yield file
+            finally:
+                # Also of a file that is given up: Arrow's writers would end theirs when they are collected.
+                file.end()
             sink.flush()
         part.replace(path)
     finally:
@@ -57,7 +68,7 @@ def table_file(path: Path, cells: Cells) -> Iterator[TableFile]:
             part.unlink()
 
 
-def form_of(path: Path) -> Callable[[BinaryIO, Cells], TableFile]:
+def form_of(path: Path) -> _Make:
     """Return what makes a file of the form that a name asks for.
 
     Raises:
@@ -72,7 +83,7 @@ def form_of(path: Path) -> Callable[[BinaryIO, Cells], TableFile]:
 
 
 class _Lines:
-    def __init__(self, sink: BinaryIO, _: Cells) -> None:
+    def __init__(self, sink: BinaryIO, _: Cells, __: TypedCells | None) -> None:
         self._sink = sink
 
     def write(self, rows: Sequence[StateRow]) -> None:
@@ -83,7 +94,7 @@ class _Lines:
 
 
 class _Csv:
-    def __init__(self, sink: BinaryIO, cells: Cells) -> None:
+    def __init__(self, sink: BinaryIO, cells: Cells, _: TypedCells | None) -> None:
         import io
 
         self._cells = cells
@@ -105,47 +116,62 @@ class _Batches:
     """Record batches, for a writer of pyarrow's."""
 
     def __init__(
-        self, sink: BinaryIO, cells: Cells, open_writer: Callable[[BinaryIO, Any], Any]
+        self,
+        sink: BinaryIO,
+        cells: Cells,
+        typed: TypedCells | None,
+        open_writer: Callable[[BinaryIO, Any], Any],
     ) -> None:
         import pyarrow as pa
 
         self._pa = pa
         self._cells = cells
+        self._typed = typed
         kinds = (pa.string(), pa.int64(), pa.int32(), pa.timestamp("us", "UTC"))
-        texts = [(name, pa.string()) for name in (*cells.columns, OTHERS)]
-        self._schema = pa.schema([*zip(_PLACE, kinds, strict=True), *texts])
+        texts = [pa.field(name, pa.string()) for name in (*cells.columns, OTHERS)]
+        places = map(pa.field, _PLACE, kinds)
+        self._schema = pa.schema([*places, *(texts if typed is None else typed.fields)])
         self._writer = open_writer(sink, self._schema)
 
     def write(self, rows: Sequence[StateRow]) -> None:
-        found = [(_place_of(row), *self._cells.values(row)) for row in rows]
-        lines = [(*place, *values, others) for place, values, others in found]
-        columns = [
-            self._pa.array(values, each.type)
-            for each, values in zip(self._schema, zip(*lines, strict=True), strict=True)
-        ]
+        columns = self._arrays([_place_of(row) for row in rows])
+        if self._typed is None:
+            found = map(self._cells.values, rows)
+            columns += self._arrays([(*values, others) for values, others in found], len(_PLACE))
+        else:
+            columns += self._typed.arrays(rows)
         self._writer.write_batch(self._pa.record_batch(columns, schema=self._schema))
+
+    def _arrays(self, lines: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
+        """Return lines as columns of the schema, from the first one of theirs on."""
+        columns = zip(*lines, strict=True)
+        return [
+            self._pa.array(values, self._schema.field(place).type)
+            for place, values in enumerate(columns, first)
+        ]
 
     def end(self) -> None:
         self._writer.close()
 
 
-def _parquet(sink: BinaryIO, cells: Cells) -> _Batches:
+def _parquet(sink: BinaryIO, cells: Cells, typed: TypedCells | None) -> _Batches:
     from pyarrow import parquet
 
-    return _Batches(sink, cells, parquet.ParquetWriter)
+    return _Batches(sink, cells, typed, parquet.ParquetWriter)
 
 
-def _arrow(sink: BinaryIO, cells: Cells) -> _Batches:
+def _arrow(sink: BinaryIO, cells: Cells, typed: TypedCells | None) -> _Batches:
     from pyarrow import ipc
 
-    return _Batches(sink, cells, ipc.new_file)
+    return _Batches(sink, cells, typed, ipc.new_file)
 
 
 def _place_of(row: StateRow) -> tuple[str, int, int, int | None]:
     return row.primary_key, *row.position, row.commit_timestamp or None
 
 
-_FORMS: Final[dict[str, Callable[[BinaryIO, Cells], TableFile]]] = {
+_Make = Callable[[BinaryIO, "Cells", "TypedCells | None"], TableFile]
+_FORMS: Final[dict[str, _Make]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
     ".ndjson": _Lines,

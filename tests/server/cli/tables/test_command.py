@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tailrace.errors import DeadlineExceeded, InvalidRequest
+from tailrace.errors import DeadlineExceeded, InvalidRequest, ValueNotHeld
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.cli import options
@@ -19,7 +21,9 @@ from tailrace_server.cli.output import Palette
 from tailrace_server.cli.tables.cells import OTHERS, Cells
 from tailrace_server.cli.tables.command import _state, state
 from tailrace_server.cli.tables.text_table import TextTable
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.shop import upsert
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ ARGUMENTS: dict[str, Any] = {
     "wait_for": None,
     "wait_s": 10.0,
     "decoded": False,
+    "typed": False,
 }
 
 
@@ -132,6 +137,61 @@ async def test_every_kind_of_file_has_the_same_rows(
     assert in_text == {
         row["_primary_key"]: (row["name"], row["price"] or "") for row in found["parquet"]
     }
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+async def test_files_that_have_types_have_those_of_the_columns(
+    log_root: Path, tmp_path: Path, suffix: str
+) -> None:
+    """A renamed column is followed, by rows that have its former name; the rest stands as JSON."""
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text(
+        '[entity_types.product.columns]\nprice.type = "DECIMAL(8,2)"\nprice.encoding = "decimal.bytes(2)"\n'
+        'made.type = "TIMESTAMP"\nmade.encoding = "debezium.MicroTimestamp"\n'
+    )
+    renamed = tmp_path / "renamed.toml"
+    renamed.write_text(
+        mapping.read_text().replace("price", "cost") + 'cost.renamed_from = "price"\n'
+    )
+    rows = [
+        Mutation(
+            "product", "1", after=b'{"price":"BNI=","made":1700000000000001,"id":9007199254740993}'
+        ),
+        Mutation("product", "2", after=b'{"cost":null,"made":null,"id":2}'),
+        Mutation("product", "3", after=b'{"cost":"AQ==","made":9223372036825200000,"id":2}'),
+    ]
+    for row, path in zip(rows[:2], (mapping, renamed), strict=True):
+        with LogWriter.open(log_root, "shop", mapping=SchemaMapping.load(path)) as log:
+            log.append([row])
+            log.commit(publish=True)
+    async with Engine(log_root) as engine:
+        grpc = GrpcServer(engine)
+        port = await grpc.start("127.0.0.1:0")
+        server = options.server_of(f"127.0.0.1:{port}")
+        try:
+            path = tmp_path / f"product.{suffix}"
+            await show(server, output=path, typed=True)
+            table = (
+                parquet.read_table(path)
+                if suffix == "parquet"
+                else pa.ipc.open_file(path).read_all()
+            )
+            with LogWriter.open(log_root, "shop") as log:
+                log.append([rows[2]])
+                log.commit(publish=True)
+            with pytest.raises(ValueNotHeld, match="version 3; --values raw"):
+                await show(server, output=path, typed=True, wait_for=3)
+        finally:
+            await grpc.stop(1.0)
+    found = {row["_primary_key"]: row for row in table.to_pylist()}
+    first = found["1"]
+    assert (first["cost"], first["made"]) == (
+        Decimal("12.34"),
+        datetime(2023, 11, 14, 22, 13, 20, 1),
+    )
+    assert (first["id"], first["_version"], first[OTHERS]) == (9007199254740993, 1, None)
+    assert (found["2"]["cost"], found["2"]["id"]) == (None, 2)
+    assert table.schema.field("cost").type == pa.decimal128(8, 2)
 
 
 async def test_what_fails_leaves_no_file_and_an_earlier_one_as_it_was(
