@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace.criteria import OverrunPolicy
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -48,6 +50,8 @@ class Acknowledgement:
     limits: Limits
     features: frozenset[str]
     """What this server can do beyond the first release of the protocol."""
+    overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
+    """What becomes of it when the server's ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have; what they name is waited for."""
     unknown_changes: tuple[str, ...] = ()

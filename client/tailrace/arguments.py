@@ -8,11 +8,12 @@ from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace import wire
-from tailrace.criteria import After, Content, Criteria, FromTime, Since
+from tailrace.criteria import After, Content, Criteria, FromTime, OverrunPolicy, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
+from tailrace.v1 import change_capture_pb2
 from tailrace.v1.change_capture_pb2 import (
     VALUES_DECODED,
     VALUES_UNSPECIFIED,
@@ -209,6 +210,7 @@ def subscribe_request(
     max_message_bytes: int,
     *,
     decoded: bool = False,
+    overrun: OverrunPolicy = OverrunPolicy.RESYNC,
     wait_for: int | None = None,
     wait_s: float = 0.0,
 ) -> SubscribeRequest:
@@ -224,9 +226,19 @@ def subscribe_request(
         max_message_bytes=message_bytes(max_message_bytes),
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+        overrun_policy=_policy(overrun),
         wait_for_version=waited_version(wait_for),
         wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
     )
+
+
+def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
+    """Return the policy of a request; the default is left out, so that an older server takes it."""
+    if not isinstance(overrun, OverrunPolicy):
+        raise InvalidRequest(f"overrun {overrun!r}: write OverrunPolicy.DISCONNECT, for one")
+    if overrun is OverrunPolicy.RESYNC:
+        return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
+    return change_capture_pb2.OverrunPolicy.ValueType(overrun)
 
 
 def state_request(

@@ -21,7 +21,7 @@ from tailrace.arguments import (
     start_of,
     subscribe_request,
 )
-from tailrace.criteria import Content
+from tailrace.criteria import Content, OverrunPolicy
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.link import Link, LinkOptions
 from tailrace.position import Position, TimestampMicros
@@ -154,6 +154,7 @@ class Client(ReadCalls):
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        overrun: OverrunPolicy = OverrunPolicy.RESYNC,
         wait_for: int | None = None,
         wait_s: float = 10.0,
         checkpoint: CheckpointStore | None = None,
@@ -180,6 +181,8 @@ class Client(ReadCalls):
                 but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+            overrun: What becomes of it when the server's ring has overtaken it: it is served from the log, or
+                ends with ``SubscriptionOverrun``.
             wait_for: Begin once this version is published: who has written V begins behind it, or reads it.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
@@ -201,6 +204,7 @@ class Client(ReadCalls):
             request = subscribe_request(
                 *(catalog, (*asked,), content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                overrun=overrun,
                 wait_for=wait_for,
                 wait_s=wait_s,
             )
@@ -283,6 +287,7 @@ class Client(ReadCalls):
         decoded: bool = False,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        overrun: OverrunPolicy = OverrunPolicy.RESYNC,
         wait_for: int | None = None,
         wait_s: float = 10.0,
     ) -> Publisher:
@@ -295,6 +300,7 @@ class Client(ReadCalls):
             request = subscribe_request(
                 *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                overrun=overrun,
                 wait_for=wait_for,
                 wait_s=wait_s,
             )

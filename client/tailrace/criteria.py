@@ -72,6 +72,15 @@ class Content(Flag):
     BODY = 7
 
 
+class OverrunPolicy(IntEnum):
+    """What becomes of a subscription that takes less than comes, once the server's ring has overtaken it."""
+
+    RESYNC = 1
+    """It is served from the log until it has caught up: no gap, no repeat."""
+    DISCONNECT = 3
+    """It ends with ``SubscriptionOverrun``, behind what came, with the cursor that goes on from there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Criteria:
     """One alternative of what a subscriber wants; its fields are AND, their values any-of.

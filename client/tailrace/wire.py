@@ -28,6 +28,7 @@ from tailrace.criteria import (
     Criteria,
     FromTime,
     Operation,
+    OverrunPolicy,
     Since,
 )
 from tailrace.cursor import Cursor
@@ -253,6 +254,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
             request_bytes=limits.request_bytes,
         ),
         features=frozenset(message.features),
+        overrun_policy=OverrunPolicy(message.overrun_policy),
         unknown_names=tuple(message.unknown_names),
         unknown_changes=tuple(message.unknown_changes),
         effective_criteria=criteria_of(message.effective_criteria),

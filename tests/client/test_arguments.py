@@ -118,6 +118,7 @@ async def test_what_are_no_criteria_is_named(criteria: Any) -> None:
         {"content": "after"},
         {"content": ["after"]},
         {"heartbeat_interval_s": "1"},
+        {"overrun": "DISCONNECT"},
         {"on_disconnect": "print"},
         {"on_reconnect": 1},
     ],

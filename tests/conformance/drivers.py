@@ -60,6 +60,7 @@ _ARGUMENTS: Final = {
     "at_version": "at",
     "column": "columns",
     "wait_for_version": "wait_for",
+    "overrun_policy": "overrun",
 }
 """Field of a request → argument of our client, where the names differ."""
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 import tailrace
 from tailrace.capture import Capture, Heartbeat
-from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation
+from tailrace.criteria import (
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    Operation,
+    OverrunPolicy,
+)
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc_status import rebuild
 
@@ -104,6 +112,7 @@ class JsonAcknowledgement:
         self.start = Position(**value["start"])
         self.published: int = value["publishedVersion"]
         self.heartbeat_interval_s: float = value["heartbeatIntervalMs"] / 1000
+        self.overrun_policy = OverrunPolicy[value["overrunPolicy"]]
         self.unknown_names: tuple[str, ...] = tuple(value["unknownNames"])
         self.unknown_changes: tuple[str, ...] = tuple(value["unknownChanges"])
 
@@ -157,8 +166,11 @@ def start(value: tailrace.criteria.Start | None) -> dict[str, Any]:
 
 
 def members(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a request by their JSON names."""
-    return {camel(name): value for name, value in asked.items()}
+    """Return fields of a request by their JSON names, enums by their plain names."""
+    return {
+        camel(name): value.name if isinstance(value, Enum) else value
+        for name, value in asked.items()
+    }
 
 
 def camel(name: str) -> str:

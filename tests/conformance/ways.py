@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.capture import Capture, Heartbeat
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Criteria, OverrunPolicy, Start
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.engine import Engine
@@ -36,6 +36,8 @@ class Acknowledged(Protocol):
     def published(self) -> int: ...
     @property
     def heartbeat_interval_s(self) -> float: ...
+    @property
+    def overrun_policy(self) -> OverrunPolicy: ...
     @property
     def unknown_names(self) -> tuple[str, ...]: ...
     @property

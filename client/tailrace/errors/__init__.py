@@ -20,6 +20,7 @@
     ├── SubscriptionBroken        the other side or the network ended it      (retriable)
     │   ├── HeartbeatMissed       nothing came for longer than the server announced
     │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
+    │   ├── SubscriptionOverrun   the ring has overtaken it, as it asked for  (not retriable)
     │   ├── ServerStopping        graceful stop
     │   ├── TokenExpired          its token has; a retry helps with a new one
     │   └── EndedByOperator       by hand, with a reason                     (not retriable)
@@ -61,6 +62,7 @@ from tailrace.errors.endings import ServerStopping as ServerStopping
 from tailrace.errors.endings import SubscriberTooSlow as SubscriberTooSlow
 from tailrace.errors.endings import SubscriptionBroken as SubscriptionBroken
 from tailrace.errors.endings import SubscriptionClosed as SubscriptionClosed
+from tailrace.errors.endings import SubscriptionOverrun as SubscriptionOverrun
 from tailrace.errors.endings import TlsFailed as TlsFailed
 from tailrace.errors.endings import TransportError as TransportError
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced

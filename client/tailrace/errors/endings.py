@@ -43,6 +43,16 @@ class SubscriberTooSlow(SubscriptionBroken):
     advice = "Read faster, ask for less, or request in smaller steps; resume by cursor."
 
 
+class SubscriptionOverrun(SubscriptionBroken):
+    """The ring has overtaken a subscription that asked to be disconnected then. Not to be retried by itself."""
+
+    code = "SUBSCRIPTION_OVERRUN"
+    retriable = False
+    advice = (
+        "Read faster, or ask for less. Subscribe again after the cursor for all that was missed."
+    )
+
+
 class ServerStopping(SubscriptionBroken):
     """The server stops in good order; a subscriber resumes elsewhere or later by its cursor."""
 

@@ -119,6 +119,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.ServerStopping: _RESUME,
     errors.TokenExpired: _RESUME,
     errors.EndedByOperator: _RESUME,
+    errors.SubscriptionOverrun: _RESUME,
     errors.Unauthenticated: _RESUME,
     errors.NotPermitted: _RESUME,
     errors.QuotaExceeded: {

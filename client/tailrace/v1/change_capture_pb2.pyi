@@ -90,13 +90,17 @@ class _OverrunPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overrun
     OVERRUN_POLICY_UNSPECIFIED: _OverrunPolicy.ValueType  # 0
     OVERRUN_POLICY_RESYNC: _OverrunPolicy.ValueType  # 1
     """Serves it from the log until it has caught up: no gap, no repeat."""
+    OVERRUN_POLICY_DISCONNECT: _OverrunPolicy.ValueType  # 3
+    """Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
 
 class OverrunPolicy(_OverrunPolicy, metaclass=_OverrunPolicyEnumTypeWrapper):
-    """What a server does with a subscriber that its ring has overtaken."""
+    """What a server does with a subscriber that was live and that its ring has overtaken: it took less than came."""
 
 OVERRUN_POLICY_UNSPECIFIED: OverrunPolicy.ValueType  # 0
 OVERRUN_POLICY_RESYNC: OverrunPolicy.ValueType  # 1
 """Serves it from the log until it has caught up: no gap, no repeat."""
+OVERRUN_POLICY_DISCONNECT: OverrunPolicy.ValueType  # 3
+"""Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
 Global___OverrunPolicy: _TypeAlias = OverrunPolicy  # noqa: Y015
 
 @_typing.final
@@ -119,6 +123,7 @@ class SubscribeRequest(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    OVERRUN_POLICY_FIELD_NUMBER: _builtins.int
     WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
@@ -151,6 +156,8 @@ class SubscribeRequest(_message.Message):
     """
     values: Global___Values.ValueType
     """How values stand in the bodies. UNSPECIFIED: as the source wrote them. Not with CDCV2."""
+    overrun_policy: Global___OverrunPolicy.ValueType
+    """What becomes of the subscription when the server's ring has overtaken it. UNSPECIFIED: RESYNC."""
     wait_for_version: _builtins.int
     """Waits until this version is published, and only then finds the start and acknowledges: the published version that
     the acknowledgement names is this one or a later one.
@@ -179,12 +186,13 @@ class SubscribeRequest(_message.Message):
         heartbeat_interval_ms: _builtins.int | None = ...,
         encoding: Global___Encoding.ValueType = ...,
         values: Global___Values.ValueType = ...,
+        overrun_policy: Global___OverrunPolicy.ValueType = ...,
         wait_for_version: _builtins.int | None = ...,
         wait_ms: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -509,6 +517,7 @@ class Acknowledgement(_message.Message):
     heartbeat_interval_ms: _builtins.int
     """A capture or a heartbeat comes at least this often. Milliseconds."""
     overrun_policy: Global___OverrunPolicy.ValueType
+    """As the request asked, or the default."""
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
         """First position that can come, inclusive."""

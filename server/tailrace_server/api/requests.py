@@ -21,6 +21,7 @@ from tailrace.criteria import (
     Criteria,
     FromTime,
     Operation,
+    OverrunPolicy,
     Since,
 )
 from tailrace.cursor import Cursor
@@ -148,6 +149,7 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
         limits=SubscriptionLimits(
             max_message_bytes=_max_message_bytes(request),
             heartbeat_interval_s=_heartbeat_interval_s(request),
+            overrun=OverrunPolicy(request.overrun_policy or OverrunPolicy.RESYNC),
             wait=_wait(request),
         ),
         decoded=decoded(request.values),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tailrace.criteria import OverrunPolicy
+
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.version_waits import VersionWait
 
@@ -128,5 +130,7 @@ class SubscriptionLimits:
     queue_captures: int | None = None
     max_message_bytes: int | None = None
     heartbeat_interval_s: float | None = None
+    overrun: OverrunPolicy = OverrunPolicy.RESYNC
+    """What becomes of it when its ring has overtaken it."""
     wait: VersionWait | None = None
     """For a version to be published, before the start is found; None: for nothing."""

@@ -53,6 +53,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.ServerStopping("stopping", "1.x"),
     errors.TokenExpired("expired", "1.x"),
     errors.EndedByOperator("for maintenance", "1.x"),
+    errors.SubscriptionOverrun("overtaken", "1.x"),
     errors.Unauthenticated("who are you"),
     errors.Unauthenticated("the key is gone", "1.x"),
     errors.NotPermitted("not you"),

@@ -47,6 +47,7 @@ from tailrace_server.api.graphql.types import (
     ChangeInterface,
     ChangePage,
     CriteriaInput,
+    OverrunPolicyEnum,
     SchemaObject,
     StatisticsObject,
 )
@@ -93,7 +94,7 @@ _RESERVED: Final = (
         "Time",
         "Timestamp",
     ),
-    *("JSON", "Connection", "Edge"),
+    *("JSON", "Connection", "Edge", "OverrunPolicy"),
 )
 
 
@@ -274,6 +275,7 @@ def _subscribe(
     from_time: Long | None = UNSET,
     max_message_bytes: int | None = UNSET,
     heartbeat_interval_ms: int | None = UNSET,
+    overrun_policy: OverrunPolicyEnum | None = UNSET,
     wait_for_version: Long | None = UNSET,
     wait_ms: int | None = UNSET,
     signals: bool | None = UNSET,

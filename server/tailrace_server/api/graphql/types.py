@@ -60,6 +60,18 @@ class ContainerTypeEnum(Enum):
     REFERENCE = "REFERENCE"
 
 
+@strawberry.enum(
+    name="OverrunPolicy",
+    description="What becomes of a live subscription that takes less than comes, once the server's ring has "
+    "overtaken it.",
+)
+class OverrunPolicyEnum(Enum):
+    """As `tailrace.criteria.OverrunPolicy`, by name."""
+
+    RESYNC = "RESYNC"
+    DISCONNECT = "DISCONNECT"
+
+
 @strawberry.input(
     name="Criteria",
     description="One alternative of what is wanted: its fields are AND, the values of a list any-of.",

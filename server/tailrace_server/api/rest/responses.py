@@ -34,7 +34,7 @@ def acknowledgement(
         "resumeCursor": str(value.resume_cursor),
         "publishedVersion": value.published,
         "heartbeatIntervalMs": milliseconds(value.heartbeat_interval_s),
-        "overrunPolicy": "RESYNC",
+        "overrunPolicy": value.overrun_policy.name,
         "limits": {
             "queueCaptures": value.queue_captures,
             "messageBytes": value.message_bytes,

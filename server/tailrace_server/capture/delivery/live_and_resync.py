@@ -1,9 +1,10 @@
 """The intake of a subscription: its queue, and every move between live and resync.
 
-A refill has three results, by where the next mark stands against the publisher's ring, which covers
+A refill has four results, by where the next mark stands against the publisher's ring, which covers
 [floor, routed):
 
-    next <  floor             OVERRUN     read the log from there: resync
+    next <  floor             BEHIND      read the log from there: resync
+      where it was live       OVERRUN     the ring has pushed out what it needs: as its policy says
     floor <= next < routed    FILLED      from the ring, live
     floor, routed <= next     CAUGHT_UP   wait, live
 
@@ -45,7 +46,9 @@ class RefillResult(Enum):
 
     FILLED = "filled"
     CAUGHT_UP = "caught up"
+    BEHIND = "behind"
     OVERRUN = "overrun"
+    """Behind, and live until now: it took less than came."""
 
 
 class SafePoint(NamedTuple):
@@ -113,8 +116,10 @@ class Intake:
         """Take what the ring has, as far as the queue has room."""
         # Judged first: the floor of a ring may lie behind what is routed.
         if self.next.row < ring.floor:
+            # Where a segment went, or could not be read, the ring let go of it by itself.
+            overrun = self.mode is Mode.LIVE and self.next.row < ring.pushed_out
             self._enter_resync()
-            return RefillResult.OVERRUN
+            return RefillResult.OVERRUN if overrun else RefillResult.BEHIND
         self._enter_live()
         if self.next.row >= routed:
             return RefillResult.CAUGHT_UP

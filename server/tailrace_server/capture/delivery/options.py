@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tailrace.criteria import OverrunPolicy
 from tailrace.errors import InvalidRequest
 from tailrace_server.capture.admission import FREE, Admission
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
@@ -46,6 +47,8 @@ class SubscribeAcknowledgement:
     queue_captures: int
     message_bytes: int
     max_message_bytes: int
+    overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
+    """What becomes of it when its ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
     unknown_changes: tuple[str, ...] = ()
@@ -72,6 +75,8 @@ class DeliveryOptions:
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
+    overrun: OverrunPolicy = OverrunPolicy.RESYNC
+    """What becomes of it when its ring has overtaken it."""
     wait: VersionWait | None = None
     """For a version to be published, before the start is found."""
     caller: Principal = ANONYMOUS
@@ -113,6 +118,7 @@ def delivery_options(
         max_message_bytes=max_message_bytes,
         heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
         peer=peer,
+        overrun=limits.overrun,
         wait=limits.wait,
         caller=use.caller,
         admission=admission,

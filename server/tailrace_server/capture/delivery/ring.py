@@ -34,6 +34,7 @@ class Ring:
         "captures_max",
         "evicted",
         "floor",
+        "pushed_out",
     )
 
     def __init__(
@@ -45,6 +46,8 @@ class Ring:
         self._base = 0
         self.floor = floor
         """First row that it covers; a mark below it has to read the log."""
+        self.pushed_out = 0
+        """Rows below it were pushed out for want of room: who still needs one of them was too slow."""
         self.captures = 0
         self.bytes = 0
         self.captures_max = captures_max
@@ -66,10 +69,9 @@ class Ring:
             self.evict()
 
     def evict(self) -> None:
-        """Drop the oldest run; what it held must be read from the log from now on."""
-        run = self._pop()
-        self.floor = run.last_row + 1
-        self.evicted += len(run)
+        """Drop the oldest run for want of room; what it held must be read from the log from now on."""
+        self._drop()
+        self.pushed_out = self.floor
 
     def forget_all(self) -> None:
         """Drop every run: all subscriptions have passed them."""
@@ -85,7 +87,7 @@ class Ring:
             if run is not None and run.batch.segment.path == path
         ]
         for _ in range(stale[-1] if stale else 0):
-            self.evict()
+            self._drop()
 
     def skip_to(self, row: int) -> None:
         """Cover nothing below ``row``: that stretch of the log could not be routed."""
@@ -112,6 +114,11 @@ class Ring:
             run = self._runs[place]
             assert run is not None
             yield run
+
+    def _drop(self) -> None:
+        run = self._pop()
+        self.floor = run.last_row + 1
+        self.evicted += len(run)
 
     def _pop(self) -> Run:
         run = self._runs[self._base]

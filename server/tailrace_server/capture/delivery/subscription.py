@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.capture import Heartbeat
+from tailrace.criteria import OverrunPolicy
 from tailrace.errors import (
     InvalidRequest,
     PositionCompacted,
@@ -31,13 +32,13 @@ from tailrace.errors import (
 )
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.delivery_counts import DeliveryCounts
-from tailrace_server.capture.delivery.lag import NO_LAG, lag_behind
+from tailrace_server.capture.delivery.figures import figures_of
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
 from tailrace_server.capture.delivery.options import DEMAND_MAX
+from tailrace_server.capture.delivery.overrun import overrun_behind
 from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
-from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.start import ResolvedStart
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.statistics import Counters
+    from tailrace_server.capture.statistics import Counters, SubscriptionStatistics
 
 
 class Subscription:
@@ -284,26 +285,17 @@ class Subscription:
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
         self.count_delivered()
-        log, safe, start = self._log, self._safe_point(), self._waiting_start
-        # Nothing is behind one whose start is still above what is published.
-        early = start is not None and renewed(log, start).position.version > log.view.published
-        lag = NO_LAG if early else lag_behind(safe, log.view)
-        return SubscriptionStatistics(
-            subscription_id=self.acknowledgement.subscription_id,
-            peer=self.options.peer,
-            criteria=self._publisher.predicate.criteria,
-            age_s=self._counts.age_s,
-            mode=self._intake.mode.value,
+        log, start = self._log, self._waiting_start
+        return figures_of(
+            self.acknowledgement.subscription_id,
+            self.options.peer,
+            self._publisher.predicate.criteria,
+            counts=self._counts,
+            intake=self._intake,
             demand=self._demand,
-            delivered=self._counts.captures,
-            delivered_bytes=self._counts.nbytes,
-            position=Position(safe.version, safe.index),
-            queued=self._intake.queued,
-            lag_records=lag.records,
-            lag_versions=lag.versions,
-            lag_s=lag.seconds,
-            resyncs=self._intake.resyncs,
-            returns=self._intake.returns,
+            safe=self._safe_point(),
+            view=log.view,
+            early=start is not None and renewed(log, start).position.version > log.view.published,
         )
 
     async def _advance(self) -> Frames | None:
@@ -315,7 +307,9 @@ class Subscription:
         match RefillResult.FILLED if self._intake.queue else self._refill():
             case RefillResult.FILLED:
                 return await self._deliver()
-            case RefillResult.OVERRUN:
+            case RefillResult.OVERRUN if self.options.overrun is OverrunPolicy.DISCONNECT:
+                self.end(overrun_behind(self.resume_cursor()))
+            case RefillResult.OVERRUN | RefillResult.BEHIND:
                 await self._read_log()
             case RefillResult.CAUGHT_UP:
                 self._publisher.caught_up(self)

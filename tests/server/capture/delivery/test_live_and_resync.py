@@ -90,12 +90,33 @@ def test_contract_14_a_ring_that_begins_behind_what_is_routed_leaves_what_is_bef
     subject = ring()
     subject.skip_to(8)
     intake = Intake(Mark(5), BEFORE_ALL, captures_max=10)
-    assert intake.refill(subject, routed=4) is RefillResult.OVERRUN
+    assert intake.refill(subject, routed=4) is RefillResult.BEHIND
     intake.accept(Scan((entity_run(4, [1, 2]),), 4, 8, position_of(7), 0))
     assert drain(intake) == [(5, 0), (6, 0)]
     assert intake.refill(subject, routed=4) is RefillResult.CAUGHT_UP
     assert intake.refill(subject, routed=8) is RefillResult.CAUGHT_UP
     assert intake.resyncs == 0
+
+
+def test_who_is_live_is_overrun_only_by_what_was_pushed_out_for_want_of_room() -> None:
+    subject = ring(captures_max=4)
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=100)
+    assert intake.refill(subject, routed=0) is RefillResult.CAUGHT_UP
+    subject.append(entity_run(0, [0, 1]))
+    subject.append(entity_run(2, [0]))
+    # 1. A segment has gone, and a stretch could not be routed: no fault of the reader's.
+    subject.forget_segment(entity_run(0, [0]).batch.segment.path)
+    assert intake.refill(subject, routed=3) is RefillResult.BEHIND
+    intake.accept(Scan((), 0, 3, position_of(2), 0))
+    assert intake.refill(subject, routed=3) is RefillResult.CAUGHT_UP
+    subject.skip_to(9)
+    assert intake.refill(subject, routed=9) is RefillResult.BEHIND
+    intake.accept(Scan((), 0, 9, position_of(8), 0))
+    assert intake.refill(subject, routed=9) is RefillResult.CAUGHT_UP
+    # 2. A run that the ring has no room for.
+    subject.append(entity_run(9, [0, 1, 2, 3, 4]))
+    assert intake.refill(subject, routed=14) is RefillResult.OVERRUN
+    assert intake.refill(subject, routed=14) is RefillResult.BEHIND
 
 
 def test_put_back_asks_for_the_queue_again() -> None:
@@ -144,7 +165,7 @@ def test_contract_09_a_safe_point_that_was_told_outlives_an_overrun() -> None:
     assert told == SafePoint(20, *position_of(19))
     subject.append(entity_run(20, [0, 1]))  # more than the ring holds
     assert intake.safe_point(subject, 22, position_of(21)) == told
-    assert intake.refill(subject, routed=22) is RefillResult.OVERRUN
+    assert intake.refill(subject, routed=22) is RefillResult.BEHIND
     assert intake.next == Mark(20)
 
 
