@@ -117,6 +117,15 @@ def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColum
     }
 
 
+def take(builder: SchemaBuilder, sighting: Sighting) -> None:
+    """Tell a builder what was sighted."""
+    name, entity_type = sighting.name, sighting.entity_type
+    if sighting.columns is not None:
+        builder.announce(entity_type, announced(sighting.columns), late=sighting.late)
+    else:
+        builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
+
+
 def evolve(
     schema: Schema,
     sightings: Iterable[Sighting],
@@ -153,13 +162,9 @@ def evolve(
         if sighting.version != version:
             finish_version(version)
             version = sighting.version
-        name, entity_type = sighting.name, sighting.entity_type
-        if sighting.columns is not None:
-            builder.announce(entity_type, announced(sighting.columns), late=sighting.late)
-        else:
-            builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
-        if name is not None:
-            shown.setdefault(entity_type, set()).add(name)
+        take(builder, sighting)
+        if sighting.name is not None:
+            shown.setdefault(sighting.entity_type, set()).add(sighting.name)
     finish_version(version)
     for entity_type, names in shown.items():
         if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows

@@ -102,6 +102,34 @@ def completed(image: bytes, earlier: bytes | None, unavailable: Unavailable = DE
     return image if filled == found else projection(filled, [*filled])
 
 
+def extended(image: bytes, earlier: bytes, names: Sequence[str]) -> bytes:
+    """Return an image with columns that it lacks, as far as an earlier image of the row has them."""
+    if not names:
+        return image
+    known = members(earlier)
+    added = {name: known[name] for name in names if name in known}
+    if not added:
+        return image
+    found = {**members(image), **added}
+    return projection(found, [*found])
+
+
+def renamed(image: bytes, names: Mapping[str, str], without: Collection[str] = ()) -> bytes:
+    """Return an image whose columns have other names.
+
+    Args:
+        image: The image.
+        names: Name of a column in it → its other name; columns that are not in it keep theirs.
+        without: Columns of the image that are left out.
+    """
+    found = {
+        names.get(name, name): value
+        for name, value in members(image).items()
+        if name not in without
+    }
+    return projection(found, [*found])
+
+
 def hidden(image: bytes, names: Collection[str]) -> bytes:
     """Return an image whose values of some columns count as not sent; nulls stay."""
     found = members(image)

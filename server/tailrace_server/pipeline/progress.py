@@ -12,7 +12,7 @@ from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.console import Console
     from rich.status import Status
@@ -93,6 +93,8 @@ class IngestCounters:
     """Versions made of rows that came after their transaction had been closed."""
     below_zero: int = 0
     """Records that left the count of a row of a table without a key below zero."""
+    incomplete_images: int = 0
+    """Records with an image that should be whole, and that nothing could fill."""
     pending: int = 0
     """Transactions open now."""
     committed: int = 0
@@ -138,6 +140,26 @@ class IngestCounters:
         for entity_type in taken.keys() | aside.keys():
             counts = self.by_entity_type.setdefault(entity_type, EntityCounts())
             counts.add(taken[entity_type], aside[entity_type], reasons.get(entity_type, ""))
+
+    def count_shapes(
+        self,
+        quarantined: Iterable[Change],
+        blocks: Mapping[tuple[str, int], int],
+        tells_shape: Callable[[str], bool],
+    ) -> None:
+        """Count what came in place of messages.
+
+        Args:
+            quarantined: Lines of a batch that could not be used.
+            blocks: (file, block) → lines of the file before the block.
+            tells_shape: As `Source.tells_shape`.
+        """
+        for change in sorted(quarantined, key=lambda change: change.place):
+            reason = change.reason or ""
+            if tells_shape(reason):
+                file, line = change.file or "", change.line or 0
+                line += blocks.get((file, change.block or 0), 0)
+                self.shapes.setdefault(reason, SeenShape(file, line)).count += 1
 
     def shut_out(self, *, lately: bool = False) -> dict[str, EntityCounts]:
         """Return the entity types of which every row was set aside.
@@ -257,6 +279,11 @@ class ProgressReporter:
             self.note(
                 f"{counted(counters.below_zero, 'row')} without a key left more often than they came: "
                 "the ingest began without a snapshot, or the table was altered"
+            )
+        if counters.incomplete_images:
+            self.note(
+                f"{counted(counters.incomplete_images, 'record')} with an image that is not whole: "
+                "the log has no image of the row from before, or that lacks the value too"
             )
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")

@@ -137,7 +137,18 @@ class TransactionWriter:
     """
 
     def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None = None) -> None:
-        """Append under a writer's epoch; ``mapping`` declares columns (schema/mapping.py)."""
+        """Append under a writer's epoch; ``mapping`` declares columns (schema/mapping.py).
+
+        Raises:
+            InvalidRequest: The mapping wants images to be filled, which only an ingest of a source does.
+        """
+        for name, declared in () if mapping is None else mapping.entity_types.items():
+            if declared.whole_images:
+                assert mapping is not None
+                raise InvalidRequest(
+                    f"{mapping.where(name)}.images: a writer's images are written as they are given; "
+                    "leave it out, or say as-sent"
+                )
         self._writer = writer
         self._buffer = _Buffer()
         self._attempt: _Attempt | None = None

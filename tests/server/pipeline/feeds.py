@@ -30,8 +30,15 @@ class Feed:
     """Feeds batches of transactions, one row each, to a catalog."""
 
     def __init__(
-        self, root: Path, mapping: str = "", *, stop: bool = False, source: Debezium = PLAIN
+        self,
+        root: Path,
+        mapping: str = "",
+        *,
+        stop: bool = False,
+        source: Debezium = PLAIN,
+        **options: Any,
     ) -> None:
+        """Open the catalog; ``options`` are further settings of the ingest."""
         self.catalog = root / "shop"
         self._mapping = SchemaMapping.parse(mapping, "shop.toml") if mapping else None
         settings = IngestSettings(
@@ -42,6 +49,7 @@ class Feed:
             mapping=self._mapping,
             stop_on_incompatible=stop,
             rules=Rules(idle_s=3600.0),
+            **options,
         )
         self._writer = open_writer(root, "shop", writer="test", take_over=True)
         self.driver = Driver(self._writer, settings)
@@ -51,6 +59,10 @@ class Feed:
         feed = decoder(mapping=self._mapping)
         changes = list(feed.feed(FileSplit(f"{number:06}", 0, number), lines))
         self.driver.batch(number, [*changes, *feed.finish()])
+
+    def close(self) -> None:
+        """End the upkeep that it may have begun."""
+        self._writer.close(hurried=True)
 
     def schema(self, version: int | None = None) -> Schema:
         view = CommitLog.open(self.catalog).view

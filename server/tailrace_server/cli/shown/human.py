@@ -43,7 +43,7 @@ class _Changes(msgspec.Struct):
 
 _LEAD_MEMBERS: Final = (
     *("counts", "transaction_id", "late", "of", "snapshot"),
-    *("expected_count", "without_end", "quarantined"),
+    *("expected_count", "without_end", "quarantined", "incomplete_images"),
 )
 _CHANGES: Final = msgspec.json.Decoder(_Changes)
 _COLOURS: Final = {

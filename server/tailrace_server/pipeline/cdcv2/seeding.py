@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from tailrace.criteria import Operation
@@ -18,7 +17,7 @@ from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
 from tailrace_server.pipeline.column_listing import announced
-from tailrace_server.pipeline.images import hidden, members
+from tailrace_server.pipeline.images import hidden, renamed
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.schema.restating import (
@@ -95,7 +94,7 @@ def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
     stated = first_stated(view.schemas())
     rows: dict[str, bytes] = {}
     for version in records.versions(view.oldest.version, view.published + 1):
-        renamed = _renamed(version.columns, names)
+        names_now = _renamed(version.columns, names)
         conversions = _conversions(version.columns, names, wanted, stated)
         for record in version.records:
             if record.key is None:  # a truncate
@@ -105,7 +104,7 @@ def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
                 if conversions:
                     image, inexact = restated_image(image, conversions)
                     image = hidden(image, inexact)
-                rows[record.key] = _under(image, renamed) if renamed else image
+                rows[record.key] = renamed(image, names_now) if names_now else image
             else:  # removed, or the log has no image of it
                 rows.pop(record.key, None)
     return rows
@@ -132,15 +131,6 @@ def _conversions(
         if conversion is not None:
             found[column.name] = conversion
     return found
-
-
-def _under(image: bytes, renamed: Mapping[str, str]) -> bytes:
-    """Return an image under the names that its columns have now."""
-    texts = (
-        b"%b:%b" % (orjson.dumps(renamed.get(name, name)), bytes(value))
-        for name, value in members(image).items()
-    )
-    return b"{%b}" % b",".join(texts)
 
 
 def _written(

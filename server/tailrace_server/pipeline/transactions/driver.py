@@ -42,8 +42,9 @@ from tailrace_server.pipeline.columns import (
     evolve,
     known_columns,
 )
+from tailrace_server.pipeline.filling.current_columns import CurrentColumns
+from tailrace_server.pipeline.filling.last_images import LastImages
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.progress import SeenShape
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.table_bindings import Bindings
@@ -132,6 +133,7 @@ class Driver(CatalogDriver):
         self._tallies_file: PendingSegment | None = None
         self._adopt_pending(writer.state.pending)
         self._counts.check(self.source.counts, self.schema.entity_types)
+        self._images = LastImages(writer, settings) if settings.makes_images_whole else None
         self._publish_due: float | None = None
         self.distribute: Distribute | None = None
         """Writes in tasks what is too large for this process; None without Spark."""
@@ -302,10 +304,15 @@ class Driver(CatalogDriver):
         self._counts = counts
         if written.counting is not None:
             self.counters.below_zero += written.counting.below_zero
+        if self._images is not None and written.segments:
+            self._images.keep(written.filling, schemas, self.schema)
+            self.counters.incomplete_images += written.filling.incomplete if written.filling else 0
         self._remember_closed(receipt, decision.plan)
         self._update_counters(given, decision.plan, quarantined)
         self.counters.count_by_entity_type(given.rows, given.quarantined, written.set_aside)
-        self._count_shapes(given)
+        self.counters.count_shapes(
+            given.quarantined, lines_before(given.splits), self.source.tells_shape
+        )
         if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
@@ -368,8 +375,9 @@ class Driver(CatalogDriver):
         waiting = sum(
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
-        #    Counts of rows follow from all versions before, so those are not written in tasks.
-        distribute = None if self.source.keyless else self.distribute
+        #    Counts and images of rows follow from all versions before, so those are not written in tasks.
+        follows = self.source.keyless or self._images is not None
+        distribute = None if follows else self.distribute
         if distribute is not None and waiting > self._settings.small_batch_rows:
             return distribute(self, batch_id, k, decision, changes)
         # 2. Every row goes to its transaction, or to what stays open. Snapshot rows get the key of their
@@ -386,7 +394,7 @@ class Driver(CatalogDriver):
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
         updates: dict[str, bool] = {}
-        counting = None
+        counting = filling = None
         if self.source.keyless:
             released_rows = itertools.chain.from_iterable(parts.values())
             counting = self._counts.begin(
@@ -394,7 +402,10 @@ class Driver(CatalogDriver):
             )
         if plan.released:
             columns = ColumnInference(self.known_columns, self.source.unavailable)
-            builder = RecordBuilder(columns, self.source, self.mapping, counting)
+            if self._images is not None:
+                current = CurrentColumns(self.schema, self.mapping, columns.sightings)
+                filling = self._images.begin(itertools.chain(*parts.values()), current)
+            builder = RecordBuilder(columns, self.source, self.mapping, counting, filling)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))
@@ -409,7 +420,7 @@ class Driver(CatalogDriver):
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return WrittenPlan(segments, sightings, pending, counting, set_aside, updates)
+        return WrittenPlan(segments, sightings, pending, counting, set_aside, updates, filling)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""
@@ -481,16 +492,6 @@ class Driver(CatalogDriver):
         if newest:
             counters.newest_us = max(*newest, counters.newest_us or 0)
         self._note_versions()
-
-    def _count_shapes(self, given: BatchSummary) -> None:
-        before = lines_before(given.splits)
-        for change in sorted(given.quarantined, key=lambda change: change.place):
-            reason = change.reason or ""
-            if self.source.tells_shape(reason):
-                file, line = change.file or "", change.line or 0
-                line += before.get((file, change.block or 0), 0)
-                seen = self.counters.shapes.setdefault(reason, SeenShape(file, line))
-                seen.count += 1
 
     def _note_versions(self) -> None:
         super()._note_versions()

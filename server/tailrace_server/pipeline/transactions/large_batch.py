@@ -44,6 +44,7 @@ from tailrace_server.pipeline.changes import (
     from_table,
     to_batch,
 )
+from tailrace_server.pipeline.filling.large_batches import lacks_images
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.lines import relative_file
 from tailrace_server.pipeline.transactions.records import WrittenPlan
@@ -113,9 +114,13 @@ def commit_large_batch(
             decoded.unpersist()
             decoded = decode(found)
             given = _summarize(decoded, sum(skip.values()), driver.idle.now)
-        # 2. Decide from the tallies, exactly as for a small batch.
+        # 2. Images to be filled follow from all versions before, which only the driver knows.
+        if settings.makes_images_whole and lacks_images(driver.open_tallies, settings, decoded):
+            driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
+            return
+        # 3. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
-        # 3. Write in tasks and commit.
+        # 4. Write in tasks and commit.
         driver.commit(
             batch_id,
             0,

@@ -14,6 +14,7 @@ source_timestamp       the latest of its rows, µs; null where the source gives 
 [expected_count]       rows that the source announced, where other than ``source_count``
 [without_end]          true: its BEGIN came, and no END with a count by when it was closed
 [quarantined]          rows that could not be read
+[incomplete_images]    records with an image that should be whole, and that nothing could fill
 =====================  ================================================================================
 
 A reader that has ``mutation_count`` records of a version has all of them (promise 8). The
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.grouping import Released
 
 
-def lead(released: Released, effects: Iterable[Effect]) -> bytes:
+def lead(released: Released, effects: Iterable[Effect], incomplete_images: int = 0) -> bytes:
     """Return the ``after`` of a version's lead record."""
     tally = released.tally
     late = released.late_of is not None
@@ -53,4 +54,5 @@ def lead(released: Released, effects: Iterable[Effect]) -> bytes:
         expected_count=tally.expected if incomplete else None,
         without_end=True if without_end else None,
         quarantined=tally.quarantined or None,
+        incomplete_images=incomplete_images or None,
     )

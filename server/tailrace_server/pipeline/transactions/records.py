@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace_server.pipeline.columns import ColumnInference, Sighting
+    from tailrace_server.pipeline.filling.filling import Filling
     from tailrace_server.pipeline.record_table import Row
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
@@ -54,6 +55,8 @@ class WrittenPlan(NamedTuple):
     """Rows that go to quarantine after all, since their version's schema cannot hold them."""
     updates: Mapping[str, bool] = {}
     """As `RecordBuilder.updates`."""
+    filling: Filling | None = None
+    """What images were filled with."""
 
 
 class RecordBuilder:
@@ -68,6 +71,7 @@ class RecordBuilder:
         source: Source,
         mapping: SchemaMapping | None = None,
         counting: Counting | None = None,
+        filling: Filling | None = None,
     ) -> None:
         """Begin at version 0.
 
@@ -76,7 +80,9 @@ class RecordBuilder:
             source: Writes rows that are set aside as lines again.
             mapping: The columns that are declared.
             counting: Counts the rows of the source's tables without a key; None if it has none.
+            filling: Fills what the source left out of images; None leaves them as they were sent.
         """
+        self._filling = filling
         self._counting = counting
         self._columns = columns
         self._source = source
@@ -113,6 +119,8 @@ class RecordBuilder:
             found = in_last_listing(ordered, altered, self._declared, unavailable)
             ordered = found.changes
             released = self._without(released, found.refused)
+        if self._filling is not None:
+            ordered = self._filling.fill(ordered, late=late)
         if self._counting is None:
             effects = consolidate(ordered, unavailable)
         else:
@@ -120,7 +128,8 @@ class RecordBuilder:
                 self._counting.settle(effect) if self._source.counts(effect.entity_type) else effect
                 for effect in consolidate(ordered, unavailable, self._source.counts)
             ]
-        self._rows.append(_lead_row(version, lead(released, effects)))
+        incomplete = 0 if self._filling is None else self._filling.count_incomplete(effects)
+        self._rows.append(_lead_row(version, lead(released, effects, incomplete)))
         for index, effect in enumerate(effects, 1):
             self._rows.append(_effect_row(version, index, effect))
             self._observe(version, effect)

@@ -95,6 +95,14 @@ class IngestSettings:
         panel=READING,
     )
     """Also stops where a change of the schema cannot be held."""
+    whole_images: bool = option(
+        "--images",
+        "as-sent, or full: fill what the source left out from the last image of the row.",
+        choice("as-sent", "full", "WHAT"),
+        False,
+        panel=READING,
+    )
+    """Of entity types of which the mapping says nothing else."""
     max_record_bytes: int = option(
         "--max-record-bytes",
         "Images of a row above this are set aside.",
@@ -143,6 +151,21 @@ class IngestSettings:
     def quarantine(self) -> Path:
         """Where lines go that cannot be used."""
         return self.log / self.catalog / "quarantine"
+
+    @property
+    def makes_images_whole(self) -> bool:
+        """Whether images of any entity type are filled."""
+        types = () if self.mapping is None else self.mapping.entity_types.values()
+        return self.whole_images or any(declared.whole_images for declared in types)
+
+    def makes_whole(self, entity_type: str) -> bool:
+        """Return whether what the source leaves out of the images of an entity type is filled."""
+        if self.source.counts(entity_type):
+            return False
+        declared = None if self.mapping is None else self.mapping.entity_types.get(entity_type)
+        if declared is None or declared.whole_images is None:
+            return self.whole_images
+        return declared.whole_images
 
     def line_decoder(self, bindings: Bindings) -> DecodeLine:
         """Return what decodes the lines of one task."""

@@ -252,6 +252,29 @@ def table_state(
     return replace(state, _on_damage=on_damage)
 
 
+def last_known(view: LogView, reader: BatchReader, entity_type: str) -> TableState:
+    """Return the rows of an entity type at the newest version of a view, as far as base and log say them.
+
+    As ``table_state``. But of a log that was trimmed and has no base it gives the rows that changed since. A
+    key that it does not have may be the key of a row all the same.
+
+    Args:
+        view: The log, with all of its schemas.
+        reader: Reads its batches; must stay open while the rows are read.
+        entity_type: Its name in the newest schema of the view; its rows have a key.
+
+    Raises:
+        LogCorrupted: The list of bases is damaged.
+    """
+    version = view.published
+    names = EntityNames(view.schema_of(version), entity_type)
+    base = newest_bases(reader.store, view.uuid).below(view, version)
+    after = 0 if base is None else base.version
+    table = LogTable(view, reader, names, names.first_name(view), counted=False)
+    rows = table_in(base, names.name_in(view.schema_of(after)))
+    return TableState(entity_type, version, table, rows, after)
+
+
 def state_over(
     view: LogView,
     reader: BatchReader,

@@ -5,6 +5,7 @@
     [entity_types.product]                  the entity type's name now
     renamed_from = "item"                   its name before; its columns stay
     key = ["id"]
+    images = "full"                         as-sent, or filled from the last image of the row
 
     [entity_types.product.columns.price]
     type = "DECIMAL(10,2)"                  SQL type; values that it cannot hold are refused
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.record.unavailable import Unavailable
 
+_IMAGES: Final = {"as-sent": False, "full": True}
 _ROLES: Final = {kind.name: kind for kind in ContainerType if kind is not ContainerType.CATALOG}
 
 
@@ -61,6 +63,8 @@ class DeclaredType:
     columns: Mapping[str, DeclaredColumn] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     renamed_from: str | None = None
+    whole_images: bool | None = None
+    """Whether an ingest fills what the source leaves out of its images; None if the mapping does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class _MappingParser:
         self._source = source
 
     def entity_type(self, value: Any, key: str) -> DeclaredType:
-        table = self.table(value, key, ("renamed_from", "key", "columns"))
+        table = self.table(value, key, ("renamed_from", "key", "images", "columns"))
         columns = {
             name: self.column(each, f"{key}.columns.{name}")
             for name, each in self.dictionary(table.get("columns", {}), f"{key}.columns").items()
@@ -143,7 +147,11 @@ class _MappingParser:
         names = table.get("key", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error(f"{key}.key", "must be a list of column names")
-        return DeclaredType(columns, tuple(names), self.text(table, "renamed_from", key))
+        images = table.get("images")
+        if images not in (None, *_IMAGES):
+            raise self.error(f"{key}.images", f"must be {' or '.join(_IMAGES)}, not {images!r}")
+        whole = None if images is None else _IMAGES[images]
+        return DeclaredType(columns, tuple(names), self.text(table, "renamed_from", key), whole)
 
     def column(self, value: Any, key: str) -> DeclaredColumn:
         known = (

@@ -35,7 +35,7 @@ from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
-from tailrace_server.wal.state.batch_table import end_of_rows
+from tailrace_server.wal.state.batch_table import LAST_VERSION, end_of_rows
 from tailrace_server.wal.state.schema_history import SchemaHistory
 from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.state.view import LogView
@@ -411,10 +411,21 @@ class CommitLog:
                 raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
             self.advance()
 
-    def _make_view(self) -> LogView:
+    def committed_view(self) -> LogView:
+        """Return a view of all that is committed, published or not.
+
+        For the catalog's writer, who computes what comes next from what there is. Nothing that it shows above
+        ``view.published`` may be told to anybody.
+        """
+        with self._lock:
+            self.read_schemas()
+            return self._make_view(self.state.last_version)
+
+    def _make_view(self, published: int | None = None) -> LogView:
         state = self.state
-        published = state.published
-        count = state.published_batches()
+        if published is None:
+            published = state.published
+        count = state.batches.count_up_to(LAST_VERSION, published)
         commits = state.commits.columns
         commit_count = state.commits.count_up_to(0, published)
         return LogView(

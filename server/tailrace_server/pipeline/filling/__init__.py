@@ -1,0 +1,1 @@
+"""Whole images: what a source left out of images, from the last image of the row."""

@@ -1,0 +1,207 @@
+"""What a source left out of the images of a commit, filled in the order of its versions.
+
+Sources leave out the row before an update, all but the key of a row that is removed, and large values that an
+update did not touch. The last image of the row has them: the one that the commit itself wrote last, else the
+one that base and log have::
+
+    log         1: {"id":1,"price":5,"text":"long"}
+    line        u  before: null                after: {"id":1,"price":6,"text":"__debezium_unavailable_value"}
+    filled      u  before: as the log has it   after: {"id":1,"price":6,"text":"long"}
+    line        d  before: {"id":1,"price":null,"text":null}
+    filled      d  before: {"id":1,"price":6,"text":"long"}
+
+============================  ===============================================================================
+filled                        with
+============================  ===============================================================================
+``before`` of an update       the last image, where none was sent
+``before`` of a removal       the last image, whatever was sent: connectors send the key, and nulls or zeros
+values that were not sent     those of ``before``, else of the last image
+members that are missing      the same, of columns that the source lists (its schema block), not in late rows
+============================  ===============================================================================
+
+What came as an insert or a row of a snapshot is whole, and stays as it is. Changes are filled before they are
+consolidated, so `changed`, ``change`` and updates that change nothing follow as if all had been sent.
+
+A value is the text that was sent last. What no image has stays as it was sent, and is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import orjson
+
+from tailrace.criteria import Operation
+from tailrace.schema import Origin
+from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
+from tailrace_server.pipeline.filling.stated_now import KnownImage
+from tailrace_server.pipeline.images import completed, extended, key_text, members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.filling.current_columns import Columns, CurrentColumns
+    from tailrace_server.pipeline.filling.stated_now import Restating
+    from tailrace_server.pipeline.transactions.consolidate import Effect
+    from tailrace_server.wal.record.unavailable import Unavailable
+
+RowName = tuple[str, str]
+"""Entity type and key."""
+
+
+class Filling:
+    """Fills the changes of a commit, transaction by transaction. Dropped with the commit if that fails."""
+
+    def __init__(
+        self,
+        makes_whole: Callable[[str], bool],
+        before: Callable[[RowName], KnownImage | None],
+        columns: CurrentColumns,
+        restating: Restating,
+        unavailable: Unavailable,
+        record_bytes_max: int,
+    ) -> None:
+        """Begin with the first transaction of a commit.
+
+        Args:
+            makes_whole: Tells the entity types whose images are filled.
+            before: Gives the last image of a row before the commit; None if none is known.
+            columns: Those that hold where the commit has come to.
+            restating: States images in later columns.
+            unavailable: Tells values that the source did not send.
+            record_bytes_max: A change is left as it was sent where its images would be larger together.
+        """
+        self._record_bytes_max = record_bytes_max
+        self._makes_whole = makes_whole
+        self._before = before
+        self._columns = columns
+        self._restating = restating
+        self._unavailable = unavailable
+        self._unknown: set[RowName] = set()
+        """Rows of the transaction that were removed, and of which only the key is known."""
+        self.incomplete = 0
+        """How many records so far have an image that is not whole."""
+        self.rows: dict[RowName, KnownImage | None] = {}
+        """The last image of each row that the commit has touched so far; None: there is no row."""
+        self.truncated: set[str] = set()
+        """Entity types of which the commit has removed all rows."""
+
+    def fill(self, changes: Sequence[Change], *, late: bool) -> list[Change]:
+        """Return the changes of the next transaction with whole images, as far as they are known.
+
+        Args:
+            changes: In source order.
+            late: Its rows came late, so what they lack may be what the table did not have then.
+        """
+        self._unknown.clear()
+        return [
+            self._filled(change, late) if self._makes_whole(change.entity_type or "") else change
+            for change in changes
+        ]
+
+    def count_incomplete(self, effects: Iterable[Effect]) -> int:
+        """Return how many records of the transaction have an image that is not whole, and add them up."""
+        count = sum(
+            self._makes_whole(effect.entity_type) and self._is_incomplete(effect)
+            for effect in effects
+        )
+        self.incomplete += count
+        return count
+
+    def _filled(self, change: Change, late: bool) -> Change:
+        entity_type = change.entity_type or ""
+        if change.operation == TRUNCATE:
+            self.rows = {row: known for row, known in self.rows.items() if row[0] != entity_type}
+            self.truncated.add(entity_type)
+            return change
+        assert change.primary_key is not None
+        row = (entity_type, change.primary_key)
+        before = change.before
+        if change.operation == DELETE:
+            removed = change._replace(before=self._removed(row, before))
+            self.rows[row] = None
+            return removed
+        after = change.after
+        assert after is not None
+        names = members(after)
+        current = self._columns.of(entity_type, names)
+        if change.operation == UPDATE:
+            # 1. The row before: that of the key which the row had until then.
+            old = row if change.old_key is None else (entity_type, change.old_key)
+            if change.old_key is not None:
+                before = self._removed(old, before)
+                self.rows[old] = None
+            elif before is None:
+                before = self._earlier(old, current, names)
+            elif self._unavailable.may_be_in(before):
+                before = completed(before, self._earlier(old, current, names), self._unavailable)
+            # 2. The row after, from it. A row before that was sent may itself lack what the last image has.
+            if self._unavailable.may_be_in(after):
+                after = completed(after, before, self._unavailable)
+            if not late and before is not None:
+                listed = (c.name for c in current if c.origin is Origin.DEBEZIUM and not c.dropped)
+                after = extended(after, before, [name for name in listed if name not in names])
+            if len(before or b"") + len(after) > self._record_bytes_max:
+                before, after = change.before, change.after or after
+        self.rows[row] = KnownImage(after, current)
+        return change._replace(before=before, after=after)
+
+    def _removed(self, row: RowName, sent: bytes | None) -> bytes | None:
+        """Return the image of a row that is removed: the last one; what was sent where there is none."""
+        entity_type, key = row
+        earlier = self._earlier(row, self._columns.of(entity_type, ()), ())
+        short = sent is None or _names_only(sent, key)
+        if earlier is None:
+            if short:
+                self._unknown.add(row)
+            return sent
+        self._unknown.discard(row)
+        if short or not self._has_holes(earlier):
+            return earlier
+        assert sent is not None
+        return completed(sent, earlier, self._unavailable)
+
+    def _earlier(self, row: RowName, columns: Columns, kept: Iterable[str]) -> bytes | None:
+        """Return the last image of a row in the columns of now; None if it is not known."""
+        known = self.rows.get(row)
+        if row not in self.rows and row[0] not in self.truncated:
+            known = self._before(row)
+        return None if known is None else self._restating.now(known, columns, [*kept])
+
+    def _is_incomplete(self, effect: Effect) -> bool:
+        if effect.primary_key is None:
+            return False
+        if effect.operation is Operation.REMOVE:
+            missing = (effect.entity_type, effect.primary_key) in self._unknown
+        else:
+            missing = effect.changed is not None and effect.before is None
+        return missing or any(
+            image is not None and self._has_holes(image) for image in (effect.before, effect.after)
+        )
+
+    def _has_holes(self, image: bytes) -> bool:
+        unavailable = self._unavailable
+        return unavailable.may_be_in(image) and any(
+            unavailable.is_one(bytes(value)) for value in members(image).values()
+        )
+
+
+def _names_only(image: bytes, key: str) -> bool:
+    """Whether an image has no value but those of the row's key, in any order."""
+    values = [bytes(value) for value in members(image).values()]
+    values = [value for value in values if value != b"null"]
+    if not values or key_text(values) == key:
+        return True
+    if len(values) == 1 or key[:1] != "[":
+        return False
+    try:
+        parts = _decode_parts(key)
+    except msgspec.DecodeError:
+        return False
+    texts = (orjson.dumps(orjson.loads(v)) if v[:1] == b'"' else v for v in values)
+    return sorted(texts) == sorted(map(bytes, parts))
+
+
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -1,0 +1,222 @@
+"""The last image of each row as of the newest commit: from a cache, else from base and log.
+
+The catalog has one writer, so what it has committed itself is still true at its next commit. Rows that it wrote
+or looked up last are kept, up to a bound; the others are looked up by their keys, all of a commit at once. A
+look-up reads what is committed, published or not. So a commit that is repeated after a crash finds what the
+first attempt found.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.changes import DELETE, UPDATE
+from tailrace_server.pipeline.filling.filling import Filling
+from tailrace_server.pipeline.filling.stated_now import KnownImage, Restating
+from tailrace_server.wal.base.reading import last_known
+from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.filling.current_columns import Columns, CurrentColumns
+    from tailrace_server.pipeline.filling.filling import RowName
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.record.unavailable import Unavailable
+    from tailrace_server.wal.state.view import LogView
+
+_KEPT_BYTES: Final = 64 << 20
+_ROW_BYTES: Final = 300
+"""What a row takes beside its key and image, about."""
+_KEYS_AT_ONCE: Final = 50_000
+_ATTEMPTS: Final = 5
+"""How often a look-up begins anew where upkeep has replaced what it reads."""
+
+
+class LastImages:
+    """Those of one catalog, for its writer. Not thread-safe."""
+
+    def __init__(
+        self, writer: CatalogWriter, settings: IngestSettings, kept_bytes: int = _KEPT_BYTES
+    ) -> None:
+        """Begin with nothing kept.
+
+        Args:
+            writer: The catalog's.
+            settings: Say of which entity types images are filled.
+            kept_bytes: What is kept between commits, about.
+
+        Raises:
+            InvalidRequest: The mapping wants whole images of a table without a key.
+        """
+        mapping = settings.mapping
+        for name, declared in () if mapping is None else mapping.entity_types.items():
+            if declared.whole_images and settings.source.counts(name):
+                assert mapping is not None
+                raise InvalidRequest(
+                    f"{mapping.where(name)}.images: the rows of {name} have no key to find their images by "
+                    "(--keyless): leave it out, or say as-sent"
+                )
+        self._writer = writer
+        self._makes_whole = settings.makes_whole
+        self._mapping = mapping
+        self._unavailable = settings.source.unavailable
+        self._record_bytes_max = settings.max_record_bytes
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[RowName, KnownImage | None] = OrderedDict()
+        self._size = 0
+
+    def begin(self, changes: Iterable[Change], columns: CurrentColumns) -> Filling:
+        """Return the filling of a commit.
+
+        Args:
+            changes: All changes that it releases. The rows before them are looked up at once.
+            columns: Follows what the commit's images show.
+
+        Raises:
+            LogCorrupted: A part of base or log that has them is damaged.
+            SegmentMissing: Upkeep replaces files more quickly than they can be read.
+        """
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for change in changes:
+            entity_type = change.entity_type or ""
+            if self._makes_whole(entity_type) and lacks(change, self._unavailable):
+                row = (entity_type, change.old_key or change.primary_key or "")
+                if row not in self._kept:
+                    wanted[entity_type].add(row[1])
+        found: dict[RowName, KnownImage | None] = {}
+        for entity_type, keys in wanted.items():
+            found.update(self._found(entity_type, keys))
+
+        def before(row: RowName) -> KnownImage | None:
+            if row in self._kept:
+                self._kept.move_to_end(row)
+                return self._kept[row]
+            if row not in found:  # a column that the image lacks altogether, as hardly any does
+                found.update(self._found(row[0], (row[1],)))
+            return found[row]
+
+        return Filling(
+            self._makes_whole,
+            before,
+            columns,
+            Restating(self._first_stated, self._unavailable),
+            self._unavailable,
+            self._record_bytes_max,
+        )
+
+    def keep(
+        self, filling: Filling | None, schemas: Sequence[tuple[int, Schema]], newest: Schema
+    ) -> None:
+        """Take over what a commit has made of its rows.
+
+        Args:
+            filling: Of the commit; None where tasks wrote it, and nobody here knows its images.
+            schemas: Those that began in it, each with its first version relative to the commit.
+            newest: The schema after it.
+        """
+        if filling is None:
+            self._kept.clear()
+            self._size = 0
+            return
+        # Of several schemas nobody notes which one an image has; the next look-up reads it.
+        one_schema = all(version == 0 for version, _ in schemas)
+        if filling.truncated:
+            for row in [row for row in self._kept if row[0] in filling.truncated]:
+                self._drop(row)
+        for row, known in filling.rows.items():
+            self._drop(row)
+            columns = newest.entity_types.get(row[0]) if one_schema else None
+            if columns is None:
+                continue
+            if known is not None:
+                known = known._replace(columns=columns)
+            self._kept[row] = known
+            self._size += _size(row, known)
+        while self._size > self._kept_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, row: RowName) -> None:
+        if row in self._kept:
+            self._size -= _size(row, self._kept.pop(row))
+
+    def _found(
+        self, entity_type: str, keys: Iterable[str]
+    ) -> Iterator[tuple[RowName, KnownImage | None]]:
+        """Yield the last image of each row, as the log has it."""
+        asked = sorted(keys)
+        for start in range(0, len(asked), _KEYS_AT_ONCE):
+            some = asked[start : start + _KEYS_AT_ONCE]
+            known = self._read(entity_type, some)
+            for key in some:
+                yield (entity_type, key), known.get(key)
+
+    def _read(self, entity_type: str, keys: Sequence[str]) -> Mapping[str, KnownImage]:
+        """Return the last images of rows, by key; those that are not known are left out."""
+        log = self._writer.log
+        attempts = _ATTEMPTS
+        while True:
+            view = log.committed_view()
+            name = self._name_in(view, entity_type)
+            if name is None:
+                return {}
+            attempts -= 1
+            try:
+                with BatchReader(self._writer.path) as reader:
+                    rows = last_known(view, reader, name).rows_of(keys)
+                return _known(view, name, rows)
+            except SegmentMissing:
+                if not attempts:
+                    raise
+                log.follow_checkpoints()  # upkeep has replaced what was read
+
+    def _name_in(self, view: LogView, entity_type: str) -> str | None:
+        """Return what the log calls an entity type, which the mapping may rename with the next row of it."""
+        known = view.schema_of(view.published).entity_types
+        if entity_type in known:
+            return entity_type
+        declared = self._mapping.entity_types.get(entity_type) if self._mapping else None
+        before = None if declared is None else declared.renamed_from
+        return before if before in known else None
+
+    def _first_stated(self) -> Mapping[int, Column]:
+        return first_stated(self._writer.log.committed_view().schemas())
+
+
+def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
+    """Return the images of rows by key, each with the columns of its version."""
+    names = EntityNames(view.schema_of(view.published), name)
+    columns: dict[int, Columns] = {}
+    known: dict[str, KnownImage] = {}
+    texts = zip(rows.primary_keys.to_pylist(), rows.images.to_pylist(), strict=True)
+    for (key, text), version in zip(texts, rows.versions.tolist(), strict=True):
+        if text is not None:
+            schema = view.schema_of(version)
+            if schema.id not in columns:
+                columns[schema.id] = schema.entity_types[names.name_in(schema) or name]
+            known[key] = KnownImage(text, columns[schema.id])
+    return known
+
+
+def lacks(change: Change, unavailable: Unavailable) -> bool:
+    """Whether a change may come without something that the last image of its row has."""
+    if change.operation == DELETE or change.old_key is not None:
+        return True
+    if change.operation != UPDATE:
+        return False
+    return change.before is None or any(
+        image is not None and unavailable.may_be_in(image)
+        for image in (change.before, change.after)
+    )
+
+
+def _size(row: RowName, known: KnownImage | None) -> int:
+    return _ROW_BYTES + len(row[0]) + len(row[1]) + (0 if known is None else len(known.text))
