@@ -14,6 +14,7 @@ EXTRAS: Final = {
     "log": ("google_crc32c", "numpy", "orjson", "pyarrow"),
     "server": (
         "cryptography",
+        "duckdb",
         "fastavro",
         "google",
         "graphql",
@@ -26,6 +27,7 @@ EXTRAS: Final = {
         "numba",
         "prometheus_client",
         "pydantic_settings",
+        "sqlglot",
         "starlette",
         "strawberry",
         "structlog",

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "watch": Command(f"{_CLI}.watch", "watch", None),
     "changes": Command(f"{_CLI}.changes", "changes", None),
     "state": Command(f"{_CLI}.tables.command", "state", "cli"),
+    "sql": Command(f"{_CLI}.tables.sql", "sql", "server"),
     "ps": Command(f"{_CLI}.operator.commands", "ps", "cli"),
     "top": Command(f"{_CLI}.operator.commands", "top", "cli"),
     "catalog": Command(f"{_CLI}.catalog.command", "app", "cli"),

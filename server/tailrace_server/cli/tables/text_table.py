@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from tailrace_server.cli.output import Palette
     from tailrace_server.cli.tables.cells import Cells
 
-_GAP: Final = "  "
+GAP: Final = "  "
 _CELL_MAX: Final = 40
 """Characters of a cell; a longer one is cut, and says so."""
-_NULL: Final = "–"
+NULL: Final = "–"
 
 
 class TextTable:
@@ -42,8 +42,8 @@ class TextTable:
             lines.append(self._palette.bold(self._begin(found)))
         for row, values, others in found:
             texts = self._texts(row, values)
-            extra = f"{_GAP}{self._palette.dim('+ ' + printable(others))}" if others else ""
-            times = f"{_GAP}× {row.count:,}" if row.count != 1 else ""
+            extra = f"{GAP}{self._palette.dim('+ ' + printable(others))}" if others else ""
+            times = f"{GAP}× {row.count:,}" if row.count != 1 else ""
             lines.append(self._line(texts) + times + extra)
         return [line.encode() + b"\n" for line in lines]
 
@@ -55,32 +55,34 @@ class TextTable:
         heads = [*(("key",) if self._key_is_shown else ()), *map(printable, self._cells.columns)]
         texts = [self._texts(row, values) for row, values, _ in found]
         columns = [*zip(*texts, strict=True)] if texts else [() for _ in heads]
-        self._right = [all(map(_is_number, column)) and bool(column) for column in columns]
+        self._right = [all(map(is_number, column)) and bool(column) for column in columns]
         left = self._width
         for head, column in zip(heads, columns, strict=True):
             width = max(len(head), *map(len, column)) if column else len(head)
-            if left is not None and self._widths and width + len(_GAP) > left:
+            if left is not None and self._widths and width + len(GAP) > left:
                 break
             self._widths.append(width)
-            left = None if left is None else left - width - len(_GAP)
+            left = None if left is None else left - width - len(GAP)
         self.hidden = len(heads) - len(self._widths)
         return self._line(heads)
 
     def _texts(self, row: StateRow, values: Sequence[str | None]) -> list[str]:
         keys = (row.primary_key,) if self._key_is_shown else ()
-        return [_NULL if each is None else _cut(printable(each)) for each in (*keys, *values)]
+        return [NULL if each is None else cut(printable(each)) for each in (*keys, *values)]
 
     def _line(self, texts: Sequence[str]) -> str:
         padded = [
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(texts, self._widths, self._right, strict=False)
         ]
-        return _GAP.join(padded).rstrip()
+        return GAP.join(padded).rstrip()
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return a cell's text, shortened where it is long."""
     return text if len(text) <= _CELL_MAX else text[: _CELL_MAX - 1] + "…"
 
 
-def _is_number(text: str) -> bool:
-    return text == _NULL or text.lstrip("-").replace(".", "", 1).isdigit()
+def is_number(text: str) -> bool:
+    """Return whether a cell belongs to the right."""
+    return text == NULL or text.lstrip("-").replace(".", "", 1).isdigit()

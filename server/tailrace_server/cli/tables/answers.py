@@ -1,0 +1,95 @@
+"""Answers of SQL as a person reads them, as lines of JSON, as CSV or as Arrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from tailrace_server.cli.output import printable
+from tailrace_server.cli.tables.text_table import GAP, NULL, cut, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tailrace_server.cli.output import Palette
+
+_encode_json: Final = msgspec.json.Encoder(decimal_format="string").encode
+
+
+def text_lines(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], palette: Palette
+) -> Iterator[bytes]:
+    """Yield a table's lines; columns are as wide as the first batch needs."""
+    widths: list[int] = []
+    right: list[bool] = []
+    for batch in batches:
+        # A column that stands alone has all the room, as the plan of a statement needs.
+        columns = [
+            [_cell(each, whole=len(schema) == 1) for each in column.to_pylist()]
+            for column in batch.columns
+        ]
+        if not widths:
+            widths, right = _widths(schema, columns)
+            yield palette.bold(_line(map(printable, schema.names), widths, right)).encode() + b"\n"
+        for row in zip(*columns, strict=True):
+            yield _line(row, widths, right).encode() + b"\n"
+    if not widths:
+        widths, right = _widths(schema, [[] for _ in schema])
+        yield palette.bold(_line(map(printable, schema.names), widths, right)).encode() + b"\n"
+
+
+def _widths(schema: pa.Schema, columns: list[list[str]]) -> tuple[list[int], list[bool]]:
+    pairs = [*zip(map(printable, schema.names), columns, strict=True)]
+    widths = [max(map(len, (name, *column))) for name, column in pairs]
+    return widths, [bool(column) and all(map(is_number, column)) for _, column in pairs]
+
+
+def _line(texts: Iterable[str], widths: list[int], right: list[bool]) -> str:
+    cells = zip(texts, widths, right, strict=True)
+    return GAP.join(
+        each.rjust(width) if to_right else each.ljust(width) for each, width, to_right in cells
+    ).rstrip()
+
+
+def _cell(value: Any, *, whole: bool) -> str:
+    if value is None:
+        return NULL
+    text = _encode_json(value).decode() if isinstance(value, dict | list | bytes) else str(value)
+    return printable(text) if whole else cut(printable(text))
+
+
+def json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield an object for each row: decimals as text, times in ISO 8601, bytes in base64."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield _encode_json(row) + b"\n"
+
+
+def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield CSV with a head; lists and structures stand in it as JSON, bytes in base64."""
+    from pyarrow import csv
+
+    as_text = [pa.types.is_nested(each.type) or pa.types.is_binary(each.type) for each in schema]
+    kinds = [pa.string() if text else each.type for each, text in zip(schema, as_text, strict=True)]
+    flat = pa.schema([*zip(schema.names, kinds, strict=True)])
+    head = pa.BufferOutputStream()
+    csv.write_csv(flat.empty_table(), head)
+    yield head.getvalue().to_pybytes()
+    options = csv.WriteOptions(include_header=False)
+    for batch in batches:
+        columns = [
+            pa.array(map(_as_text, column.to_pylist()), pa.string()) if text else column
+            for column, text in zip(batch.columns, as_text, strict=True)
+        ]
+        lines = pa.BufferOutputStream()
+        csv.write_csv(pa.record_batch(columns, schema=flat), lines, options)
+        yield lines.getvalue().to_pybytes()
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = _encode_json(value).decode()
+    return text[1:-1] if isinstance(value, bytes) else text

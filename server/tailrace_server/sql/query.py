@@ -1,0 +1,330 @@
+"""Runs one statement over a log: what it answers, batch by batch, with bounds on time, memory and rows.
+
+Everything that a statement reads is of one version, the newest when it began, unless it names others.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import duckdb
+import pyarrow as pa
+
+from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
+from tailrace.position import FIRST, Position
+from tailrace_server.sql.duck import connect, told
+from tailrace_server.sql.scans import StatementScan
+from tailrace_server.sql.statements import Tables, bound, nearest, parsed
+from tailrace_server.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlglot import exp
+
+    from tailrace_server.sql.scans import LogSource
+    from tailrace_server.sql.statements import Bounds, Statement
+
+_BATCH_ROWS: Final = 4_096
+_ALONE: Final = re.compile(
+    r"\s*(?:(show)\s+tables|(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)|(explain)\s+(?P<explained>.+?))\s*;?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found')
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """What one statement may take."""
+
+    memory_bytes: int = 256 << 20
+    """Of DuckDB's: sorts, groups, joins. What it reads and answers comes in small batches beside it."""
+    seconds: float = 60.0
+    """From its start to its last row."""
+    rows: int | None = None
+    """That it may answer; None: any number."""
+    threads: int = 1
+
+
+class Query:
+    """One statement; a context manager, whose batches are iterated once. All of it blocks, in any one thread.
+
+    ``stop`` may be called from every thread.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        text: str,
+        parameters: Mapping[str, object] | None = None,
+        limits: QueryLimits | None = None,
+    ) -> None:
+        """Look the tables up, and begin.
+
+        Args:
+            source: The log.
+            text: One statement.
+            parameters: Values of ``$name`` in it.
+            limits: What it may take.
+
+        Raises:
+            InvalidRequest: What is wrong with the statement, and where.
+            PositionCompacted: It asks for versions that the log no longer has.
+        """
+        self.version = source.view.published
+        """The version that it reads."""
+        self._limits = limits or QueryLimits()
+        self._source = source
+        self._parameters = dict(parameters) if parameters else None
+        self._stopped: str | None = None
+        self._error: Exception | None = None
+        """What the log said while DuckDB read it."""
+        self._connection = connect(self._limits.memory_bytes, self._limits.threads)
+        self._timer = threading.Timer(self._limits.seconds, self._take_too_long)
+        self._timer.daemon = True
+        self.scans: list[StatementScan] = []
+        """What it reads of the log."""
+        try:
+            self._timer.start()
+            self._reader = self._begun(text)
+        except BaseException:
+            self.close()
+            raise
+        self.schema: pa.Schema = self._reader.schema
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what it holds. Idempotent."""
+        self._timer.cancel()
+        self._reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
+        self._connection.close()
+
+    def stop(self, reason: str) -> None:
+        """End it soon with an error that says why, wherever it is."""
+        self._stopped = self._stopped or reason
+        self._connection.interrupt()
+
+    def _take_too_long(self) -> None:
+        self.stop(
+            f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give it "
+            "more time"
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the answer.
+
+        Raises:
+            InvalidRequest: A value in it cannot be computed, or it is more than it may be.
+            TailraceError: The log could not be read.
+        """
+        count = 0
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise self._told(error) from None
+            count += len(batch)
+            if self._limits.rows is not None and count > self._limits.rows:
+                raise InvalidRequest(
+                    f"the answer has more than {self._limits.rows:,} rows: ask for less, or add LIMIT"
+                )
+            yield batch
+
+    def _told(self, error: Exception) -> TailraceError:
+        if self._stopped is not None:
+            return InvalidRequest(self._stopped)
+        if isinstance(self._error, TailraceError):
+            return self._error
+        unknown = _UNKNOWN_COLUMN.search(str(error))
+        if unknown is not None:
+            # DuckDB knows the columns alone that the statement names: the one that was meant is not among them.
+            names = {name for scan in self.scans for name in scan.all_columns}
+            return InvalidRequest(f"there is no column {unknown[1]!r}{nearest(unknown[1], names)}")
+        return told(error)
+
+    # How it begins.
+
+    def _begun(self, text: str) -> pa.RecordBatchReader:
+        alone = _ALONE.fullmatch(text)
+        if alone is None:
+            return self._run(self._bound(text))
+        if alone["table"] is not None:
+            return self._described(alone["table"])
+        if alone["explained"] is not None:
+            return self._explained(self._bound(alone["explained"]))
+        return self._shown()
+
+    def _bound(self, text: str) -> Statement:
+        view = self._source.view
+        tables = Tables(
+            view.published,
+            view.schema_of,
+            self._last_version,
+            self._first_version,
+            view.oldest.version,
+        )
+        return bound(parsed(text), tables)
+
+    def _run(self, statement: Statement, prefix: str = "") -> pa.RecordBatchReader:
+        for use in statement.uses:
+            self._refuse_trimmed(use.changes)
+            scan = StatementScan(self._source, use, lambda: self._stopped is not None)
+            self.scans.append(scan)
+            self._connection.register(use.alias, self._kept(scan))
+        try:
+            found = self._connection.sql(prefix + statement.text, params=self._parameters)
+            return found.to_arrow_reader(_BATCH_ROWS)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._told(error) from None
+
+    def _kept(self, scan: StatementScan) -> pa.RecordBatchReader:
+        """Return a scan's batches; what the log raises is kept, as DuckDB tells its text alone."""
+
+        def read() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from scan.batches()
+            except Exception as error:
+                self._error = self._error or error
+                raise
+
+        return pa.RecordBatchReader.from_batches(scan.schema, read())
+
+    def _refuse_trimmed(self, changes: Bounds | None) -> None:
+        view = self._source.view
+        if changes is not None and changes[0] < view.oldest.version:
+            raise PositionCompacted(
+                Position(changes[0], 0), view.oldest, Position(view.published, 0)
+            )
+
+    # Versions.
+
+    def _last_version(self, constant: exp.Expr) -> int:
+        """Return the version that a constant means, or the last one up to a time."""
+        value, view = self._value(constant), self._source.view
+        if isinstance(value, int):
+            if not 0 <= value <= view.published:
+                raise InvalidRequest(
+                    f"version {value}: the log has those from {view.oldest.version} to {view.published}"
+                )
+            return value
+        timestamp = _micros(value)
+        if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
+            raise InvalidRequest(f"{value}: this time is still to come")
+        self._refuse_forgotten(timestamp)
+        return view.version_at(timestamp + 1) - 1
+
+    def _first_version(self, constant: exp.Expr) -> int:
+        """Return the version that a constant means, or the first one from a time on."""
+        value = self._value(constant)
+        if isinstance(value, int):
+            if value < 0:
+                raise InvalidRequest(f"version {value}: versions are counted from 1")
+            return max(value, 1)
+        timestamp = _micros(value)
+        self._refuse_forgotten(timestamp)
+        return self._source.view.version_at(timestamp)
+
+    def _refuse_forgotten(self, timestamp: int) -> None:
+        view = self._source.view
+        if view.oldest > FIRST and timestamp < view.timestamp_of(view.oldest.version):
+            newest = Position(view.published, 0)
+            raise PositionCompacted(view.oldest.preceding(), view.oldest, newest)
+
+    def _value(self, constant: exp.Expr) -> int | datetime:
+        """Return what a constant expression is, computed by DuckDB.
+
+        Raises:
+            InvalidRequest: It is no version and no time.
+        """
+        text = constant.sql(dialect="duckdb")
+        try:
+            rows = self._connection.execute(f"SELECT {text}", self._parameters).fetchall()
+        except duckdb.Error as error:
+            raise told(error) from None
+        value: Any = rows[0][0]
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                value = None
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        if isinstance(value, datetime):
+            return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise InvalidRequest(
+            f"{text}: neither a version nor a time; a time is TIMESTAMP '2026-05-04 10:30:00', UTC unless it "
+            "has a zone, or now() - INTERVAL 15 MINUTE"
+        )
+
+    # Statements that stand alone.
+
+    def _shown(self) -> pa.RecordBatchReader:
+        view = self._source.view
+        types = view.schema_of(view.published).entity_types
+        keys = [[each.name for each in columns if each.key] for columns in types.values()]
+        found = {
+            "table": pa.array(types, pa.string()),
+            "columns": pa.array(map(len, types.values()), pa.int32()),
+            "key": pa.array([", ".join(each) for each in keys], pa.string()),
+        }
+        return pa.table(found).to_reader()
+
+    def _described(self, written: str) -> pa.RecordBatchReader:
+        statement = self._bound(f"SELECT * FROM {written}")
+        use = statement.uses[0] if statement.uses else None
+        if use is None:
+            types = self._source.view.schema_of(self.version).entity_types
+            raise InvalidRequest(f"there is no table {written!r}{nearest(written, types)}")
+        columns = self._source.view.schema_of(use.version).entity_types.get(use.entity_type, ())
+        known = {column.name: column for column in columns}
+        fields = StatementScan(self._source, use, lambda: False).schema
+        found = {
+            "column": pa.array(fields.names, pa.string()),
+            "type": pa.array([str(each.type) for each in fields], pa.string()),
+            "sql_type": pa.array(
+                [known[name].sql_type if name in known else None for name in fields.names],
+                pa.string(),
+            ),
+            "key": pa.array(
+                [name in known and bool(known[name].key) for name in fields.names], pa.bool_()
+            ),
+        }
+        return pa.table(found).to_reader()
+
+    def _explained(self, statement: Statement) -> pa.RecordBatchReader:
+        plan = self._run(statement, "EXPLAIN ").read_all()
+        read = [_line(each) for each in self.scans]
+        lines = [*read, *str(plan.column(1)[0].as_py()).splitlines()]
+        return pa.table({"plan": pa.array(lines, pa.string())}).to_reader()
+
+
+def _micros(moment: datetime) -> int:
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _line(scan: StatementScan) -> str:
+    """Return what a scan reads of the log."""
+    use = scan.use
+    if use.changes is None:
+        what = f"state of {use.entity_type} as of version {use.version}"
+    else:
+        what = f"changes of {use.entity_type}, versions {use.changes[0]} to {use.changes[1]}"
+    keys = "all keys" if use.keys is None else f"{len(use.keys)} keys"
+    columns = ", ".join(scan.schema.names)
+    return f"{use.alias}: {what}; {keys}; columns {columns}"

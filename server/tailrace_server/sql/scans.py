@@ -1,0 +1,331 @@
+"""The tables of a statement, as Arrow batches: only the columns, keys and versions that it asks for.
+
+State comes from bases and the log behind them (`wal.base`), changes from the log alone. Files that a compaction
+replaces while they are read are found again in a newer view, behind the last row that was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.position import END, Position
+from tailrace_server.typed.misfits import ValueMisfit
+from tailrace_server.typed.reader import ColumnReader
+from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.base.winners import LogTable, Wanted
+from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.segment.reader import SegmentMissing
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.errors import LogCorrupted
+    from tailrace.schema import Column
+    from tailrace_server.sql.statements import TableUse
+    from tailrace_server.wal.base.state_rows import StatePlace, StateRows
+    from tailrace_server.wal.segment.reader import BatchHead, BatchReader
+    from tailrace_server.wal.state.view import LogView
+
+_PART_ROWS: Final = 8_192
+_OF_STATE: Final = {
+    "_primary_key": pa.string(),
+    "_version": pa.int64(),
+    "_index": pa.int32(),
+    "_commit_timestamp": pa.timestamp("us", "UTC"),
+}
+_OF_CHANGES: Final = {
+    "_commit_version": pa.int64(),
+    "_index": pa.int32(),
+    "_commit_timestamp": pa.timestamp("us", "UTC"),
+    "_change_type": pa.string(),
+    "_primary_key": pa.string(),
+}
+_IMAGES: Final = ("before", "after")
+_CHANGE_TYPES: Final = ("insert", "update", "delete", "expire", "truncate")
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A log that statements read; threads may share it."""
+
+    view: LogView
+    """What every table of a statement shows."""
+    reader: BatchReader
+    newer: Callable[[SegmentMissing], LogView]
+    """Returns a view that is newer than one whose file is gone; raises where there is none. Blocks."""
+    on_damage: Callable[[LogCorrupted], None] | None = None
+    """Told of a damaged base that is read around; None: what is damaged is raised."""
+
+
+class StatementScan:
+    """One table of a statement. Iterated once, in the thread that runs the statement."""
+
+    def __init__(self, source: LogSource, use: TableUse, stopped: Callable[[], bool]) -> None:
+        """Prepare to read.
+
+        Args:
+            source: The log.
+            use: What of it.
+            stopped: Whether nobody wants the rest; asked before each part.
+        """
+        self.use = use
+        self._source = source
+        self._view = source.view
+        self._stopped = stopped
+        schema = self._view.schema_of(use.version)
+        if use.entity_type not in schema.entity_types:
+            schema = self._view.schema_of(self._view.published)
+        self._schema = schema
+        self._names = EntityNames(schema, use.entity_type)
+        every = schema.entity_types[use.entity_type]
+        named = [each for each in every if use.names is None or each.name.lower() in use.names]
+        # Of images without one of these names DuckDB could not say which names there are.
+        self._columns = tuple(named or (every if use.changes is not None else ()))
+        self._reader = ColumnReader(
+            self._columns,
+            stated=first_stated(self._view.schemas()),
+            placeholders=schema.placeholders,
+        )
+        self.schema = self._arrow_schema()
+        """Of the batches."""
+        metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
+        self.all_columns = (
+            *(each.name for each in schema.entity_types[use.entity_type]),
+            *metadata,
+        )
+        """Names of the columns that there are, those among them that are not read."""
+        self.rows = 0
+        """That were given so far."""
+
+    def _arrow_schema(self) -> pa.Schema:
+        names = self.use.names
+        if self.use.changes is None:
+            taken = {column.name.lower() for column in self._columns}
+            more = [(name, kind) for name, kind in _OF_STATE.items() if name not in taken]
+            fields = [*self._reader.schema, *(pa.field(*each) for each in more)]
+        else:
+            image = pa.struct(list(self._reader.schema))
+            fields = [pa.field(*each) for each in _OF_CHANGES.items()]
+            fields += [pa.field(name, image) for name in _IMAGES]
+        chosen = [each for each in fields if names is None or each.name.lower() in names]
+        # A table of no columns has no rows for DuckDB; whatever it counts, it counts these.
+        return pa.schema(chosen or [pa.field("_index", pa.int32())])
+
+    def batches(self) -> pa.RecordBatchReader:
+        """Return the batches, which are read as they are asked for."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._read())
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        parts = self._state() if self.use.changes is None else self._changes()
+        for part in parts:
+            if self._stopped():
+                raise InvalidRequest("the statement was stopped")
+            self.rows += len(part)
+            yield part
+
+    # State.
+
+    def _state(self) -> Iterator[pa.RecordBatch]:
+        behind: StatePlace | None = None
+        while True:
+            use = self.use
+            try:
+                table = table_state(
+                    self._view,
+                    self._source.reader,
+                    use.entity_type,
+                    use.version,
+                    self._source.on_damage,
+                )
+                parts = table.parts(behind) if use.keys is None else [table.rows_of(use.keys)]
+                for rows in parts:
+                    if len(rows):
+                        yield from self._state_batches(rows)
+                        behind = rows.place(-1)
+            except SegmentMissing as missing:
+                self._view = self._source.newer(missing)
+            else:
+                return
+
+    def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
+        # A row without a key stands there as often as it came.
+        which = None
+        if (rows.counts != 1).any():
+            # One that was taken away more often than it came cannot be shown.
+            which = np.repeat(np.arange(len(rows)), np.maximum(rows.counts, 0))
+        if which is None:
+            yield self._state_batch(rows)
+            return
+        for start in range(0, len(which), _PART_ROWS):
+            yield self._state_batch(rows.taken(which[start : start + _PART_ROWS]))
+
+    def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
+        typed = self._typed(rows.images, rows.versions, rows.indexes)
+        arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
+        more = {
+            "_primary_key": lambda: rows.primary_keys,
+            "_version": lambda: pa.array(rows.versions),
+            "_index": lambda: pa.array(rows.indexes),
+            "_commit_timestamp": lambda: self._times(rows.versions),
+        }
+        for name in self.schema.names:
+            if name not in arrays:
+                arrays[name] = more[name]()
+        return pa.record_batch([arrays[name] for name in self.schema.names], schema=self.schema)
+
+    def _times(self, versions: NDArray[np.int64]) -> pa.Array:
+        """Return when versions were committed; null where the log has forgotten it."""
+        found = self._view.known_timestamps_of(versions)
+        return pa.array(found, pa.timestamp("us", "UTC"), mask=found == 0)
+
+    # Changes.
+
+    def _changes(self) -> Iterator[pa.RecordBatch]:
+        assert self.use.changes is not None
+        first, last = self.use.changes
+        done = Position(first - 1, END)
+        while first <= last:
+            try:
+                for batch, position in self._changes_behind(done, last):
+                    if batch is not None:
+                        yield batch
+                    done = position
+            except SegmentMissing as missing:
+                self._view = view = self._source.newer(missing)
+                if done < view.oldest.preceding():
+                    newest = Position(view.published, END)
+                    raise PositionCompacted(done, view.oldest, newest) from None
+            else:
+                return
+
+    def _changes_behind(
+        self, done: Position, last: int
+    ) -> Iterator[tuple[pa.RecordBatch | None, Position]]:
+        """Yield the changes of each batch behind a position, and the last position that they reach."""
+        table = self._table
+        wanted = Wanted(chosen=self._key_hashes)
+        for _, ref in table.batches(done.version - 1 if done.index != END else done.version, last):
+            if table.may_hold(ref, wanted):
+                head = table.reader.head(ref)
+                rows = (head.areas == Area.DATA) & (head.versions <= last)
+                rows &= (head.versions > done.version) | (
+                    (head.versions == done.version) & (head.indexes > done.index)
+                )
+                rows &= self._names.rows_in(
+                    self._view, head.type_codes, head.entity_types, head.versions
+                )
+                if self.use.keys is not None:
+                    keys = pa.array(self.use.keys, pa.string())
+                    named = pc.is_in(head.primary_keys, value_set=keys)
+                    rows &= named.to_numpy(zero_copy_only=False)
+                chosen = np.flatnonzero(rows)
+                bodies = table.reader.body(ref, self._images) if len(chosen) else {}
+                for start in range(0, len(chosen), _PART_ROWS):
+                    part = chosen[start : start + _PART_ROWS]
+                    position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
+                    yield self._changes_batch(head, part, bodies), position
+            yield None, ref.last
+
+    @property
+    def _table(self) -> LogTable:
+        names = self._names
+        view = self._view
+        return LogTable(view, self._source.reader, names, names.first_name(view), counted=False)
+
+    @cached_property
+    def _key_hashes(self) -> NDArray[np.uint64] | None:
+        if self.use.keys is None:
+            return None
+        seed = type_seed(self._names.first_name(self._view))
+        return np.unique(np.array([key_hash(seed, key) for key in self.use.keys], np.uint64))
+
+    @cached_property
+    def _images(self) -> tuple[str, ...]:
+        return tuple(each for each in _IMAGES if each in self.schema.names)
+
+    def _changes_batch(
+        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> pa.RecordBatch:
+        places = pa.array(rows)
+        versions, indexes = head.versions[rows], head.indexes[rows]
+        arrays = []
+        for name in self.schema.names:
+            match name:
+                case "_commit_version":
+                    arrays.append(pa.array(versions))
+                case "_index":
+                    arrays.append(pa.array(indexes))
+                case "_commit_timestamp":
+                    arrays.append(self._times(versions))
+                case "_change_type":
+                    arrays.append(_change_types(head, rows))
+                case "_primary_key":
+                    arrays.append(head.primary_keys.take(places))
+                case _:
+                    images = bodies[name].take(places)
+                    typed = self._typed(images, versions, indexes)
+                    arrays.append(
+                        pa.StructArray.from_arrays(
+                            typed.columns, fields=list(typed.schema), mask=images.is_null()
+                        )
+                    )
+        return pa.record_batch(arrays, schema=self.schema)
+
+    # Both.
+
+    def _typed(
+        self, images: pa.BinaryArray, versions: NDArray[np.int64], indexes: NDArray[np.int32]
+    ) -> pa.RecordBatch:
+        """Return the columns of images, each read by the schema of its version.
+
+        Raises:
+            InvalidRequest: A value is not one of its column's type.
+        """
+        if not self._columns:
+            return pa.record_batch([], schema=self._reader.schema)
+        known: dict[int, int] = {}
+        written: list[Sequence[Column]] = []
+        which = np.zeros(len(versions), np.int64)
+        numbers, places = np.unique(versions, return_inverse=True)
+        of_number = np.zeros(len(numbers), np.int64)
+        for place, number in enumerate(numbers.tolist()):
+            schema = self._view.schema_of(number)
+            if schema.id not in known:
+                known[schema.id] = len(written)
+                name = self._names.name_in(schema)
+                written.append(schema.entity_types[name] if name is not None else ())
+            of_number[place] = known[schema.id]
+        which = of_number[places]
+        try:
+            return self._reader.read_mixed(images, written, which).batch
+        except ValueMisfit as error:
+            row = error.misfit.row
+            raise InvalidRequest(
+                f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or "
+                "read the row with `tailrace state` or `tailrace changes`"
+            ) from None
+
+
+def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
+    """Return what each change was, as SQL calls it."""
+    operations = head.operations[rows]
+    places = pa.array(rows)
+    updated = head.changed.take(places).is_valid().to_numpy(zero_copy_only=False)
+    keyed = head.primary_keys.take(places).is_valid().to_numpy(zero_copy_only=False)
+    codes = np.where(updated, 1, 0)
+    codes[operations == Operation.REMOVE] = 2
+    codes[operations == Operation.EXPIRE] = 3
+    codes[(operations == Operation.REMOVE) & ~keyed] = 4
+    return pa.array(_CHANGE_TYPES, pa.string()).take(pa.array(codes))

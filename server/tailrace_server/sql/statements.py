@@ -1,0 +1,337 @@
+"""One SQL statement: which tables of the log it reads, what of each, and the text that DuckDB runs.
+
+=========================================  ==========================================================
+``product``                                the newest state
+``product FOR VERSION AS OF 12``           the state of an earlier version
+``product FOR TIMESTAMP AS OF '…'``        the state of the last version up to a time
+``CHANGES('product', from, to)``           the changes of these versions or times, both inclusive;
+                                           each bound may be left out
+=========================================  ==========================================================
+
+Each place that reads the log becomes a table of its own for DuckDB, with the columns that the statement can
+name and no others. A name is compared with all names in the statement, so a column too many may be read, but
+never one too few.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.optimizer.scope import traverse_scope
+
+from tailrace.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tailrace.schema import Schema
+
+_STATEMENT_BYTES_MAX: Final = 1 << 16
+"""Length of a statement, UTF-8."""
+_DIALECT: Final = "duckdb"
+_FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})
+"""Table functions that compute and read nothing."""
+_CHANGES: Final = "changes"
+_ONE: Final = "give one SELECT; SHOW TABLES, DESCRIBE and EXPLAIN stand alone too"
+
+
+class Bounds(NamedTuple):
+    """The versions of a change table, both inclusive."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """One place in a statement that reads the log."""
+
+    alias: str
+    """Its name in the text that DuckDB runs."""
+    entity_type: str
+    version: int
+    """Whose schema its columns are of; of a state the one that it is as of."""
+    changes: Bounds | None
+    """None: the state."""
+    names: frozenset[str] | None
+    """Column names that the statement may mean, in lower case; None: all."""
+    keys: tuple[str, ...] | None
+    """Primary keys that alone can matter; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is to be run."""
+
+    text: str
+    """For DuckDB."""
+    uses: tuple[TableUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the names in a statement are looked up in."""
+
+    newest: int
+    """Version that the statement reads, where it names no other."""
+    schema_of: Callable[[int], Schema]
+    version_of: Callable[[exp.Expr], int]
+    """Returns the version that a constant means: a version, or the last one up to a time."""
+    first_version_of: Callable[[exp.Expr], int]
+    """The same for the first one from a time on."""
+    oldest: int
+    """First version whose changes are kept."""
+
+
+def parsed(text: str) -> exp.Query:
+    """Return the one query in a text.
+
+    Raises:
+        InvalidRequest: It is none, or none that only reads.
+    """
+    if len(text.encode()) > _STATEMENT_BYTES_MAX:
+        raise InvalidRequest(f"the statement is longer than {_STATEMENT_BYTES_MAX} bytes")
+    try:
+        found = [each for each in sqlglot.parse(text, read=_DIALECT) if each is not None]
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        place = f"line {first.get('line')}, column {first.get('col')}"
+        raise InvalidRequest(
+            f"{place}: {first.get('description', error)} (near {first.get('highlight')!r})"
+        ) from None
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidRequest(f"the statement cannot be read: {reason}") from None
+    if len(found) != 1:
+        raise InvalidRequest(f"{len(found)} statements; {_ONE}")
+    (query,) = found
+    if not isinstance(query, exp.Query):
+        kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
+        raise InvalidRequest(f"{kind} is not run here; {_ONE}")
+    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into):
+        if not isinstance(each, exp.Query):
+            raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
+    return query
+
+
+def bound(query: exp.Query, tables: Tables) -> Statement:
+    """Return a query with its tables looked up; changes the query.
+
+    Raises:
+        InvalidRequest: A table is not known, or a function that reads elsewhere is called.
+    """
+    uses: list[TableUse] = []
+    names = _names_in(query)
+    for table, alone in _tables_in(query):
+        use = _use(table, f"t{len(uses)}", names, tables)
+        if alone is not None:
+            use = replace(use, keys=_keys_wanted(alone, use, tables))
+        uses.append(use)
+        _rename(table, use.alias)
+    return Statement(query.sql(dialect=_DIALECT), tuple(uses))
+
+
+def _tables_in(query: exp.Query) -> Iterator[tuple[exp.Table, exp.Select | None]]:
+    """Yield the places that read the log, each with the SELECT that reads it alone, if one does."""
+    found: list[tuple[exp.Table, exp.Select | None]] = []
+    for scope in traverse_scope(query):
+        select = scope.expression
+        alone = (
+            select
+            if isinstance(select, exp.Select)
+            and len(scope.selected_sources) == 1
+            and not select.args.get("joins")
+            else None
+        )
+        tables = [each for each in scope.sources.values() if isinstance(each, exp.Table)]
+        found += [(each, alone) for each in tables if not _is_computed(each)]
+    known = {id(table) for table, _ in found}
+    yield from found
+    # What no scope has, as the right side of a set operation in a place that it does not look at.
+    for table in query.find_all(exp.Table):
+        if id(table) not in known and isinstance(table.this, exp.Func) and not _is_computed(table):
+            raise _unknown_function(table)
+
+
+def _is_computed(table: exp.Table) -> bool:
+    function = table.this
+    if not isinstance(function, exp.Func):
+        return False
+    name = (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
+    if name == _CHANGES:
+        return False
+    if name in _FUNCTIONS or isinstance(function, exp.Unnest | exp.GenerateSeries):
+        return True
+    raise _unknown_function(table)
+
+
+def _unknown_function(table: exp.Table) -> InvalidRequest:
+    name = table.this.sql(dialect=_DIALECT).partition("(")[0].lower()
+    return InvalidRequest(
+        f"{name}(…) is no table here: entity types are, CHANGES('entity type', from, to), "
+        f"and {', '.join(sorted(_FUNCTIONS))}"
+    )
+
+
+def _names_in(query: exp.Query) -> frozenset[str] | None:
+    """Return all names in a query, in lower case; None where it means columns without naming them."""
+    if next(query.find_all(exp.Star, exp.Columns), None) is not None:
+        counts = [
+            each for each in query.find_all(exp.Star) if not isinstance(each.parent, exp.Count)
+        ]
+        if counts or next(query.find_all(exp.Columns), None) is not None:
+            return None
+    if any(
+        (join.args.get("method") or "").upper() == "NATURAL" for join in query.find_all(exp.Join)
+    ):
+        return None
+    aliases = {each.alias_or_name.lower() for each in query.find_all(exp.Table)}
+    columns = [each for each in query.find_all(exp.Column) if not each.table]
+    if any(each.name.lower() in aliases for each in columns):
+        return None  # a row as one value
+    if any(each.name.lower() in ("before", "after") for each in query.find_all(exp.Column)):
+        return None  # an image as one value; of one that a dot follows, what stands behind it is the name
+    return frozenset(each.name.lower() for each in query.find_all(exp.Identifier))
+
+
+def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tables) -> TableUse:
+    if isinstance(table.this, exp.Func):
+        arguments = table.this.expressions
+        if not 1 <= len(arguments) <= 3 or not arguments[0].is_string:
+            raise InvalidRequest(
+                "CHANGES takes the name of an entity type in quotes, and two bounds that may be left out: "
+                "CHANGES('product', 12, 40)"
+            )
+        first = tables.first_version_of(arguments[1]) if len(arguments) > 1 else tables.oldest
+        last = tables.version_of(arguments[2]) if len(arguments) > 2 else tables.newest
+        name = _known(arguments[0].name, tables.schema_of(tables.newest), quoted=True)
+        return TableUse(alias, name, tables.newest, Bounds(first, last), names, None)
+    version = tables.newest
+    at = table.args.get("version") or table.args.get("when")
+    if at is not None:
+        if at.args.get("kind") in ("FROM", "BETWEEN", "CONTAINED IN", "ALL"):
+            raise InvalidRequest(
+                "a table is read as of one version: FOR VERSION AS OF 12, or FOR TIMESTAMP AS OF '…'; its "
+                "changes are CHANGES('entity type', from, to)"
+            )
+        version = tables.version_of(at.expression)
+    written = ".".join(part.name for part in table.parts)
+    quoted = any(part.args.get("quoted") for part in table.parts)
+    for number in (version, tables.newest):
+        schema = tables.schema_of(number)
+        if _matching(written, schema, quoted=quoted) or number == tables.newest:
+            break
+    return TableUse(alias, _known(written, schema, quoted=quoted), version, None, names, None)
+
+
+def _matching(written: str, schema: Schema, *, quoted: bool) -> list[str]:
+    if written in schema.entity_types:
+        return [written]
+    if quoted:
+        return []
+    return [each for each in schema.entity_types if each.lower() == written.lower()]
+
+
+def _known(written: str, schema: Schema, *, quoted: bool) -> str:
+    found = _matching(written, schema, quoted=quoted)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(f'"{each}"' for each in sorted(found))
+        raise InvalidRequest(f"table {written!r} may be {listed}: write it in double quotes")
+    raise InvalidRequest(f"there is no table {written!r}{nearest(written, schema.entity_types)}")
+
+
+def nearest(written: str, names: Iterable[str]) -> str:
+    """Return a hint at the names that may have been meant, to stand behind a sentence."""
+    known = sorted(names)
+    close = difflib.get_close_matches(written, known, 3, 0.6)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    if not known:
+        return "; the log has none yet"
+    return f"; there are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+
+
+def _rename(table: exp.Table, alias: str) -> None:
+    """Let a place read the table that DuckDB has for it, under the name that the statement has."""
+    if table.alias:
+        name = table.args["alias"]
+    else:
+        shown = (
+            table.parts[-1] if not isinstance(table.this, exp.Func) else exp.to_identifier(_CHANGES)
+        )
+        name = exp.TableAlias(this=shown.copy())
+    table.set("this", exp.to_identifier(alias))
+    for each in ("db", "catalog", "version", "when"):
+        table.set(each, None)
+    table.set("alias", name)
+
+
+def _keys_wanted(select: exp.Select, use: TableUse, tables: Tables) -> tuple[str, ...] | None:
+    """Return the keys outside of which no row can pass the WHERE of the only SELECT that reads a table."""
+    where = select.args.get("where")
+    if where is None:
+        return None
+    columns = tables.schema_of(use.version).entity_types.get(use.entity_type, ())
+    key_columns = [each for each in columns if each.key]
+    named = {"_primary_key"}
+    if use.changes is None and len(key_columns) == 1 and _is_plain(key_columns[0].sql_type):
+        named.add(key_columns[0].name.lower())
+    for each in _conjuncts(where.this):
+        texts = _compared(each, named)
+        if texts is not None:
+            return tuple(sorted(texts))
+    return None
+
+
+def _is_plain(sql_type: str | None) -> bool:
+    """Return whether the text of a key and the value of its column are one."""
+    base = (sql_type or "").partition("(")[0].upper()
+    return base in ("SMALLINT", "INTEGER", "BIGINT", "VARCHAR", "TEXT", "UUID")
+
+
+def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    if isinstance(condition, exp.Paren):
+        yield from _conjuncts(condition.this)
+    elif isinstance(condition, exp.And):
+        yield from _conjuncts(condition.left)
+        yield from _conjuncts(condition.right)
+    else:
+        yield condition
+
+
+def _compared(condition: exp.Expr, named: set[str]) -> set[str] | None:
+    """Return the values that a condition lets a column have, as texts of keys; None where it does not say."""
+    if isinstance(condition, exp.EQ):
+        sides: Sequence[exp.Expr] = (condition.left, condition.right)
+        for column, value in (sides, sides[::-1]):
+            if isinstance(column, exp.Column) and column.name.lower() in named:
+                text = _key_text(value)
+                return None if text is None else {text}
+    if (
+        isinstance(condition, exp.In)
+        and isinstance(condition.this, exp.Column)
+        and condition.this.name.lower() in named
+        and condition.expressions
+    ):
+        texts = [_key_text(each) for each in condition.expressions]
+        return None if None in texts else {each for each in texts if each is not None}
+    return None
+
+
+def _key_text(value: exp.Expr) -> str | None:
+    if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal):
+        inner = _key_text(value.this)
+        return None if inner in (None, "0") or value.this.is_string else f"-{inner}"
+    if not isinstance(value, exp.Literal):
+        return None
+    if value.is_string:
+        return value.name
+    text = value.name.lstrip("0") or "0"
+    return text if text.isdecimal() and text.isascii() else None

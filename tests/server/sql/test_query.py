@@ -1,0 +1,337 @@
+"""SQL over logs: what it answers is what plain Python folds, and nothing but that can be had from it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace_server.sql import scans
+from tailrace_server.sql.query import Query, QueryLimits
+from tailrace_server.sql.scans import LogSource
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.segment import reader as segment_reader
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
+from tests.server.wal.base.tables import histories, naive, rename, write_history
+from tests.server.wal.logs import KEY, VERSION, rows_of, upsert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace_server.wal.state.view import LogView
+
+TYPED = SchemaMapping.parse(
+    """
+    [entity_types.product]
+    key = ["id"]
+    [entity_types.product.columns]
+    id = { type = "BIGINT" }
+    name = { type = "VARCHAR" }
+    price = { type = "DECIMAL(10,2)" }
+    """
+)
+
+
+@contextmanager
+def opened(root: Path, text: str, **more: Any) -> Iterator[Query]:
+    log = open_catalog(root, "shop")
+
+    def newer(_: object) -> LogView:
+        return open_catalog(root, "shop").view
+
+    with (
+        BatchReader(log.path) as reader,
+        Query(LogSource(log.view, reader, newer), text, **more) as query,
+    ):
+        yield query
+
+
+def ask(root: Path, text: str, **more: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of an answer."""
+    with opened(root, text, **more) as query:
+        return [tuple(row.values()) for batch in query.batches() for row in batch.to_pylist()]
+
+
+def products(root: Path) -> None:
+    """Write a typed table: two rows, an update, a removal, a third row."""
+    with LogWriter.open(root, "shop", mapping=TYPED) as writer:
+        for mutations in (
+            [product(1, "chair", "1.50"), product(2, "table", "12.50")],
+            [
+                Mutation(
+                    "product",
+                    "1",
+                    before=image(1, "chair", "1.50"),
+                    after=image(1, "chair", "2.00"),
+                    changed=("price",),
+                )
+            ],
+            [Mutation("product", "2", Operation.REMOVE, before=image(2, "table", "12.50"))],
+            [product(10, "lamp", "99999999.99")],
+        ):
+            writer.append(mutations)
+            writer.commit(publish=True)
+
+
+def product(key: int, name: str, price: str) -> Mutation:
+    return Mutation("product", str(key), after=image(key, name, price))
+
+
+def image(key: int, name: str, price: str) -> bytes:
+    return f'{{"id":{key},"name":"{name}","price":{price}}}'.encode()
+
+
+@settings(max_examples=5)
+@given(history=histories())
+def test_state_and_changes_are_what_plain_python_folds(
+    tmp_path_factory: pytest.TempPathFactory, history: list[list[Mutation]]
+) -> None:
+    root = tmp_path_factory.mktemp("log")
+    write_history(root, history)
+    records = rows_of(root / "shop")
+    newest = max(row[VERSION] for row in records)
+    for version in {1, newest // 2 + 1, newest}:
+        wanted = naive(records, version, "order")
+        found = ask(
+            root,
+            f'SELECT _primary_key, _version, _index, value FROM "order" FOR VERSION AS OF {version}',
+        )
+        assert {row[0]: (row[1], row[2]) for row in found} == {
+            key: row.at for key, row in wanted.items()
+        }
+        assert len(found) == len(wanted)
+        items = naive(records, version, "item")
+        rows = ask(root, f"SELECT row FROM item FOR VERSION AS OF {version}")
+        assert len(rows) == sum(max(row.multiplicity, 0) for row in items.values())
+    changes = ask(
+        root, "SELECT _commit_version, _index, _primary_key FROM CHANGES('order') ORDER BY 1, 2"
+    )
+    assert changes == [
+        (row[VERSION], row[2], row[KEY])
+        for row in records
+        if row[5] == "order" and row[3] == Area.DATA
+    ]
+
+
+def test_values_have_their_types(log_root: Path) -> None:
+    products(log_root)
+    with opened(log_root, "SELECT * FROM product ORDER BY id") as query:
+        (batch,) = query.batches()
+        assert query.version == 4
+        assert [str(each.type) for each in query.schema][:3] == [
+            "int64",
+            "string",
+            "decimal128(10, 2)",
+        ]
+        rows = batch.to_pylist()
+    assert [(row["id"], str(row["price"]), row["_version"]) for row in rows] == [
+        (1, "2.00", 2),
+        (10, "99999999.99", 4),
+    ]
+    changes = ask(
+        log_root,
+        "SELECT _change_type, before.price::VARCHAR, c.after.name FROM CHANGES('product', 2) c",
+    )
+    assert changes == [
+        ("update", "1.50", "chair"),
+        ("delete", "12.50", None),
+        ("insert", None, "lamp"),
+    ]
+    # A row is inserted once more under no name: an image as one value has all of its columns.
+    ((whole,),) = ask(log_root, "SELECT after FROM CHANGES('product', 4, 4)")
+    assert {*whole} == {"id", "name", "price"}
+
+
+def test_tables_are_joined_with_their_past_and_their_changes(log_root: Path) -> None:
+    products(log_root)
+    assert ask(
+        log_root,
+        "SELECT n.id, o.price < n.price FROM product n JOIN product FOR VERSION AS OF 1 o USING (id)",
+    ) == [(1, True)]
+    assert ask(
+        log_root,
+        "WITH product AS (SELECT * FROM product WHERE id > 1) SELECT id FROM product "
+        "UNION ALL SELECT count(*) FROM CHANGES('product') WHERE _primary_key IN ('1', '2')",
+    ) == [(10,), (4,)]
+    assert ask(log_root, "SELECT id FROM product WHERE id = $k", parameters={"k": "10"}) == [(10,)]
+
+
+def test_times_choose_versions(log_root: Path) -> None:
+    products(log_root)
+    view = open_catalog(log_root, "shop").view
+    for version in range(1, 5):
+        at = f"make_timestamptz({view.timestamp_of(version)})"
+        assert ask(log_root, f"SELECT count(*) FROM CHANGES('product', {at}, {at})") == [
+            (2 if version == 1 else 1,)
+        ]
+        assert ask(log_root, f"SELECT max(_version) FROM product FOR TIMESTAMP AS OF {at}") == ask(
+            log_root, f"SELECT max(_version) FROM product FOR VERSION AS OF {version}"
+        )
+    assert ask(log_root, "SELECT count(*) FROM CHANGES('product', '2020-01-01', now())") == [(5,)]
+
+
+def test_only_what_is_needed_is_read(log_root: Path) -> None:
+    products(log_root)
+
+    def plan(text: str) -> str:
+        return str(ask(log_root, f"EXPLAIN {text}")[0][0])
+
+    assert plan("SELECT name FROM product p WHERE p.id = 1 AND price > 3") == (
+        "t0: state of product as of version 4; 1 keys; columns id, name, price"
+    )
+    assert "all keys" in plan("SELECT name FROM product WHERE id = 1 OR price > 3")
+    assert "2 keys" in plan(
+        "SELECT count(*) FROM CHANGES('product') WHERE _primary_key IN ('1', '2')"
+    )
+    assert "versions 2 to 3" in plan("SELECT count(*) FROM CHANGES('product', 2, 3)")
+    # An outer join keeps rows that its condition does not.
+    joined = "SELECT a.name FROM product a LEFT JOIN product b USING (id) WHERE a.id = 1"
+    assert "all keys" in plan(joined)
+    for key in ("'1'", "01", "1.0", "1e0", "-1"):
+        both = f"SELECT count(*) FROM product WHERE id = {key}"
+        assert ask(log_root, both) == ask(log_root, both.replace("id =", "id + 0 ="))
+
+
+def test_show_and_describe_tell_what_there_is(log_root: Path) -> None:
+    products(log_root)
+    assert ask(log_root, "SHOW TABLES;") == [("product", 3, "id")]
+    found = ask(log_root, 'describe "product"')
+    assert found[0] == ("id", "int64", "BIGINT", True)
+    assert [row[0] for row in found] == [
+        "id",
+        "name",
+        "price",
+        "_primary_key",
+        "_version",
+        "_index",
+        "_commit_timestamp",
+    ]
+    assert ask(log_root, "DESCRIBE CHANGES('product')")[-1][:1] == ("after",)
+
+
+def test_a_renamed_table_has_one_history(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1"), upsert("2")])
+    rename(log_root, "order", "sale", [upsert("2", 5, "sale")])
+    assert ask(log_root, "SELECT value FROM sale ORDER BY id") == [(1,), (5,)]
+    assert ask(log_root, "SELECT count(*) FROM CHANGES('sale') WHERE _primary_key = '2'") == [(2,)]
+    assert ask(log_root, 'SELECT count(*) FROM "order" FOR VERSION AS OF 1') == [(2,)]
+    assert ask(log_root, "SELECT value FROM sale FOR VERSION AS OF 1 WHERE id = '2'") == [(1,)]
+
+
+def test_contract_38_what_is_compacted_while_it_is_read_is_read_on(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_reader, "_OPEN_FILES_MAX", 1)
+    monkeypatch.setattr(scans, "_PART_ROWS", 2)
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(12):
+            writer.append([upsert(str(number)), upsert(str(number + 100))])
+            writer.commit(publish=True)
+        text = "SELECT _primary_key FROM CHANGES('order')"
+        wanted = ask(log_root, text)
+        log = open_catalog(log_root, "shop")
+        seen: list[Any] = []
+        with BatchReader(log.path) as reader:
+            source = LogSource(log.view, reader, lambda _: open_catalog(log_root, "shop").view)
+            with Query(source, text) as query:
+                scan = query.scans[0]
+                batches = scan.batches()
+                seen += batches.read_next_batch().column(0).to_pylist()
+                assert writer.compact() is not None
+                assert delete_unnamed(log_root / "shop", 2**62)
+                for batch in batches:
+                    seen += batch.column(0).to_pylist()
+    assert [(each,) for each in seen] == wanted
+
+
+def test_versions_that_were_trimmed_are_refused_and_state_stays(log_root: Path) -> None:
+    products(log_root)
+    trim(log_root / "shop", 3, 10**15)
+    assert ask(log_root, "SELECT count(*) FROM product") == [(2,)]
+    assert ask(log_root, "SELECT count(*) FROM CHANGES('product')") == [(2,)]
+    for text in (
+        "SELECT * FROM CHANGES('product', 2)",
+        "SELECT * FROM CHANGES('product', '2020-01-01')",
+        "SELECT * FROM product FOR VERSION AS OF 1",
+    ):
+        with pytest.raises(PositionCompacted):
+            ask(log_root, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELEC 1", "line 1, column"),
+        ("", "0 statements"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("SELECT * FROM product2", "no table 'product2'; did you mean product?"),
+        ("SELECT name2 FROM product", "no column 'name2'; did you mean name?"),
+        ("SELECT price + 'x' FROM product", "Conversion Error"),
+        ("SELECT * FROM product FOR VERSION AS OF 99", "from 1 to 4"),
+        ("SELECT * FROM product FOR VERSION AS OF 'x'", "neither a version nor a time"),
+        ("SELECT * FROM product FOR TIMESTAMP AS OF '2999-01-01'", "still to come"),
+        ("SELECT * FROM CHANGES(product)", "in quotes"),
+        ("SELECT * FROM CHANGES('nothing')", "no table 'nothing'"),
+        ("SELECT * FROM product WHERE id = $k", "not provided for the following parameters: k"),
+        ("DESCRIBE nothing", "no table 'nothing'"),
+        ("DELETE FROM product", "DELETE is not run here"),
+        ("CREATE TABLE x AS SELECT 1", "CREATE is not run here"),
+        ("COPY product TO '/tmp/x.csv'", "COPY is not run here"),
+        ("ATTACH 'x.db'", "ATTACH is not run here"),
+        ("INSTALL httpfs", "not run here"),
+        ("SET memory_limit = '9GB'", "SET is not run here"),
+        ("PRAGMA database_list", "not run here"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "read_csv(…) is no table here"),
+        ("SELECT * FROM read_text('/etc/passwd')", "read_text(…) is no table here"),
+        ("SELECT * FROM glob('/etc/*')", "glob(…) is no table here"),
+        ("SELECT * FROM '/etc/passwd'", "no table '/etc/passwd'"),
+        ("SELECT * FROM query('SELECT 1')", "query(…) is no table here"),
+        ("SELECT * FROM duckdb_settings()", "duckdb_settings(…) is no table here"),
+        ("SELECT * FROM information_schema.tables", "no table 'information_schema.tables'"),
+        ("SELECT * FROM (SELECT * FROM sqlite_master)", "no table 'sqlite_master'"),
+        ("SELECT (SELECT count(*) FROM pg_class)", "no table 'pg_class'"),
+        ("SELECT 1 INTO x", "not run here"),
+        ("SELECT '" + "x" * 70_000 + "'", "longer than 65536 bytes"),
+    ],
+)
+def test_what_cannot_be_run_is_told(log_root: Path, text: str, told: str) -> None:
+    products(log_root)
+    with pytest.raises(InvalidRequest) as error:
+        ask(log_root, text)
+    assert told in str(error.value)
+
+
+def test_a_statement_has_bounds(log_root: Path) -> None:
+    products(log_root)
+    endless = "SELECT count(*) FROM range(1000000000000)"
+    with pytest.raises(InvalidRequest, match="took longer than"):
+        ask(log_root, endless, limits=QueryLimits(seconds=0.2))
+    with pytest.raises(InvalidRequest, match="needs more memory"):
+        ask(
+            log_root,
+            "SELECT i, md5(i::VARCHAR) FROM range(3000000) t(i) ORDER BY 2",
+            limits=QueryLimits(memory_bytes=16 << 20),
+        )
+    with pytest.raises(InvalidRequest, match="more than 10 rows"):
+        ask(log_root, "SELECT * FROM range(11)", limits=QueryLimits(rows=10))
+    assert len(ask(log_root, "SELECT * FROM range(10)", limits=QueryLimits(rows=10))) == 10
+
+
+def test_a_value_that_its_type_cannot_hold_is_named(log_root: Path) -> None:
+    mapping = SchemaMapping.parse('[entity_types.day.columns]\nat = { type = "DATE" }')
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        writer.append([Mutation("day", "1", after=b'{"at":"12024-02-29","name":"a"}')])
+        writer.commit(publish=True)
+    with pytest.raises(InvalidRequest, match=r"day at 1:[0-9]+: column 'at'"):
+        ask(log_root, "SELECT * FROM day")
+    assert ask(log_root, "SELECT name FROM day") == [("a",)]
