@@ -55,7 +55,11 @@ from tailrace.errors import (
     SubscriberTooSlow,
     SubscriptionBroken,
     SubscriptionClosed,
+    SubscriptionExists,
     SubscriptionOverrun,
+    SubscriptionPaused,
+    SubscriptionTakenOver,
+    SubscriptionUnknown,
     TailraceError,
     TlsFailed,
     TokenExpired,
@@ -67,6 +71,7 @@ from tailrace.errors import (
     WriterFenced,
 )
 from tailrace.link import Disconnected, Reconnected
+from tailrace.named.values import NamedSubscription, SubscriptionHealth
 from tailrace.position import END, Position, TimestampMicros
 from tailrace.reactive import Publisher, Subscriber
 from tailrace.reads.history import History, HistoryEnd, HistoryHeader
@@ -116,6 +121,7 @@ __all__ = [
     "LogError",
     "LogFull",
     "LogUnreadable",
+    "NamedSubscription",
     "NotGrpc",
     "NotPermitted",
     "Operation",
@@ -143,8 +149,13 @@ __all__ = [
     "Subscription",
     "SubscriptionBroken",
     "SubscriptionClosed",
+    "SubscriptionExists",
+    "SubscriptionHealth",
     "SubscriptionOverrun",
+    "SubscriptionPaused",
     "SubscriptionStatistics",
+    "SubscriptionTakenOver",
+    "SubscriptionUnknown",
     "TailraceError",
     "Timeouts",
     "TimestampMicros",

@@ -59,3 +59,7 @@ class Acknowledgement:
     not."""
     effective_criteria: tuple[Criteria, ...] = ()
     """What was asked for ∩ what is granted, where that is less than was asked for; empty where it is all."""
+    name: str = ""
+    """The named subscription that is read; empty: none."""
+    epoch: int = 0
+    """This reader's among all that the named subscription has had; 0: none."""

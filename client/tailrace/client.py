@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from tailrace import wire
@@ -24,6 +24,8 @@ from tailrace.arguments import (
 from tailrace.criteria import Content, OverrunPolicy
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.link import Link, LinkOptions
+from tailrace.named.acknowledger import Acknowledger
+from tailrace.named.calls import SubscriptionCalls
 from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
 from tailrace.reads.calls import ReadCalls
@@ -49,7 +51,7 @@ from tailrace.v1.change_capture_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     import grpc
@@ -69,7 +71,7 @@ DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
 
 
-class Client(ReadCalls):
+class Client(ReadCalls, SubscriptionCalls):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
     It belongs to the event loop that entered it: another one, or another thread, has a client of its own.
@@ -157,6 +159,7 @@ class Client(ReadCalls):
         overrun: OverrunPolicy = OverrunPolicy.RESYNC,
         wait_for: int | None = None,
         wait_s: float = 10.0,
+        name: str | None = None,
         checkpoint: CheckpointStore | None = None,
         on_disconnect: Callable[[Disconnected], None] | None = None,
         on_reconnect: Callable[[Reconnected], None] | None = None,
@@ -185,6 +188,9 @@ class Client(ReadCalls):
                 ends with ``SubscriptionOverrun``.
             wait_for: Begin once this version is published: who has written V begins behind it, or reads it.
             wait_s: For so long at most; then ``DeadlineExceeded``.
+            name: The named subscription to read: by its own criteria, behind what was acknowledged
+                (``Subscription.acknowledge``). Whoever reads it elsewhere ends with
+                ``SubscriptionTakenOver``. Of the starts only ``after``, or a checkpoint, may stand beside it.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
                 ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
                 is saved as it begins.
@@ -209,9 +215,17 @@ class Client(ReadCalls):
                 wait_s=wait_s,
             )
             wire.set_start(request, start_of(since, after, from_time))
+            acknowledger = None
+            if name is not None:
+                request.name = name
+                acknowledger = self._acknowledger(catalog, name)
         open_link = self._link_opener(request, on_disconnect, on_reconnect)
         return Subscription(
-            open_link, self._start, demand=demand, checkpoint=checkpoint, typing=typing
+            *(open_link, self._start),
+            demand=demand,
+            checkpoint=checkpoint,
+            typing=typing,
+            acknowledger=acknowledger,
         )
 
     def subscribe_system(
@@ -355,6 +369,13 @@ class Client(ReadCalls):
 
     async def _call(self, method: str, request: bytes) -> bytes:
         return await self._require().call(method, request, self._timeouts.request_s)
+
+    def _acknowledger(self, catalog: str, name: str) -> Acknowledger:
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            assert self._tasks is not None
+            return self._tasks.create_task(work, name="tailrace acknowledgements")
+
+        return Acknowledger(name, partial(self._acknowledge, catalog, name), spawn)
 
     def _link_opener(
         self,

@@ -148,6 +148,8 @@ class Link:
         self._request = request
         self._content = wire.content_of(request.body)
         self._options = options
+        self._epoch = 0
+        """That of the last acknowledgement of a named subscription; 0: none."""
         self._begun = False
         """Whether a capture has come, ever. Until then a resume sends the start by time again."""
         self._patience_s = 0.0
@@ -216,7 +218,7 @@ class Link:
             self.cursor = acknowledgement.resume_cursor
         if attempts.acknowledged and self._options.on_reconnect is not None:
             self._options.on_reconnect(Reconnected(self.cursor, attempts.number, acknowledgement))
-        attempts.acknowledged = True
+        attempts.acknowledged, self._epoch = True, acknowledgement.epoch
 
     def _first(self) -> DemandRequest:
         first = subscribing(self._request)
@@ -231,6 +233,9 @@ class Link:
             if self._begun:
                 part.ClearField("from_time")
             wire.set_start(part, After(self.cursor))
+        # Whoever has taken the name meanwhile keeps it.
+        if self._epoch:
+            first.subscribe.epoch = self._epoch
         return first
 
     async def _acknowledge(self, stream: Stream, patience_s: float) -> Acknowledgement:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from tailrace.capture import Heartbeat
 from tailrace.checkpoint import CheckpointStore, load_from, save_to
+from tailrace.cursor import Cursor
 from tailrace.demand import whole
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
 from tailrace.transport.event_loop import OnOneLoop
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from tailrace.acknowledgement import Acknowledgement
     from tailrace.capture import Capture
-    from tailrace.cursor import Cursor
     from tailrace.link import Link
+    from tailrace.named.acknowledger import Acknowledger
     from tailrace.typed.captures import TypedSubscription
 
 BUFFER_BYTES_MAX: Final = 64 << 20
@@ -83,6 +84,7 @@ class Subscription(OnOneLoop):
         demand: int,
         checkpoint: CheckpointStore | None,
         typing: TypedSubscription | None = None,
+        acknowledger: Acknowledger | None = None,
     ) -> None:
         """Keep how to begin; nothing is sent before the context is entered."""
         if whole("demand", demand) < 0:
@@ -99,6 +101,9 @@ class Subscription(OnOneLoop):
         """Captures to keep requested; 0: the user asks."""
         self._checkpoint = checkpoint
         self._typing = typing
+        self._acknowledger = acknowledger  # of a named subscription; None for any other
+        self._acknowledged: int | None = 0
+        """Captures taken, if all of them are acknowledged; None: they are not."""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._acknowledgement: Acknowledgement | None = None
@@ -135,6 +140,8 @@ class Subscription(OnOneLoop):
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
         self._note_loop()
+        if self._acknowledger is not None:
+            self._acknowledger.begin(self.shut)
         saved = await load_from(self._checkpoint) if self._checkpoint is not None else None
         # 1. The link, with the saved cursor in place of any start. Demand is set before the task begins, so
         #    that the first message carries it.
@@ -169,8 +176,19 @@ class Subscription(OnOneLoop):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
-        await self.close()
+        """Close; of a named subscription what was acknowledged is durable first.
+
+        Raises:
+            TailraceError: It could not be made durable, and the body raised nothing itself.
+        """
+        try:
+            if self._acknowledger is not None and self._ended is None:
+                await self._acknowledger.flush()
+        except TailraceError:
+            if error is None:
+                raise
+        finally:
+            await self.close()
 
     @property
     def acknowledgement(self) -> Acknowledgement:
@@ -205,6 +223,37 @@ class Subscription(OnOneLoop):
         taken, cursor = self._taken, self.cursor
         await save_to(self._checkpoint, cursor)
         self._committed, self._saved = taken, cursor
+
+    async def acknowledge(
+        self, up_to: Capture | Cursor | None = None, *, durable: bool = False
+    ) -> None:
+        """Tell the server that a named subscription need not send captures up to one again.
+
+        It is sent within a second, with what is acknowledged meanwhile, and when the subscription is left. What
+        was not sent comes again. While all that was taken is acknowledged, heartbeats that are passed are, too.
+
+        Args:
+            up_to: The last capture that is done, or a cursor; None = everything that was taken.
+            durable: Send it now, and return when it is in the log.
+
+        Raises:
+            InvalidRequest: The subscription has no name, or the capture lies before what was acknowledged.
+            SubscriptionTakenOver: Another reader has the name by now.
+            TransportError: With ``durable``, the server cannot be reached.
+        """
+        if self._acknowledger is None:
+            raise InvalidRequest("acknowledge: subscribe with name= to have the server keep it")
+        if self._ended is not None:
+            raise again(self._ended)
+        everything = self.cursor
+        cursor = (
+            everything if up_to is None else up_to if isinstance(up_to, Cursor) else up_to.cursor
+        )
+        self._acknowledged = self._taken if cursor >= everything else None
+        if durable:
+            await self._acknowledger.flush(cursor)
+        else:
+            self._acknowledger.note(cursor)
 
     def request(self, n: int) -> None:
         """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.
@@ -241,6 +290,8 @@ class Subscription(OnOneLoop):
         """
         self._check_loop()
         self.end(SubscriptionClosed("the subscription was closed"))
+        if self._acknowledger is not None:
+            self._acknowledger.stop()
         self._buffer.clear()
         self._current.clear()
         self._buffered = self._buffered_bytes = 0
@@ -311,6 +362,8 @@ class Subscription(OnOneLoop):
         # A heartbeat's cursor is past all captures before it, which have all been taken by now.
         if isinstance(message, Heartbeat):
             self._cursor, self._last = message.cursor, None
+            if self._acknowledger is not None and self._acknowledged == self._taken:
+                self._acknowledger.note(message.cursor)
             return message
         batch, nbytes = message
         self._freed(nbytes)
@@ -420,6 +473,8 @@ class Subscription(OnOneLoop):
         if self._acknowledgement is None:
             self._cursor = acknowledgement.resume_cursor
         self._acknowledgement = acknowledgement
+        if self._acknowledger is not None:
+            self._acknowledger.epoch = acknowledgement.epoch
         self._reconnects += 1
         self._wake()
 

@@ -258,6 +258,8 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
         unknown_names=tuple(message.unknown_names),
         unknown_changes=tuple(message.unknown_changes),
         effective_criteria=criteria_of(message.effective_criteria),
+        name=message.name,
+        epoch=message.epoch,
     )
 
 

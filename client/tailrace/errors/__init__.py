@@ -8,6 +8,9 @@
     │   ├── CatalogUnknown        no such catalog; carries the known ones
     │   ├── EntityTypeUnknown     no such entity type; carries the known ones
     │   ├── RowUnknown            no row of that key as of a version
+    │   ├── SubscriptionUnknown   no named subscription of that name; carries the known ones
+    │   ├── SubscriptionExists    the name of a subscription is taken
+    │   ├── SubscriptionPaused    a named subscription takes no readers now
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
     ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
@@ -23,6 +26,7 @@
     │   ├── SubscriptionOverrun   the ring has overtaken it, as it asked for  (not retriable)
     │   ├── ServerStopping        graceful stop
     │   ├── TokenExpired          its token has; a retry helps with a new one
+    │   ├── SubscriptionTakenOver another reader has its name by now         (not retriable)
     │   └── EndedByOperator       by hand, with a reason                     (not retriable)
     ├── Unauthenticated           no credential, or one that proves nothing here
     ├── NotPermitted              known, but it was not granted
@@ -80,6 +84,10 @@ from tailrace.errors.log import LogFull as LogFull
 from tailrace.errors.log import LogUnreadable as LogUnreadable
 from tailrace.errors.log import UnknownWriter as UnknownWriter
 from tailrace.errors.log import WriterFenced as WriterFenced
+from tailrace.errors.named import SubscriptionExists as SubscriptionExists
+from tailrace.errors.named import SubscriptionPaused as SubscriptionPaused
+from tailrace.errors.named import SubscriptionTakenOver as SubscriptionTakenOver
+from tailrace.errors.named import SubscriptionUnknown as SubscriptionUnknown
 from tailrace.errors.requests import CatalogUnknown as CatalogUnknown
 from tailrace.errors.requests import CursorInvalid as CursorInvalid
 from tailrace.errors.requests import EntityTypeUnknown as EntityTypeUnknown

@@ -73,6 +73,13 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "primary_key": ("primary_key", str),
         "version": ("version", int),
     },
+    errors.SubscriptionUnknown: {
+        "catalog": ("catalog", str),
+        "name": ("name", str),
+        "known": ("known", _names),
+    },
+    errors.SubscriptionExists: {"catalog": ("catalog", str), "name": ("name", str)},
+    errors.SubscriptionPaused: {"name": ("name", str)},
     errors.Unsupported: {"field": ("field", str)},
     errors.PositionCompacted: {
         "wanted": ("wanted", position),
@@ -120,6 +127,13 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.TokenExpired: _RESUME,
     errors.EndedByOperator: _RESUME,
     errors.SubscriptionOverrun: _RESUME,
+    errors.SubscriptionTakenOver: {
+        **_RESUME,
+        "name": ("name", str),
+        "epoch": ("epoch", int),
+        "holder_epoch": ("holder_epoch", int),
+        "holder": ("holder", str),
+    },
     errors.Unauthenticated: _RESUME,
     errors.NotPermitted: _RESUME,
     errors.QuotaExceeded: {

@@ -126,6 +126,8 @@ class SubscribeRequest(_message.Message):
     OVERRUN_POLICY_FIELD_NUMBER: _builtins.int
     WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -164,6 +166,15 @@ class SubscribeRequest(_message.Message):
     """
     wait_ms: _builtins.int
     """As in ReadStateRequest."""
+    name: _builtins.str
+    """Reads a named subscription: its criteria, from its cursor on. Whoever read it before is ended with
+    SUBSCRIPTION_TAKEN_OVER. Beside it of all that names a start or criteria only `after`, which may not lie before
+    the subscription's cursor: it is where a reader goes on that keeps its place itself, too. Not with CDCV2.
+    """
+    epoch: _builtins.int
+    """The epoch that the reader had when its connection broke: it takes the name back only if nobody has come since,
+    else SUBSCRIPTION_TAKEN_OVER. Only with `name`.
+    """
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """Alternatives, OR. Empty: every record at entity level, transaction leads included."""
@@ -189,19 +200,25 @@ class SubscribeRequest(_message.Message):
         overrun_policy: Global___OverrunPolicy.ValueType = ...,
         wait_for_version: _builtins.int | None = ...,
         wait_ms: _builtins.int | None = ...,
+        name: _builtins.str | None = ...,
+        epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "name", b"name", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "name", b"name", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     _WhichOneofReturnType__from_time: _TypeAlias = _typing.Literal["from_time"]  # noqa: Y015
     _WhichOneofArgType__from_time: _TypeAlias = _typing.Literal["_from_time", b"_from_time"]  # noqa: Y015
     _WhichOneofReturnType__heartbeat_interval_ms: _TypeAlias = _typing.Literal["heartbeat_interval_ms"]  # noqa: Y015
     _WhichOneofArgType__heartbeat_interval_ms: _TypeAlias = _typing.Literal["_heartbeat_interval_ms", b"_heartbeat_interval_ms"]  # noqa: Y015
     _WhichOneofReturnType__max_message_bytes: _TypeAlias = _typing.Literal["max_message_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_message_bytes: _TypeAlias = _typing.Literal["_max_message_bytes", b"_max_message_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__since_index: _TypeAlias = _typing.Literal["since_index"]  # noqa: Y015
     _WhichOneofArgType__since_index: _TypeAlias = _typing.Literal["_since_index", b"_since_index"]  # noqa: Y015
     _WhichOneofReturnType__since_version: _TypeAlias = _typing.Literal["since_version"]  # noqa: Y015
@@ -213,11 +230,15 @@ class SubscribeRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__from_time) -> _WhichOneofReturnType__from_time | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeat_interval_ms) -> _WhichOneofReturnType__heartbeat_interval_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_message_bytes) -> _WhichOneofReturnType__max_message_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_index) -> _WhichOneofReturnType__since_index | None: ...
     @_typing.overload
@@ -506,6 +527,8 @@ class Acknowledgement(_message.Message):
     UNKNOWN_NAMES_FIELD_NUMBER: _builtins.int
     UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
     EFFECTIVE_CRITERIA_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -518,6 +541,10 @@ class Acknowledgement(_message.Message):
     """A capture or a heartbeat comes at least this often. Milliseconds."""
     overrun_policy: Global___OverrunPolicy.ValueType
     """As the request asked, or the default."""
+    name: _builtins.str
+    """The named subscription that is read; empty: none."""
+    epoch: _builtins.int
+    """This reader's: `Acknowledge` takes it. 0: none."""
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
         """First position that can come, inclusive."""
@@ -561,10 +588,12 @@ class Acknowledgement(_message.Message):
         unknown_names: _abc.Iterable[_builtins.str] | None = ...,
         unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
         effective_criteria: _abc.Iterable[_capture_pb2.Criteria] | None = ...,
+        name: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

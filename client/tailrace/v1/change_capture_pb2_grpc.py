@@ -5,6 +5,7 @@ import warnings
 
 from tailrace.v1 import catalog_pb2 as tailrace_dot_v1_dot_catalog__pb2
 from tailrace.v1 import change_capture_pb2 as tailrace_dot_v1_dot_change__capture__pb2
+from tailrace.v1 import named_subscription_pb2 as tailrace_dot_v1_dot_named__subscription__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -72,6 +73,36 @@ class ChangeCaptureStub:
                 request_serializer=tailrace_dot_v1_dot_catalog__pb2.GetSchemaRequest.SerializeToString,
                 response_deserializer=tailrace_dot_v1_dot_catalog__pb2.GetSchemaResponse.FromString,
                 _registered_method=True)
+        self.CreateSubscription = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/CreateSubscription',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.CreateSubscriptionRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+                _registered_method=True)
+        self.ListSubscriptions = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/ListSubscriptions',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsResponse.FromString,
+                _registered_method=True)
+        self.ResetSubscription = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/ResetSubscription',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.ResetSubscriptionRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+                _registered_method=True)
+        self.PauseSubscription = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/PauseSubscription',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.PauseSubscriptionRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+                _registered_method=True)
+        self.DeleteSubscription = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/DeleteSubscription',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionResponse.FromString,
+                _registered_method=True)
+        self.Acknowledge = channel.unary_unary(
+                '/tailrace.v1.ChangeCapture/Acknowledge',
+                request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.FromString,
+                _registered_method=True)
 
 
 class ChangeCaptureServicer:
@@ -132,6 +163,48 @@ class ChangeCaptureServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateSubscription(self, request, context):
+        """Creates a named subscription: a reader's place that is kept with the log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSubscriptions(self, request, context):
+        """Lists named subscriptions, or returns one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetSubscription(self, request, context):
+        """Moves a named subscription to another place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseSubscription(self, request, context):
+        """Lets a named subscription take no readers, or take them again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSubscription(self, request, context):
+        """Deletes a named subscription; what it held may go.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Acknowledge(self, request, context):
+        """Moves a named subscription's place forward; answers when that is durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChangeCaptureServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +242,36 @@ def add_ChangeCaptureServicer_to_server(servicer, server):
                     servicer.GetSchema,
                     request_deserializer=tailrace_dot_v1_dot_catalog__pb2.GetSchemaRequest.FromString,
                     response_serializer=tailrace_dot_v1_dot_catalog__pb2.GetSchemaResponse.SerializeToString,
+            ),
+            'CreateSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSubscription,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.CreateSubscriptionRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.SerializeToString,
+            ),
+            'ListSubscriptions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSubscriptions,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsResponse.SerializeToString,
+            ),
+            'ResetSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetSubscription,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.ResetSubscriptionRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.SerializeToString,
+            ),
+            'PauseSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseSubscription,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.PauseSubscriptionRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.SerializeToString,
+            ),
+            'DeleteSubscription': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSubscription,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionResponse.SerializeToString,
+            ),
+            'Acknowledge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Acknowledge,
+                    request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -362,6 +465,168 @@ class ChangeCapture:
             '/tailrace.v1.ChangeCapture/GetSchema',
             tailrace_dot_v1_dot_catalog__pb2.GetSchemaRequest.SerializeToString,
             tailrace_dot_v1_dot_catalog__pb2.GetSchemaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSubscription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/CreateSubscription',
+            tailrace_dot_v1_dot_named__subscription__pb2.CreateSubscriptionRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSubscriptions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/ListSubscriptions',
+            tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.ListSubscriptionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetSubscription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/ResetSubscription',
+            tailrace_dot_v1_dot_named__subscription__pb2.ResetSubscriptionRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseSubscription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/PauseSubscription',
+            tailrace_dot_v1_dot_named__subscription__pb2.PauseSubscriptionRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.NamedSubscription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSubscription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/DeleteSubscription',
+            tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.DeleteSubscriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Acknowledge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/Acknowledge',
+            tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.SerializeToString,
+            tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.FromString,
             options,
             channel_credentials,
             insecure,

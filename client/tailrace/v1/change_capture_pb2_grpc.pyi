@@ -10,6 +10,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from tailrace.v1 import catalog_pb2 as _catalog_pb2
 from tailrace.v1 import change_capture_pb2 as _change_capture_pb2
+from tailrace.v1 import named_subscription_pb2 as _named_subscription_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -60,6 +61,18 @@ class ChangeCaptureStub:
     """Lists the catalogs that are served now."""
     GetSchema: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.GetSchemaRequest, _catalog_pb2.GetSchemaResponse]
     """Returns entity types and columns as of one version."""
+    CreateSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.CreateSubscriptionRequest, _named_subscription_pb2.NamedSubscription]
+    """Creates a named subscription: a reader's place that is kept with the log."""
+    ListSubscriptions: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.ListSubscriptionsRequest, _named_subscription_pb2.ListSubscriptionsResponse]
+    """Lists named subscriptions, or returns one."""
+    ResetSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.ResetSubscriptionRequest, _named_subscription_pb2.NamedSubscription]
+    """Moves a named subscription to another place."""
+    PauseSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.PauseSubscriptionRequest, _named_subscription_pb2.NamedSubscription]
+    """Lets a named subscription take no readers, or take them again."""
+    DeleteSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.DeleteSubscriptionRequest, _named_subscription_pb2.DeleteSubscriptionResponse]
+    """Deletes a named subscription; what it held may go."""
+    Acknowledge: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]
+    """Moves a named subscription's place forward; answers when that is durable."""
 
 @_typing.type_check_only
 class ChangeCaptureAsyncStub(ChangeCaptureStub):
@@ -89,6 +102,18 @@ class ChangeCaptureAsyncStub(ChangeCaptureStub):
     """Lists the catalogs that are served now."""
     GetSchema: _aio.UnaryUnaryMultiCallable[_catalog_pb2.GetSchemaRequest, _catalog_pb2.GetSchemaResponse]  # type: ignore[assignment]
     """Returns entity types and columns as of one version."""
+    CreateSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.CreateSubscriptionRequest, _named_subscription_pb2.NamedSubscription]  # type: ignore[assignment]
+    """Creates a named subscription: a reader's place that is kept with the log."""
+    ListSubscriptions: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.ListSubscriptionsRequest, _named_subscription_pb2.ListSubscriptionsResponse]  # type: ignore[assignment]
+    """Lists named subscriptions, or returns one."""
+    ResetSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.ResetSubscriptionRequest, _named_subscription_pb2.NamedSubscription]  # type: ignore[assignment]
+    """Moves a named subscription to another place."""
+    PauseSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.PauseSubscriptionRequest, _named_subscription_pb2.NamedSubscription]  # type: ignore[assignment]
+    """Lets a named subscription take no readers, or take them again."""
+    DeleteSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.DeleteSubscriptionRequest, _named_subscription_pb2.DeleteSubscriptionResponse]  # type: ignore[assignment]
+    """Deletes a named subscription; what it held may go."""
+    Acknowledge: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]  # type: ignore[assignment]
+    """Moves a named subscription's place forward; answers when that is durable."""
 
 class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
     """Errors carry a google.rpc.Status in `grpc-status-details-bin` with one google.rpc.ErrorInfo: domain "tailrace",
@@ -157,5 +182,53 @@ class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.GetSchemaResponse, _abc.Awaitable[_catalog_pb2.GetSchemaResponse]]:
         """Returns entity types and columns as of one version."""
+
+    @_abc_1.abstractmethod
+    def CreateSubscription(
+        self,
+        request: _named_subscription_pb2.CreateSubscriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.NamedSubscription, _abc.Awaitable[_named_subscription_pb2.NamedSubscription]]:
+        """Creates a named subscription: a reader's place that is kept with the log."""
+
+    @_abc_1.abstractmethod
+    def ListSubscriptions(
+        self,
+        request: _named_subscription_pb2.ListSubscriptionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.ListSubscriptionsResponse, _abc.Awaitable[_named_subscription_pb2.ListSubscriptionsResponse]]:
+        """Lists named subscriptions, or returns one."""
+
+    @_abc_1.abstractmethod
+    def ResetSubscription(
+        self,
+        request: _named_subscription_pb2.ResetSubscriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.NamedSubscription, _abc.Awaitable[_named_subscription_pb2.NamedSubscription]]:
+        """Moves a named subscription to another place."""
+
+    @_abc_1.abstractmethod
+    def PauseSubscription(
+        self,
+        request: _named_subscription_pb2.PauseSubscriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.NamedSubscription, _abc.Awaitable[_named_subscription_pb2.NamedSubscription]]:
+        """Lets a named subscription take no readers, or take them again."""
+
+    @_abc_1.abstractmethod
+    def DeleteSubscription(
+        self,
+        request: _named_subscription_pb2.DeleteSubscriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.DeleteSubscriptionResponse, _abc.Awaitable[_named_subscription_pb2.DeleteSubscriptionResponse]]:
+        """Deletes a named subscription; what it held may go."""
+
+    @_abc_1.abstractmethod
+    def Acknowledge(
+        self,
+        request: _named_subscription_pb2.AcknowledgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_named_subscription_pb2.AcknowledgeResponse, _abc.Awaitable[_named_subscription_pb2.AcknowledgeResponse]]:
+        """Moves a named subscription's place forward; answers when that is durable."""
 
 def add_ChangeCaptureServicer_to_server(servicer: ChangeCaptureServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -17,6 +17,7 @@ _ACTIONS: Final = {
     Action.HISTORY: "read the history of",
     Action.SCHEMA: "see the schema of",
     Action.STATISTICS: "see the statistics of",
+    Action.NAMED: "have named subscriptions of",
     Action.OPERATE: "operate",
 }
 _SHOWN: Final = 5

@@ -31,9 +31,11 @@ from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, VALUES_DECODED, Values
 from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
+from tailrace_server.capture.named.values import NameAsked
 from tailrace_server.capture.reads.state import StateAsked
 from tailrace_server.capture.reads.state_page import StatePage
 from tailrace_server.capture.settings import SubscriptionLimits
+from tailrace_server.wal.subscriptions.sequence import check_subscription_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -93,6 +95,8 @@ class Wish:
     """Whether the changes are to come as CDCv2 statements."""
     decoded: bool = False
     """Whether values are to be decoded."""
+    named: NameAsked | None = None
+    """The named subscription that is to be read; None: none."""
 
 
 def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
@@ -131,6 +135,8 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
     if wish.decoded:
         raise InvalidRequest("values: CDCV2 has rows as the source wrote them; leave it out")
+    if wish.named is not None:
+        raise InvalidRequest("name: a named subscription has captures; leave CDCV2 out")
     start = wish.start
     inside = isinstance(start, After) and start.cursor.index != END
     if inside or request.HasField("from_time") or request.since_index:
@@ -153,7 +159,22 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
             wait=_wait(request),
         ),
         decoded=decoded(request.values),
+        named=name_asked(request),
     )
+
+
+def name_asked(request: SubscribeRequest) -> NameAsked | None:
+    """Return the named subscription that is asked for; None: none.
+
+    Raises:
+        InvalidRequest: A name that is none, or an epoch without one.
+    """
+    if not request.HasField("name"):
+        if request.HasField("epoch"):
+            raise InvalidRequest("epoch: it needs a name")
+        return None
+    check_subscription_name(request.name)
+    return NameAsked(request.name, request.epoch if request.HasField("epoch") else None)
 
 
 def subscribe_system(request: SubscribeSystemRequest) -> Wish:

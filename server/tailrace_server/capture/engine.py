@@ -36,6 +36,7 @@ from tailrace_server.capture.granting.schemas import granted_view
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
 from tailrace_server.capture.loop_turns import LoopTurns
+from tailrace_server.capture.named.named_subscriptions import NamedSubscriptions
 from tailrace_server.capture.observed_catalog import ObservedCatalog, catalog_names
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.reads.opening import Reads
@@ -94,6 +95,9 @@ class Engine:
         self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
         """What is charged for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
+        self.named = NamedSubscriptions(
+            root, self.settings, admissions, self._observer, self.subscribe
+        )
         self._stack = AsyncExitStack()
         self._stopping = False
         self._running: set[asyncio.Task[None]] = set()
@@ -132,6 +136,7 @@ class Engine:
             raise
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
+        self._start(self.named.follow(), "named subscriptions")
         self._start(self._faults.run(), "faults")
         self._start(self._faults.look_at_files(self._folder_threads), "files on the disk")
         return self

@@ -31,8 +31,10 @@ class Action(StrEnum):
     """Entity types and columns, asked for apart from any change."""
     STATISTICS = "statistics"
     """Figures of a catalog and of whoever reads it, their criteria among them."""
+    NAMED = "named"
+    """Named subscriptions: to create them, and to read, move and delete one's own."""
     OPERATE = "operate"
-    """To end the subscriptions of others."""
+    """To end the subscriptions of others, and to use named ones of others."""
 
 
 READING: Final = frozenset({Action.SUBSCRIBE, Action.HISTORY, Action.SCHEMA})

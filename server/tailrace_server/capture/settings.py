@@ -118,6 +118,23 @@ class EngineSettings:
         "less than this free on the file system of a log is told by /health: a checkpoint or a compaction of "
         "a large log takes as much",
     )
+    named_subscriptions: int = setting(
+        1_000,
+        "names",
+        "named subscriptions of one catalog, those deleted within a week included: each has a folder of small "
+        "files, which a trim and /metrics read",
+    )
+    hold_max_s: float = setting(
+        7 * 24 * 3600.0,
+        "seconds",
+        "the largest hold that a named subscription may be created with: what one reader that stands still "
+        "may keep from retention",
+    )
+    hold_bytes_max: int = setting(
+        100 << 30,
+        "bytes",
+        "the same in bytes of the log; a disk has room for it beside what it needs anyway",
+    )
     reopen_interval_s: float = setting(
         2.0, "seconds", "how soon a catalog whose log could not be read is tried again"
     )

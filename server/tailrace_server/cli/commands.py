@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "ps": Command(f"{_CLI}.operator.commands", "ps", "cli"),
     "top": Command(f"{_CLI}.operator.commands", "top", "cli"),
     "catalog": Command(f"{_CLI}.catalog.command", "app", "cli"),
+    "subscription": Command(f"{_CLI}.subscriptions.command", "app", "cli"),
     "log": Command(f"{_CLI}.log", "app", "log"),
     "keys": Command(f"{_CLI}.keys", "app", "cli"),
     "policy": Command(f"{_CLI}.policy", "app", "server"),

@@ -137,6 +137,7 @@ def trim(
     Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
     """
     from tailrace.clock import SystemClock
+    from tailrace_server.cli.subscriptions.holding import note_holding
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import retention
 
@@ -153,6 +154,7 @@ def trim(
     oldest = retention.trim(path, before, now, keeps_state=not without_state)
     deleted = retention.delete_unnamed(path, now)
     note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
+    note_holding(path, before, now)
     _note_waiting(path)
     return 0
 

@@ -174,14 +174,15 @@ class KeysChanged(AuditLine, tag="keys_changed"):
 
 
 class OperatorAction(AuditLine, tag="operator_action"):
-    """An operator did something."""
+    """An operator did something, or somebody changed or began to read a named subscription."""
 
     action: str = ""
-    """What: `end_subscription` …"""
+    """What: `end_subscription`; `create_subscription`, `read_subscription`, `reset_subscription`,
+    `pause_subscription`, `resume_subscription`, `delete_subscription`."""
     subject: str = ""
-    """To what: the id of a subscription."""
+    """To what: the id of a subscription, or the name of a named one."""
     reason: str = ""
-    """Why, in the operator's words."""
+    """Why, in the operator's words; of a reset where to."""
 
 
 class AuditStarted(AuditLine, tag="audit_started"):

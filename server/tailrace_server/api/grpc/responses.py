@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2, named_subscription_pb2
 from tailrace.v1.change_capture_pb2 import (
     ReadChangesResponse,
     ReadStateResponse,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
+    from tailrace_server.capture.named.values import NamedView
     from tailrace_server.capture.reads.state import StateRead
     from tailrace_server.capture.reads.state_page import StatePage
     from tailrace_server.wal.state.view import LogView
@@ -49,6 +50,8 @@ def acknowledgement(
         unknown_names=value.unknown_names,
         unknown_changes=value.unknown_changes,
         effective_criteria=criteria_messages(value.effective_criteria),
+        name=value.name,
+        epoch=value.epoch,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 
@@ -109,6 +112,29 @@ def state_end(*, next_page: StatePage | None, rows: int) -> bytes:
     page = "" if next_page is None else str(next_page)
     message = change_capture_pb2.StateEnd(next_page=page, rows=rows)
     return ReadStateResponse(end=message).SerializeToString()
+
+
+def named_subscription(value: NamedView) -> named_subscription_pb2.NamedSubscription:
+    """Return a named subscription."""
+    document, hold = value.document, value.hold
+    return named_subscription_pb2.NamedSubscription(
+        catalog=value.catalog,
+        name=value.name,
+        criteria=criteria_messages(value.criteria),
+        cursor=document.cursor,
+        needed=_position(hold.needed),
+        epoch=document.epoch,
+        reader=document.reader,
+        hold_ms=document.hold_us // 1000,
+        hold_bytes=document.hold_bytes,
+        age_ms=hold.age_us // 1000,
+        behind_bytes=hold.bytes,
+        health=named_subscription_pb2.SubscriptionHealth.ValueType(value.health),
+        paused=document.paused,
+        owner=document.owner,
+        created=document.created,
+        moved=document.moved,
+    )
 
 
 def without_bodies(data: bytes) -> bytes:

@@ -37,6 +37,7 @@ from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.guard import caller, entrance
+from tailrace_server.api.grpc.named import NamedCalls
 from tailrace_server.api.grpc.reads import ClosedReads, on_end
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
@@ -88,6 +89,7 @@ class ChangeCaptureService:
         self._settings = settings
         self._guard = guard
         self._reads = ClosedReads(engine, guard)
+        self._named = NamedCalls(engine, self._parse, self._answered, proxies)
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
         self.accepting = asyncio.Event()
@@ -114,6 +116,7 @@ class ChangeCaptureService:
             "ReadState": stream(self.read_state),
             "ListCatalogs": unary(self.list_catalogs),
             "GetSchema": unary(self.get_schema),
+            **self._named.handlers(),
         }
 
     def count_error(self, code: str) -> None:
@@ -199,7 +202,7 @@ class ChangeCaptureService:
     async def _subscribe(
         self, catalog: str, wish: Wish, context: Context, *, demand: int | None
     ) -> Subscription:
-        return await self._engine.subscribe(
+        return await self._engine.named.reading(wish.named)(
             caller(),
             catalog,
             wish.criteria,

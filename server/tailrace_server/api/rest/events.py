@@ -103,7 +103,7 @@ async def _opened(
             wish = await requests.read(requests.wish, message, message.criteria)
         except InvalidRequest as error:
             raise in_json_names(error) from None
-        subscription = await engine.subscribe(
+        subscription = await engine.named.reading(wish.named)(
             caller_of(request),
             catalog,
             wish.criteria,

@@ -108,7 +108,7 @@ class LiveFace:
             wish = await requests.read(requests.wish, state.message, state.message.criteria)
         except InvalidRequest as error:
             raise in_json_names(error) from None
-        subscription = await self._engine.subscribe(
+        subscription = await self._engine.named.reading(wish.named)(
             self.entrance.principal,
             self._catalog,
             wish.criteria,

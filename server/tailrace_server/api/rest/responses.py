@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def acknowledgement(
     value: SubscribeAcknowledgement, *, send_deadline_s: float, request_bytes: int
 ) -> dict[str, Any]:
-    """Return what the server made of a subscribe."""
+    """Return what the server made of a subscribe; name and epoch only where it reads by a name."""
+    named = {"name": value.name, "epoch": value.epoch} if value.name else {}
     return {
         "subscriptionId": value.subscription_id,
         "catalog": value.catalog,
@@ -45,6 +46,7 @@ def acknowledgement(
         "unknownNames": list(value.unknown_names),
         "unknownChanges": list(value.unknown_changes),
         "effectiveCriteria": criteria(value.effective_criteria),
+        **named,
     }
 
 

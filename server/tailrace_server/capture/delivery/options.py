@@ -55,6 +55,10 @@ class SubscribeAcknowledgement:
     """Entity types of which every update matches, whatever it changed: `unknown_changes`."""
     effective_criteria: tuple[Criteria, ...] = ()
     """What was asked for ∩ what is granted; empty where all of it is."""
+    name: str = ""
+    """The named subscription that is read; empty: none."""
+    epoch: int = 0
+    """That of its reader; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

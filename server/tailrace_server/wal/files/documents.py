@@ -18,6 +18,7 @@ from tailrace_server.wal.files.base_documents import BasesDocument
 from tailrace_server.wal.files.schema_documents import DIFFERENCE, SchemaDocument
 from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
 from tailrace_server.wal.files.settings_documents import SettingsDocument
+from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -221,7 +222,8 @@ _DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         *(CatalogDocument, Entry, PublicationDocument, CheckpointHeader, CheckpointBody),
-        *(RemovedFiles, SchemaDocument, BasesDocument, SettingsDocument, _AnyVersion),
+        *(RemovedFiles, SchemaDocument, BasesDocument, SettingsDocument, SubscriptionDocument),
+        _AnyVersion,
     )
 }
 """By kind. Made at import, because logs are opened in threads. msgspec (0.22) publishes its type information of

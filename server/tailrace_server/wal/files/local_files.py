@@ -169,6 +169,11 @@ class LocalFiles:
                 os.mkdir(folder)
             sync_folder(os.path.dirname(folder))
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that is empty; one that is not, or is not there, stays as it is."""
+        with suppress(OSError):
+            os.rmdir(f"{self._folder}/{path}")
+
     def make_durable(self, folder: str) -> None:
         """Make the names in a folder durable, where the file system lets a reader do that."""
         path = f"{self._folder}/{folder}"

@@ -85,6 +85,9 @@ class ObjectStore(Protocol):
     def make_folder(self, path: str) -> None:
         """Make a folder durably, if it is missing. A store without folders has nothing to do."""
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that is empty; one that is not, or is not there, stays as it is."""
+
     def make_durable(self, folder: str) -> None:
         """Make the names in a folder durable, as far as the store lets a reader do that."""
 

@@ -197,6 +197,14 @@ class LogView:
         schemas = part_of(self._schemas)
         return replace(self, _schemas=schemas, part=part, unknown_changes=unknown_changes)
 
+    def bytes_from(self, position: Position) -> int:
+        """Return the bytes of the segments that have what can be seen from a position on."""
+        place = self.find(position)
+        if place == self._batch_count:
+            return 0
+        first, last = (int(self._batches[SEGMENT, each]) for each in (place, self._batch_count - 1))
+        return int(self._segments.sizes[first : last + 1].sum())
+
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""
         if not self._batch_count:

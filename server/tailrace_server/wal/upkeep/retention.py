@@ -53,6 +53,7 @@ from tailrace_server.wal.state.checkpoint import (
     write_checkpoint,
 )
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.subscriptions.holds import held_from, release
 from tailrace_server.wal.upkeep.keeping import Keeping, first_after, judge
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ DELETE_FILES: Final = 4_096
 compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
 
 _ATTEMPTS: Final = 8
+_WORTH: Final = 8
+"""Where a named subscription holds the log back, a trim by settings waits until one part in so many can go."""
 
 
 def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
     """Give up all versions below ``before``; return the oldest position that is kept now.
 
     ``before`` above the newest published version gives up everything published. Nothing is deleted yet; see
-    ``delete_unnamed``.
+    ``delete_unnamed``. What a named subscription holds within its cap stays; a hold beyond it is broken.
 
     Args:
         path: The catalog's folder.
@@ -90,7 +93,9 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
         LogError: Others made bases all the time, and none could be made here; the log is as it was.
     """
     has_made_room = False
-    _refuse_younger(CommitLog.open(path), Position(before, 0), now)
+    log = CommitLog.open(path)
+    _refuse_younger(log, Position(before, 0), now)
+    before = release(path, log.view, before, now).before
     if keeps_state:
         has_made_room = _make_base(path, before, now)
         reach("trim.has_base")
@@ -132,9 +137,19 @@ def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
     """
     log = CommitLog.open(path)
     verdict = judge(log.state, newest_settings(log.store, log.uuid).settings, now)
-    if verdict.due or (at_once and verdict.before > log.state.oldest.version):
+    if (verdict.due and _is_worth(path, log, verdict, now)) or (
+        at_once and verdict.before > log.state.oldest.version
+    ):
         trim(path, verdict.before, now)
     return verdict
+
+
+def _is_worth(path: Path, log: CommitLog, verdict: Keeping, now: int) -> bool:
+    """Return whether enough may go of what named subscriptions hold back in part: each trim makes a base."""
+    kept = held_from(path, log.view, verdict.before, now)
+    if kept == verdict.before:
+        return True
+    return (verdict.bytes - log.view.bytes_from(Position(kept, 0))) * _WORTH >= verdict.bytes
 
 
 def _make_base(path: Path, before: int, now: int) -> bool:

@@ -1,0 +1,1 @@
+"""Named subscriptions, whose place the server keeps with the log."""

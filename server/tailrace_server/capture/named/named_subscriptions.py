@@ -1,0 +1,432 @@
+"""The named subscriptions of an engine: created, listed, moved, and read by one reader each.
+
+The log's folder has the truth (wal/subscriptions), so several servers of one log agree. Here is only which of
+this server's subscriptions read by a name. A reader that is no longer the newest is ended: at once where the
+new one came to this server, within a second where it came to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from tailrace.criteria import After, Content
+from tailrace.errors import (
+    InvalidRequest,
+    NotPermitted,
+    PositionCompacted,
+    SubscriptionPaused,
+    SubscriptionTakenOver,
+    SubscriptionUnknown,
+    TailraceError,
+)
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+from tailrace_server.capture.delivery.start import refuse_other_history
+from tailrace_server.capture.grant import Action
+from tailrace_server.capture.granting import door
+from tailrace_server.capture.granting.use import use_of
+from tailrace_server.capture.named.acknowledgements import AcknowledgementLines
+from tailrace_server.capture.named.values import NamedView
+from tailrace_server.wal.subscriptions import changes
+from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
+from tailrace_server.wal.subscriptions.places import cursor_at
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from tailrace.criteria import Criteria, Start
+    from tailrace.cursor import Cursor
+    from tailrace_server.capture.admission import Admissions
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.named.values import NameAsked, NamedAsked
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+
+    Subscribe = Callable[..., Awaitable[Subscription]]
+
+_T = TypeVar("_T")
+_LOOK_EVERY_S: Final = 1.0
+"""How soon a reader ends whose name was taken by way of another server."""
+_log = structlog.get_logger("tailrace.named")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads by a name here."""
+
+    subscription: Subscription
+    epoch: int
+
+
+class NamedSubscriptions:
+    """Those of every catalog of one engine. Lives on the event loop; files are read in threads.
+
+    Every method that a face calls takes the caller first.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: EngineSettings,
+        admissions: Admissions,
+        observer: Callable[[Principal, str], Awaitable[Observer]],
+        subscribe: Subscribe,
+    ) -> None:
+        """Begin without a reader.
+
+        Args:
+            root: The log's root.
+            settings: The engine's.
+            admissions: What records who did what.
+            observer: Returns that of a catalog, or refuses a caller.
+            subscribe: ``Engine.subscribe``.
+        """
+        self._root = root
+        self._settings = settings
+        self._admissions = admissions
+        self._observer = observer
+        self._subscribe = subscribe
+        self._readers: dict[tuple[str, str], _Reader] = {}
+        """By catalog and name; those that have ended go when they are next looked at."""
+        self._lines = AcknowledgementLines()
+
+    @property
+    def readers(self) -> int:
+        """How many of this server's subscriptions read by a name."""
+        return len(self._readers)
+
+    def reading(self, asked: NameAsked | None) -> Subscribe:
+        """Return what subscribes as ``Engine.subscribe`` does; by a name if one is asked for."""
+        return self._subscribe if asked is None else partial(self._read, asked)
+
+    async def create(
+        self, caller: Principal, catalog: str, asked: NamedAsked, peer: Peer = IN_PROCESS
+    ) -> NamedView:
+        """Create a named subscription; it belongs to the caller.
+
+        Raises:
+            SubscriptionExists: The name is taken.
+            InvalidRequest: A name or place that is none, a hold above the largest, or no room for names.
+            PositionCompacted: The place where it is to begin is no longer retained.
+            NotPermitted: Named subscriptions are not granted, or the criteria are not.
+        """
+        with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            self._use(caller, catalog, asked.criteria)
+            document = new_subscription(
+                await observer.log.view_with(0),
+                asked.name,
+                asked.criteria,
+                asked.place,
+                hold_us=asked.hold_us,
+                hold_bytes=asked.hold_bytes,
+                cap=HoldCap(int(self._settings.hold_max_s * 1e6), self._settings.hold_bytes_max),
+                owner="" if caller.name == "anonymous" else caller.name,
+                now=_now(),
+            )
+            names_max = self._settings.named_subscriptions
+            await asyncio.to_thread(sequences.create, document, names_max=names_max)
+        return self._told(document, observer)
+
+    async def list(self, caller: Principal, catalog: str) -> Sequence[NamedView]:
+        """Return the named subscriptions that a caller may use, by name.
+
+        Raises:
+            NotPermitted: Named subscriptions are not granted.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        found = await asyncio.to_thread(sequences.all)
+        return [self._told(each, observer) for each in found if _may_use(caller, catalog, each)]
+
+    async def get(self, caller: Principal, catalog: str, name: str) -> NamedView:
+        """Return one.
+
+        Raises:
+            SubscriptionUnknown: There is none of that name, or none that the caller may use.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        return self._told(await self._found(caller, catalog, sequences, name), observer)
+
+    async def reset(
+        self, caller: Principal, catalog: str, name: str, place: str, peer: Peer = IN_PROCESS
+    ) -> NamedView:
+        """Move one to another place; a reader that it has is ended.
+
+        Raises:
+            InvalidRequest: It is no place.
+            PositionCompacted: The place is no longer retained.
+            SubscriptionUnknown: As ``get``.
+        """
+        with self._admissions.action(caller, peer, catalog, "reset_subscription", name, place):
+            observer, sequences = await self._enter(caller, catalog)
+            await self._found(caller, catalog, sequences, name)
+            cursor = cursor_at(observer.log.view, place)
+            who = f"a reset by {caller.name}"
+            return await self._changed(
+                (catalog, name),
+                sequences,
+                observer,
+                lambda found: changes.reset(found, cursor, who, _now()),
+            )
+
+    async def pause(
+        self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS, *, paused: bool
+    ) -> NamedView:
+        """Let one take no readers, or take them again; a reader that it has is ended by a pause.
+
+        Raises:
+            SubscriptionUnknown: As ``get``.
+        """
+        action = "pause_subscription" if paused else "resume_subscription"
+        with self._admissions.action(caller, peer, catalog, action, name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            await self._found(caller, catalog, sequences, name)
+            who = f"a pause by {caller.name}"
+            return await self._changed(
+                (catalog, name),
+                sequences,
+                observer,
+                lambda found: changes.paused(found, who, _now(), pauses=paused),
+            )
+
+    async def delete(
+        self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS
+    ) -> None:
+        """Delete one; a reader that it has is ended, and what it held may go.
+
+        Raises:
+            SubscriptionUnknown: As ``get``.
+        """
+        with self._admissions.action(caller, peer, catalog, "delete_subscription", name, ""):
+            _, sequences = await self._enter(caller, catalog)
+            await self._found(caller, catalog, sequences, name)
+            await asyncio.to_thread(sequences.delete, name, _now())
+            if (reader := self._readers.pop((catalog, name), None)) is not None:
+                reader.subscription.end(SubscriptionUnknown(catalog, name, ()))
+
+    async def acknowledge(
+        self, caller: Principal, catalog: str, name: str, epoch: int, cursor: Cursor
+    ) -> Cursor:
+        """Note that a reader is done with everything up to a cursor; return what is durable then.
+
+        It is durable when this returns, also if the server is killed at once. Those that come while one is
+        written are written together.
+
+        Raises:
+            SubscriptionTakenOver: Another reader has come since the epoch.
+            InvalidRequest: The cursor lies before what was acknowledged already, or no reader had the epoch.
+            CatalogReplaced, CursorAhead, HistoryReplaced: The cursor is not of this history.
+            SubscriptionUnknown: As ``get``.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        refuse_other_history(await observer.log.view_with(cursor.version), cursor)
+        reader = self._readers.get((catalog, name))
+        if (
+            reader is None
+            or reader.epoch != epoch
+            or reader.subscription.options.peer.principal != caller.name
+        ):
+            await self._found(caller, catalog, sequences, name)
+
+        async def write(furthest: Cursor) -> Cursor:
+            document = await asyncio.to_thread(
+                sequences.change,
+                name,
+                lambda found: changes.acknowledged(found, epoch, furthest, _now()),
+            )
+            return NamedView.of(document, observer.log.view, _now()).cursor
+
+        try:
+            return await self._lines.write((catalog, name, epoch), cursor, write)
+        except (SubscriptionTakenOver, SubscriptionUnknown) as error:
+            self._end((catalog, name), epoch, error)
+            raise
+
+    async def follow(self) -> None:
+        """End the readers whose names were taken elsewhere, for as long as the engine runs."""
+        looked_at: set[str] = set()
+
+        async def look_at(catalog: str) -> None:
+            try:
+                for key, reader in tuple(self._readers.items()):
+                    if key[0] == catalog:
+                        await self._look(key, reader)
+            except Exception as error:  # the storage's doing, mostly; it is looked at again
+                _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
+            finally:
+                looked_at.discard(catalog)
+
+        # A catalog whose storage hangs has one look at most, and keeps none from the others.
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(_LOOK_EVERY_S)
+                for catalog in {catalog for catalog, _ in self._readers} - looked_at:
+                    looked_at.add(catalog)
+                    tasks.create_task(look_at(catalog))
+
+    async def _look(self, key: tuple[str, str], reader: _Reader) -> None:
+        """End a reader that is no longer the newest of its name; forget one that has ended."""
+        if reader.subscription.error is not None:
+            self._forget(key, reader)
+            return
+        catalog, name = key
+        uuid = reader.subscription.acknowledgement.catalog_uuid
+        sequences = SubscriptionSequences(self._root / catalog, uuid)
+        try:
+            found = await asyncio.to_thread(sequences.get, name)
+            _refuse_reader(found, reader.epoch)
+        except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
+            self._end(key, reader.epoch, error)
+
+    async def _read(
+        self,
+        asked: NameAsked,
+        caller: Principal,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        start: Start | None = None,
+        peer: Peer = IN_PROCESS,
+        **options: Any,
+    ) -> Subscription:
+        """Read by a name: take it over, and subscribe behind its cursor."""
+        # 1. Everything that can be refused is, before the reader that there is loses its name.
+        if criteria:
+            raise InvalidRequest("criteria: a named subscription has its own; leave them out")
+        if start is not None and not isinstance(start, After):
+            raise InvalidRequest(
+                "name: a named subscription begins behind its cursor; beside it only after may say where"
+            )
+        with self._admissions.action(caller, peer, catalog, "read_subscription", asked.name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            found = await self._found(caller, catalog, sequences, asked.name)
+            self._use(caller, catalog, criteria_in(found.criteria))
+            # 2. From here on the one before is fenced, on every server.
+            who = f"{caller.name} at {peer.address or peer.transport}"
+            document = await asyncio.to_thread(
+                sequences.change,
+                asked.name,
+                lambda latest: changes.taken_over(latest, who, _now(), asked.epoch),
+            )
+        key, epoch = (catalog, asked.name), document.epoch
+        self._end(key, epoch - 1, SubscriptionTakenOver(asked.name, epoch - 1, epoch, who))
+        named = self._told(document, observer)
+        # 3. The cursor as it was when the name was taken: nobody has moved it since.
+        begins = named.cursor if start is None else _not_before(named, start.cursor)
+        try:
+            subscription = await self._subscribe(
+                caller, catalog, named.criteria, start=After(begins), peer=peer, **options
+            )
+        except PositionCompacted as error:
+            raise _lost(named, error) from None
+        subscription.acknowledgement = replace(
+            subscription.acknowledgement, name=asked.name, epoch=epoch
+        )
+        # 4. Another may have come to this server while this one was opened.
+        if (newer := self._readers.get(key)) is not None and newer.epoch > epoch:
+            holder = newer.subscription.options.peer.principal
+            subscription.end(SubscriptionTakenOver(asked.name, epoch, newer.epoch, holder))
+        else:
+            self._readers[key] = _Reader(subscription, epoch)
+        return subscription
+
+    async def _enter(
+        self, caller: Principal, catalog: str
+    ) -> tuple[Observer, SubscriptionSequences]:
+        observer = await self._observer(caller, catalog)
+        if not door.may(caller, Action.NAMED, catalog):
+            raise NotPermitted("named subscriptions are not granted for this catalog")
+        return observer, SubscriptionSequences(self._root / catalog, observer.log.view.uuid)
+
+    async def _found(
+        self, caller: Principal, catalog: str, sequences: SubscriptionSequences, name: str
+    ) -> SubscriptionDocument:
+        try:
+            found = await asyncio.to_thread(sequences.get, name)
+        except SubscriptionUnknown:
+            found = None
+        if found is None or not _may_use(caller, catalog, found):
+            # The same for one that there is not and one of somebody else's.
+            known = [each.name for each in await self.list(caller, catalog)]
+            raise SubscriptionUnknown(catalog, name, known)
+        return found
+
+    async def _changed(
+        self,
+        key: tuple[str, str],
+        sequences: SubscriptionSequences,
+        observer: Observer,
+        decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
+    ) -> NamedView:
+        document = await asyncio.to_thread(sequences.change, key[1], decide)
+        if (reader := self._readers.get(key)) is not None:
+            try:
+                _refuse_reader(document, reader.epoch)
+            except TailraceError as error:
+                self._end(key, reader.epoch, error)
+        return self._told(document, observer)
+
+    def _use(self, caller: Principal, catalog: str, criteria: Sequence[Criteria]) -> None:
+        """Refuse criteria that a caller may not subscribe to."""
+        use_of(caller, catalog, Action.SUBSCRIBE, criteria, Content.HEADER)
+
+    def _told(self, document: SubscriptionDocument, observer: Observer) -> NamedView:
+        return NamedView.of(document, observer.log.view, _now())
+
+    def _end(self, key: tuple[str, str], epoch: int, error: TailraceError) -> None:
+        """End the reader of a name here, if its epoch is not above one."""
+        reader = self._readers.get(key)
+        if reader is not None and reader.epoch <= epoch:
+            reader.subscription.end(error)
+            self._forget(key, reader)
+
+    def _forget(self, key: tuple[str, str], reader: _Reader) -> None:
+        if self._readers.get(key) is reader:
+            del self._readers[key]
+
+
+def _may_use(caller: Principal, catalog: str, found: SubscriptionDocument) -> bool:
+    """Return whether a named subscription is a caller's, or nobody's, or the caller operates the catalog."""
+    return (
+        not found.owner or found.owner == caller.name or door.may(caller, Action.OPERATE, catalog)
+    )
+
+
+def _refuse_reader(found: SubscriptionDocument, epoch: int) -> None:
+    """Raise why a reader of an epoch has to end, if it has."""
+    if found.paused:
+        raise SubscriptionPaused(found.name)
+    changes.refuse_fenced(found, epoch)
+
+
+def _not_before(named: NamedView, after: Cursor) -> Cursor:
+    """Return where a reader begins that keeps its place itself."""
+    if after < named.cursor:
+        raise InvalidRequest(
+            f"after {after}: subscription {named.name!r} is acknowledged up to {named.cursor}, which lies "
+            "behind it; leave after out, or reset the subscription"
+        )
+    return after
+
+
+def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:
+    """Return the same with what to do: the state of the tables is there still."""
+    advice = (
+        f"subscription {named.name!r} has lost what lies between. Read the state of its tables, which a trim "
+        "keeps, then subscribe by the name after the cursor of that state"
+    )
+    return PositionCompacted(error.wanted, error.oldest, error.newest, advice)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,71 @@
+"""What is asked of named subscriptions, and what is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.cursor import Cursor
+from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
+from tailrace_server.wal.subscriptions.holds import health_of, hold_of
+
+if TYPE_CHECKING:
+    from tailrace.criteria import Criteria
+    from tailrace.named.values import SubscriptionHealth
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.subscriptions.holds import Hold
+
+
+@dataclass(frozen=True, slots=True)
+class NameAsked:
+    """The named subscription that a reader asks for."""
+
+    name: str
+    epoch: int | None = None
+    """The epoch that it had before its connection broke; None: it comes for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedAsked:
+    """A named subscription that is to be created."""
+
+    name: str
+    criteria: tuple[Criteria, ...] = ()
+    place: str = "latest"
+    hold_us: int | None = None
+    hold_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedView:
+    """One named subscription, now."""
+
+    catalog: str
+    document: SubscriptionDocument
+    hold: Hold
+
+    @classmethod
+    def of(cls, document: SubscriptionDocument, view: LogView, now: int) -> NamedView:
+        """Return one by its newest object, in a log at a time, µs."""
+        return cls(view.name, document, hold_of(document, view, now))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.document.name
+
+    @property
+    def criteria(self) -> tuple[Criteria, ...]:
+        """What it wants."""
+        return criteria_in(self.document.criteria)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Everything up to it is acknowledged."""
+        return Cursor.parse(self.document.cursor)
+
+    @property
+    def health(self) -> SubscriptionHealth:
+        """What retention does for it."""
+        return health_of(self.hold)

@@ -1,0 +1,207 @@
+"""Where a command finds named subscriptions: in the log's folder, or by way of a server. Both answer alike."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.cursor import Cursor
+from tailrace.named.values import NamedSubscription
+from tailrace.position import TimestampMicros
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tailrace.client import Client
+    from tailrace.criteria import Criteria
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+
+
+class SubscriptionsPlace(Protocol):
+    """The named subscriptions of one catalog; methods raise as those of ``tailrace.Client``."""
+
+    async def create(
+        self,
+        name: str,
+        criteria: tuple[Criteria, ...],
+        place: str,
+        hold_s: float | None,
+        hold_bytes: int | None,
+    ) -> NamedSubscription:
+        """Create one."""
+
+    async def all(self) -> Sequence[NamedSubscription]:
+        """Return all."""
+
+    async def get(self, name: str) -> NamedSubscription:
+        """Return one."""
+
+    async def reset(self, name: str, place: str) -> NamedSubscription:
+        """Move one."""
+
+    async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
+        """Pause one, or resume it."""
+
+    async def delete(self, name: str) -> None:
+        """Delete one."""
+
+
+class AtServer:
+    """Those that a server has."""
+
+    def __init__(self, client: Client, catalog: str) -> None:
+        """Ask by an open client."""
+        self._client = client
+        self._catalog = catalog
+
+    async def create(
+        self,
+        name: str,
+        criteria: tuple[Criteria, ...],
+        place: str,
+        hold_s: float | None,
+        hold_bytes: int | None,
+    ) -> NamedSubscription:
+        """Create one."""
+        return await self._client.create_subscription(
+            self._catalog, name, criteria, since=place, hold_s=hold_s, hold_bytes=hold_bytes
+        )
+
+    async def all(self) -> Sequence[NamedSubscription]:
+        """Return all."""
+        return await self._client.list_subscriptions(self._catalog)
+
+    async def get(self, name: str) -> NamedSubscription:
+        """Return one."""
+        return await self._client.get_subscription(self._catalog, name)
+
+    async def reset(self, name: str, place: str) -> NamedSubscription:
+        """Move one."""
+        return await self._client.reset_subscription(self._catalog, name, place)
+
+    async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
+        """Pause one, or resume it."""
+        if paused:
+            return await self._client.pause_subscription(self._catalog, name)
+        return await self._client.resume_subscription(self._catalog, name)
+
+    async def delete(self, name: str) -> None:
+        """Delete one."""
+        await self._client.delete_subscription(self._catalog, name)
+
+
+class InFolder:
+    """Those of a catalog's folder. Whoever may write there may do everything, and holds are not capped."""
+
+    def __init__(self, root: Path, catalog: str) -> None:
+        """Open the catalog's log.
+
+        Raises:
+            LogError: It cannot be read.
+            CatalogUnknown: There is none of that name.
+        """
+        from tailrace.errors import CatalogUnknown
+        from tailrace_server.log_root import check_log_root
+        from tailrace_server.wal.catalog import list_catalogs, open_catalog
+        from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+
+        check_log_root(root)
+        if catalog not in (known := list_catalogs(root)):
+            raise CatalogUnknown(catalog, known)
+        self._view: LogView = open_catalog(root, catalog).view
+        self._sequences: SubscriptionSequences = SubscriptionSequences(
+            root / catalog, self._view.uuid
+        )
+
+    async def create(
+        self,
+        name: str,
+        criteria: tuple[Criteria, ...],
+        place: str,
+        hold_s: float | None,
+        hold_bytes: int | None,
+    ) -> NamedSubscription:
+        """Create one."""
+        from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+
+        document = new_subscription(
+            self._view,
+            name,
+            criteria,
+            place,
+            hold_us=None if hold_s is None else round(hold_s * 1e6),
+            hold_bytes=hold_bytes,
+            cap=HoldCap(),
+            owner="",
+            now=_now(),
+        )
+        await asyncio.to_thread(self._sequences.create, document)
+        return self._told(document)
+
+    async def all(self) -> Sequence[NamedSubscription]:
+        """Return all."""
+        return [self._told(each) for each in await asyncio.to_thread(self._sequences.all)]
+
+    async def get(self, name: str) -> NamedSubscription:
+        """Return one."""
+        return self._told(await asyncio.to_thread(self._sequences.get, name))
+
+    async def reset(self, name: str, place: str) -> NamedSubscription:
+        """Move one."""
+        from tailrace_server.wal.subscriptions.changes import reset
+        from tailrace_server.wal.subscriptions.places import cursor_at
+
+        cursor = cursor_at(self._view, place)
+        return await self._changed(
+            name, lambda found: reset(found, cursor, "a reset at the log's folder", _now())
+        )
+
+    async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
+        """Pause one, or resume it."""
+        from tailrace_server.wal.subscriptions import changes
+
+        who = "a pause at the log's folder"
+        return await self._changed(
+            name, lambda found: changes.paused(found, who, _now(), pauses=paused)
+        )
+
+    async def delete(self, name: str) -> None:
+        """Delete one."""
+        await asyncio.to_thread(self._sequences.delete, name, _now())
+
+    async def _changed(
+        self, name: str, decide: Callable[[SubscriptionDocument], SubscriptionDocument | None]
+    ) -> NamedSubscription:
+        return self._told(await asyncio.to_thread(self._sequences.change, name, decide))
+
+    def _told(self, document: SubscriptionDocument) -> NamedSubscription:
+        from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
+        from tailrace_server.wal.subscriptions.holds import health_of, hold_of
+
+        hold = hold_of(document, self._view, _now())
+        return NamedSubscription(
+            catalog=self._view.name,
+            name=document.name,
+            criteria=criteria_in(document.criteria),
+            cursor=Cursor.parse(document.cursor),
+            needed=hold.needed,
+            epoch=document.epoch,
+            reader=document.reader,
+            hold_s=document.hold_us / 1e6,
+            hold_bytes=document.hold_bytes,
+            age_s=hold.age_us / 1e6,
+            behind_bytes=hold.bytes,
+            health=health_of(hold),
+            paused=document.paused,
+            owner=document.owner,
+            created=TimestampMicros(document.created),
+            moved=TimestampMicros(document.moved),
+        )
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,179 @@
+"""What retention keeps for named subscriptions, up to the cap of each in time and bytes.
+
+A subscription needs everything behind its cursor. It holds that back from a trim as long as the first record
+that it needs is not older than ``hold_us``, and the log from there on is not larger than ``hold_bytes``::
+
+    oldest            needed: the cursor's next record                        published
+      │  may be trimmed  │◀────────── at most hold_us old, hold_bytes ─────────▶│
+
+Beyond either, the hold is broken: that is written into the subscription, logged, and the trim goes on. It holds
+again once its reader has acknowledged something newer, or it is reset.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from tailrace.cursor import Cursor
+from tailrace.named.values import SubscriptionHealth
+from tailrace.position import END, Position
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.state.view import LogView
+
+_log = logging.getLogger("tailrace.wal")
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one subscription needs of a log, and how far it is from its cap."""
+
+    name: str
+    needed: Position
+    """First record that it has not acknowledged; above what is published it needs nothing yet."""
+    age_us: int
+    """How long ago that record was committed; 0: it needs nothing yet."""
+    bytes: int
+    """Bytes of the log from there on."""
+    left_us: int
+    """How much older it may become."""
+    left_bytes: int
+    """How much larger."""
+    broken: bool
+    """Whether the hold was broken."""
+    lost: bool
+    """Whether the log has no longer what it needs: its reader gets POSITION_COMPACTED."""
+
+    @property
+    def is_within_cap(self) -> bool:
+        """Whether retention has to keep what it needs."""
+        ended = self.broken or self.lost
+        return not ended and self.left_us > 0 and self.left_bytes > 0
+
+
+def needed_position(cursor: Cursor) -> Position:
+    """Return the first record of which something comes behind a cursor."""
+    if cursor.ordinal != END:
+        return cursor.position
+    if cursor.index == END:
+        return Position(cursor.version + 1, 0)
+    return Position(cursor.version, cursor.index + 1)
+
+
+def hold_of(found: SubscriptionDocument, view: LogView, now: int) -> Hold:
+    """Return what a subscription needs of a log at a time, µs."""
+    needed = needed_position(Cursor.parse(found.cursor))
+    age = size = 0
+    if needed.version <= view.published:
+        # What was trimmed is not needed any more: the age is that of what could still be read.
+        first = max(needed, view.oldest)
+        age = max(0, now - view.timestamp_of(first.version))
+        size = view.bytes_from(first)
+    return Hold(
+        name=found.name,
+        needed=needed,
+        age_us=age,
+        bytes=size,
+        left_us=found.hold_us - age,
+        left_bytes=found.hold_bytes - size,
+        broken=found.broken > 0,
+        lost=needed < view.oldest,
+    )
+
+
+def health_of(hold: Hold) -> SubscriptionHealth:
+    """Return what retention does for a subscription."""
+    if hold.lost:
+        return SubscriptionHealth.LOST
+    if hold.broken:
+        return SubscriptionHealth.BROKEN
+    return SubscriptionHealth.HELD if hold.is_within_cap else SubscriptionHealth.NOT_HELD
+
+
+def holds_below(
+    subscriptions: Iterable[SubscriptionDocument], view: LogView, before: int, now: int
+) -> list[Hold]:
+    """Return the holds of those that need something below a version, the lowest first."""
+    found = (hold_of(each, view, now) for each in subscriptions)
+    return sorted(
+        (each for each in found if each.needed.version < before), key=lambda each: each.needed
+    )
+
+
+def held_from(path: Path, view: LogView, before: int, now: int) -> int:
+    """Return the first version that a trim to a version has to keep, with what is held below it."""
+    holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
+    return min((each.needed.version for each in holds if each.is_within_cap), default=before)
+
+
+def holding(path: Path, view: LogView, before: int, now: int) -> str:
+    """Return which subscriptions keep a trim from a version, for a person; empty: none does."""
+    holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
+    return ", ".join(f"{each.name} needs {each.needed}" for each in holds if each.is_within_cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How far a trim may go."""
+
+    before: int
+    """First version that has to be kept."""
+    holding: tuple[Hold, ...]
+    """Those that hold something of what was to go, the lowest first."""
+    broken: tuple[Hold, ...]
+    """Those whose hold is broken by it."""
+
+
+def release(path: Path, view: LogView, before: int, now: int) -> Release:
+    """Return how far a trim to a version may go, and break the holds that are beyond their cap.
+
+    Args:
+        path: The catalog's folder.
+        view: What is published of it.
+        before: First version to keep, if nobody held anything.
+        now: µs since the epoch.
+
+    Raises:
+        LogError: A subscription cannot be read, or its broken hold not be written: nothing may go then.
+    """
+    sequences = SubscriptionSequences(path, view.uuid)
+    holds = holds_below(sequences.all(), view, before, now)
+    holding = tuple(each for each in holds if each.is_within_cap)
+    kept = min((each.needed.version for each in holding), default=before)
+    broken = []
+    for each in holds:
+        breaks = not (each.is_within_cap or each.broken or each.lost)
+        if breaks and each.needed.version < kept and _break(sequences, each, view, now):
+            broken.append(each)
+    return Release(kept, holding, tuple(broken))
+
+
+def _break(sequences: SubscriptionSequences, hold: Hold, view: LogView, now: int) -> bool:
+    """Write and log that a hold is broken; False where its reader has moved on meanwhile, or it never held."""
+
+    def decide(found: SubscriptionDocument) -> SubscriptionDocument | None:
+        latest = hold_of(found, view, now)
+        holds = found.hold_us and found.hold_bytes
+        if latest.needed > hold.needed or latest.broken or not holds:
+            return None
+        return replace(found, broken=now)
+
+    written = sequences.change(hold.name, decide)
+    if written.broken != now:
+        return False
+    _log.warning(
+        "catalog %s: the hold of subscription %r is broken: what it needs begins at %s, is %d s old and has %d "
+        "bytes, and it may hold %d s and %d bytes; its reader gets POSITION_COMPACTED once that is trimmed",
+        *(view.name, hold.name, hold.needed, hold.age_us // 1_000_000, hold.bytes),
+        *(written.hold_us // 1_000_000, written.hold_bytes),
+    )
+    return True

@@ -1,0 +1,206 @@
+"""The objects of named subscriptions: one sequence for each name, changed by exclusive creation.
+
+::
+
+    subscriptions/billing/00000000000000000041.json      superseded; the last few stay for a while
+                          00000000000000000042.json      the newest: the whole subscription
+
+Whoever changes a subscription reads object n and creates n + 1. Another who wanted the same has lost, reads
+n + 1 and decides again. That alone keeps two servers apart, and decides between two readers.
+
+Old objects are deleted, so a writer that was held up for long might create a number that was used before. So
+each one looks, after it has created, whether its object is the newest. If not, it decides again: what it wanted
+is then part of what it reads, or somebody else came first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace.errors import (
+    CatalogReplaced,
+    InvalidRequest,
+    LogCorrupted,
+    LogError,
+    SubscriptionExists,
+    SubscriptionUnknown,
+)
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.subscription_documents import (
+    SUBSCRIPTIONS,
+    SubscriptionDocument,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    Decide = Callable[[SubscriptionDocument], SubscriptionDocument | None]
+    """Returns what is to follow a subscription as it is now; None: it stays. It may be asked several times."""
+
+_NAME_RULE: Final = (
+    "use up to 64 letters, digits, underscores, dots and hyphens, a letter, digit or underscore "
+    "first"
+)
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_KEPT: Final = 8
+"""Superseded objects that stay: who lists the folder meanwhile finds one that is still there."""
+_ATTEMPTS: Final = 256
+_FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
+"""A deleted name leaves one object for so long: no writer that knew it is held up for a week."""
+
+
+def check_subscription_name(name: str) -> None:
+    """Refuse what cannot name a subscription.
+
+    Raises:
+        InvalidRequest: It is not of the form.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(f"{name[:80]!r} cannot name a subscription: {_NAME_RULE}")
+
+
+class SubscriptionSequences:
+    """The named subscriptions of one catalog. Any thread may use it; every method does I/O."""
+
+    def __init__(self, path: Path, uuid: UUID) -> None:
+        """Bind to a catalog's folder."""
+        self._store = LocalFiles(path)
+        self._catalog = path.name
+        self._uuid = uuid
+
+    def names(self) -> list[str]:
+        """Return the names, sorted; those deleted lately are among them."""
+        return [each for each in self._store.names(SUBSCRIPTIONS) if _NAME.fullmatch(each)]
+
+    def all(self) -> list[SubscriptionDocument]:
+        """Return the subscriptions that there are, by name."""
+        found = (self._newest(each) for each in self.names())
+        return [each for each in found if each is not None and not each.deleted]
+
+    def get(self, name: str) -> SubscriptionDocument:
+        """Return one as it is now.
+
+        Raises:
+            SubscriptionUnknown: There is none of that name.
+            InvalidRequest: The name is not of the form.
+        """
+        check_subscription_name(name)
+        found = self._newest(name)
+        if found is None or found.deleted:
+            raise SubscriptionUnknown(self._catalog, name, [each.name for each in self.all()])
+        return found
+
+    def create(self, wanted: SubscriptionDocument, *, names_max: int | None = None) -> None:
+        """Create a subscription; its number does not matter.
+
+        Raises:
+            SubscriptionExists: The name is taken.
+            InvalidRequest: The name is not of the form, or there are ``names_max`` names.
+        """
+        check_subscription_name(wanted.name)
+        self._forget_deleted(wanted.created)
+        names = self.names()
+        if names_max is not None and wanted.name not in names and len(names) >= names_max:
+            raise InvalidRequest(
+                f"catalog {self._catalog!r} has {names_max:,} named subscriptions, the limit "
+                "(named_subscriptions), those deleted within a week included; delete some, or raise it"
+            )
+        self._store.make_folder(SUBSCRIPTIONS)
+        self._store.make_folder(f"{SUBSCRIPTIONS}/{wanted.name}")
+        for _ in range(_ATTEMPTS):
+            found = self._newest(wanted.name)
+            if found is not None and found.id == wanted.id:
+                return
+            if found is not None and not found.deleted:
+                raise SubscriptionExists(self._catalog, wanted.name)
+            if self._put(wanted, 1 if found is None else found.number + 1):
+                return
+        raise self._contended(wanted.name)
+
+    def change(self, name: str, decide: Decide) -> SubscriptionDocument:
+        """Bring a subscription to what is decided of it, whoever else changes it; return it as it is then.
+
+        Raises:
+            SubscriptionUnknown: There is none of that name.
+            TailraceError: What ``decide`` raises.
+        """
+        for _ in range(_ATTEMPTS):
+            found = self.get(name)
+            wanted = decide(found)
+            if wanted is None:
+                return found
+            if self._put(wanted, found.number + 1):
+                return msgspec.structs.replace(wanted, number=found.number + 1)
+        raise self._contended(name)
+
+    def delete(self, name: str, now: int) -> None:
+        """Delete a subscription at a time, µs: what comes late from its reader finds that it is gone.
+
+        Raises:
+            SubscriptionUnknown: There is none of that name.
+        """
+        gone = {"deleted": True, "moved": now, "criteria": [], "cursor": ""}
+        self.change(name, lambda found: msgspec.structs.replace(found, **gone))
+
+    def _newest(self, name: str) -> SubscriptionDocument | None:
+        """Return the newest object of a name; None where there is none."""
+        for _ in range(_ATTEMPTS):
+            numbers = self._numbers(name)
+            if not numbers:
+                return None
+            path = _path(name, numbers[-1])
+            # One that is gone was superseded between the listing and now, many times over.
+            found = documents.read(self._store, path, SubscriptionDocument)
+            if found is not None:
+                return self._checked(path, found[0], numbers[-1])
+        raise self._contended(name)
+
+    def _checked(
+        self, path: str, document: SubscriptionDocument, number: int
+    ) -> SubscriptionDocument:
+        if document.uuid != self._uuid:
+            raise CatalogReplaced(path, self._uuid, document.uuid)
+        if document.number != number:
+            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
+        return document
+
+    def _put(self, document: SubscriptionDocument, number: int) -> bool:
+        """Create the object of a number; return whether it is the newest, and so what was decided by it."""
+        name = document.name
+        data = documents.sealed(msgspec.structs.replace(document, number=number))[0]
+        if not self._store.create(_path(name, number), data, failpoint="named"):
+            return False
+        numbers = self._numbers(name)
+        for each in numbers:
+            if each <= numbers[-1] - _KEPT:
+                self._store.delete(_path(name, each))
+        return bool(numbers) and numbers[-1] == number
+
+    def _forget_deleted(self, now: int) -> None:
+        """Remove what names have left that were deleted a week ago."""
+        for name in self.names():
+            found = self._newest(name)
+            if found is not None and found.deleted and found.moved <= now - _FORGOTTEN_US:
+                for each in self._numbers(name):
+                    self._store.delete(_path(name, each))
+                self._store.remove_folder(f"{SUBSCRIPTIONS}/{name}")
+
+    def _numbers(self, name: str) -> list[int]:
+        return object_numbers(self._store.names(f"{SUBSCRIPTIONS}/{name}"))
+
+    def _contended(self, name: str) -> LogError:
+        return LogError(
+            f"subscription {name!r} of catalog {self._catalog!r} was changed by others {_ATTEMPTS} times "
+            "meanwhile; try again"
+        )
+
+
+def _path(name: str, number: int) -> str:
+    return f"{SUBSCRIPTIONS}/{name}/{object_name(number)}"
