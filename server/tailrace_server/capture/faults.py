@@ -21,7 +21,7 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import structlog
 
@@ -72,8 +72,17 @@ class CanBeFaulty(Protocol):
     def look(self) -> None:
         """Look at its files whether a fault is mended; blocks."""
 
-    def versions(self) -> tuple[int, int] | None:
-        """Return the highest published and the highest durable version; None while it cannot be read."""
+    def versions(self) -> CatalogVersions | None:
+        """Return how far the log is published and durable; None while it cannot be read."""
+
+
+class CatalogVersions(NamedTuple):
+    """How far a log is published and durable."""
+
+    published: int
+    committed: int
+    gate: str = ""
+    """What publication waits for, if a gate stands."""
 
 
 class FaultLog:
@@ -163,23 +172,28 @@ class UnpublishedVersions:
         self._waiting: dict[str, tuple[int, float]] = {}
         """What is published, and since when more is committed, by catalog."""
 
-    def see(self, catalogs: Mapping[str, tuple[int, int] | None], now: float) -> list[ServerFault]:
+    def see(self, catalogs: Mapping[str, CatalogVersions | None], now: float) -> list[ServerFault]:
         """Take the versions of a moment of the monotonic clock; return what has waited for too long."""
         before, self._waiting = self._waiting, {}
         faults = []
         for name, versions in catalogs.items():
-            if versions is None or versions[1] <= versions[0]:
+            if versions is None or versions.committed <= versions.published:
                 continue
-            published, committed = versions
+            published, committed, gate = versions
             published_before, since = before.get(name, (published, now))
             if published_before != published:
                 since = now
             self._waiting[name] = (published, since)
             if now - since >= UNPUBLISHED_S:
+                why = (
+                    f"they wait for the gate {gate}, whose export has ended or stands still; start it again, "
+                    f"or take it away with tailrace catalog gate {name} --remove"
+                    if gate
+                    else "their writer has ended or stands still; start it again, it publishes first"
+                )
                 reason = (
                     f"versions {published + 1} to {committed} are durable and not published for "
-                    f"{now - since:.0f} s: their writer has ended or stands still; start it again, it "
-                    "publishes first"
+                    f"{now - since:.0f} s: {why}"
                 )
                 faults.append(ServerFault("unpublished", name, reason))
         return faults

@@ -12,7 +12,7 @@ import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError, again, kept
 from tailrace_server.capture.catalog_info import writers_of
-from tailrace_server.capture.faults import ServerFault
+from tailrace_server.capture.faults import CatalogVersions, ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.errors import as_tailrace_error
@@ -75,6 +75,8 @@ class ObservedCatalog:
         """Set once the first try to open it has ended, well or badly."""
         self.observer: Observer | None = None
         """None while the log cannot be read."""
+        self._gate: Callable[[], str] = str
+        """Returns what publication waits for, if a gate stands."""
 
     def require(self) -> Observer:
         """Return the observer.
@@ -111,10 +113,14 @@ class ObservedCatalog:
         if reading is not None:
             reading.damaged_bases.look()
 
-    def versions(self) -> tuple[int, int] | None:
-        """Return the highest published and the highest durable version; None while it cannot be read."""
+    def versions(self) -> CatalogVersions | None:
+        """Return how far the log is published and durable; None while it cannot be read."""
         one = self.observer
-        return None if one is None else (one.log.view.published, one.committed)
+        return (
+            None
+            if one is None
+            else CatalogVersions(one.log.view.published, one.committed, self._gate())
+        )
 
     async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
@@ -159,6 +165,7 @@ class ObservedCatalog:
         self._opening_since = time.monotonic()
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
+        self._gate = lambda: log.gate
 
         async def refresh() -> LogView | None:
             return await loop.run_in_executor(self._threads, log.refresh)

@@ -32,7 +32,6 @@ from tailrace_server.wal.files.catalog_folder import (
 )
 from tailrace_server.wal.files.documents import (
     FORMAT_VERSION,
-    PUBLICATIONS,
     SCHEMAS,
     SEGMENTS,
     CommitEntry,
@@ -40,7 +39,7 @@ from tailrace_server.wal.files.documents import (
     PublicationDocument,
 )
 from tailrace_server.wal.files.schema_documents import SchemaDocument
-from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.publishing import create_publication
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.segment_places import carried_records, place_segments
 from tailrace_server.wal.state.state import BatchKey, LogState
@@ -115,8 +114,7 @@ class CatalogWriter:
                 ``state.pending`` then say what has been consumed.
             may_be_fenced: A run that had the catalog opens again, and cannot be told from a new one: a name
                 that another has taken over from is fenced, whatever else is permitted.
-            publish_left: Publish what a dead writer has committed and not published. A pipeline with state
-                tables says False, updates them first and then publishes itself.
+            publish_left: Publish what a dead writer has committed and not published.
             clock: Where commit timestamps come from.
 
         Raises:
@@ -223,22 +221,15 @@ class CatalogWriter:
             source_positions: Those that it advances.
             schema_changes: Place of a transaction in the commit, from 0, and the schema that begins there.
             publish: Release it to readers with the same entry, and all that was committed before it: what
-                ``publish`` would do next, for half the price. Not for a catalog with state tables, which are
-                brought up to date in between.
+                ``publish`` would do next, for half the price. Where a gate stands it is only committed: the
+                gate publishes it.
 
         Raises:
-            InvalidRequest: ``publish``, and the newest publication names state tables.
             WriterFenced: A newer writer holds the catalog.
             LogFull: No room; call again with the same arguments once there is.
             LogError: A segment is missing or has another size.
         """
         state = self.state
-        if publish and state.publication is not None and state.publication.state_versions:
-            tables = ", ".join(state.publication.state_versions)
-            raise InvalidRequest(
-                f"the catalog has state tables ({tables}), so it cannot be published by a commit: "
-                "commit, bring them up to date, then publish"
-            )
         while True:
             # 1. The log is not read before the first attempt. Names of entries stay taken for ever: if ours
             #    is free, every entry before it has been read, and if it is not, step 5 finds out.
@@ -254,7 +245,8 @@ class CatalogWriter:
             # 3. Only files that are whole may be named: an entry is never taken back.
             carried, receipts = carried_records(segments)
             self._check_files(receipts[bool(carried) :], pending or ())
-            # 4. Versions, rows and timestamp follow from the state, so they are new in each attempt.
+            # 4. Versions, rows and timestamp follow from the state, so they are new in each attempt. So does
+            #    whether a gate stands: it is an entry itself, and takes the number of this one if it is faster.
             entry = self._commit_entry(
                 state,
                 BatchKey(batch_id, k),
@@ -262,7 +254,7 @@ class CatalogWriter:
                 state.pending if pending is None else pending,
                 source_positions or {},
                 schema_changes,
-                publish=publish,
+                publish=publish and state.gate is None,
             )
             # 5. The creation decides. The loser reads the winner's entry, is fenced by it or goes on behind it.
             if self._entries.create(entry, carried):
@@ -271,8 +263,8 @@ class CatalogWriter:
                 return _receipt(entry, already_committed=False)
             self.refresh()
 
-    def publish(self, *, state_versions: Mapping[str, int] | None = None) -> Publication | None:
-        """Release everything committed so far; None when there is nothing new.
+    def publish(self) -> Publication | None:
+        """Release everything committed so far; None when there is nothing new, or a gate stands.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
@@ -286,24 +278,16 @@ class CatalogWriter:
             self._entries.check_fence()
             if state.last_version == state.published:
                 return None
-            # 2. Name the last entry that has versions. It is durable, as entries are when ``create`` returns.
-            publication = PublicationDocument(
-                format_version=FORMAT_VERSION,
-                number=state.last_publication + 1,
-                uuid=state.uuid,
-                previous_crc32c=state.publication_crc,
-                epoch=self.epoch,
-                entry=state.last_commit_entry,
-                version=state.last_version,
-                timestamp=self._clock.now(),
-                state_versions=dict(state_versions or {}),
-            )
-            path = f"{PUBLICATIONS}/{object_name(publication.number)}"
-            data, crc = documents.sealed(publication)
-            if self._store.create(path, data, failpoint="publication"):
-                state.apply_publication(path, publication, crc)
+            # 2. Where a gate stands, it publishes. If one is put up from here on, what is released now was
+            #    committed before it.
+            publication = None
+            if state.gate is not None:
                 break
-            # 3. Another publication has the number: read it, then see what is left to release.
+            # 3. The last entry with versions is durable, as entries are when ``create`` returns.
+            publication = create_publication(self._log, now=self._clock.now())
+            if publication is not None:
+                break
+            # 4. Another publication has the number: read it, then see what is left to release.
             self.refresh()
         self._run_upkeep()
         return publication

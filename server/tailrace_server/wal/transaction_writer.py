@@ -261,10 +261,9 @@ class TransactionWriter:
 
         Args:
             publish: Release them to readers too, and all that was committed before: as ``publish`` after it,
-                but with one object made durable in place of two.
+                but with one object made durable in place of two. Where a gate stands, the gate does that.
 
         Raises:
-            InvalidRequest: ``publish``, and the catalog has state tables.
             WriterFenced: A newer writer holds the catalog.
             LogFull: No room.
         """
@@ -287,7 +286,7 @@ class TransactionWriter:
         return self._finish_attempt(publish=publish)
 
     def publish(self) -> Publication | None:
-        """Release everything committed to readers; None when there is nothing new. Errors as ``commit``."""
+        """Release everything committed to readers; None when there is nothing new, or a gate does it."""
         return self._writer.publish()
 
     def compact(self) -> Compaction | None:

@@ -15,7 +15,13 @@ from tailrace.errors import LogCorrupted
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.faults import UNPUBLISHED_S, Room, UnpublishedVersions, room_faults
+from tailrace_server.capture.faults import (
+    UNPUBLISHED_S,
+    CatalogVersions,
+    Room,
+    UnpublishedVersions,
+    room_faults,
+)
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reads.state import StateAsked
 from tailrace_server.capture.settings import EngineSettings
@@ -172,10 +178,14 @@ def test_a_file_system_that_was_read_only_from_the_beginning_is_no_fault() -> No
 def test_versions_that_nobody_publishes_are_told_until_somebody_does() -> None:
     """Not those of a writer that goes on: what waits is not the same then."""
     watch = UnpublishedVersions()
-    assert watch.see({"shop": (1, 2)}, 0.0) == []
-    assert watch.see({"shop": (2, 3)}, UNPUBLISHED_S - 1) == []
-    assert watch.see({"shop": (2, 3)}, UNPUBLISHED_S) == []
-    [fault] = watch.see({"shop": (2, 4)}, 2 * UNPUBLISHED_S)
+    assert watch.see({"shop": CatalogVersions(1, 2)}, 0.0) == []
+    assert watch.see({"shop": CatalogVersions(2, 3)}, UNPUBLISHED_S - 1) == []
+    assert watch.see({"shop": CatalogVersions(2, 3)}, UNPUBLISHED_S) == []
+    [fault] = watch.see({"shop": CatalogVersions(2, 4)}, 2 * UNPUBLISHED_S)
     assert (fault.kind, fault.subject) == ("unpublished", "shop")
     assert "versions 3 to 4 are durable" in fault.reason
-    assert watch.see({"shop": (4, 4)}, 2 * UNPUBLISHED_S + 1) == []
+    assert "their writer has ended" in fault.reason
+    gated = CatalogVersions(2, 4, "delta at /lake")
+    [fault] = watch.see({"shop": gated}, 2 * UNPUBLISHED_S)
+    assert "wait for the gate delta at /lake" in fault.reason
+    assert watch.see({"shop": CatalogVersions(4, 4)}, 2 * UNPUBLISHED_S + 1) == []

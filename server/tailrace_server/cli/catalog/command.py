@@ -14,7 +14,7 @@ from tailrace.schema import Catalog
 from tailrace_server.cli import options
 from tailrace_server.cli.catalog.kept import create, set_, show, unset
 from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
-from tailrace_server.cli.output import date_text, note
+from tailrace_server.cli.output import date_text, note, printable
 from tailrace_server.cli.typed import (
     AsJson,
     LogRoot,
@@ -25,6 +25,7 @@ from tailrace_server.cli.typed import (
     TokenFile,
     WithTls,
 )
+from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +88,47 @@ def drop(
     drop_catalog(log, name)
     note(f"dropped {name} ({uuid})")
     return 0
+
+
+@app.command()
+def gate(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the catalog.")],
+    log: LogRoot,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Take the gate away, and publish what waits for it."),
+    ] = False,
+) -> int:
+    """Show what publication of a catalog waits for, or have it wait no longer.
+
+    An export puts up the gate (export delta --gate). It stays when that ends,
+    and nothing is published until it runs again or the gate is taken away.
+    """
+    from tailrace.clock import SystemClock
+    from tailrace_server.wal.catalog import open_catalog
+    from tailrace_server.wal.gate import take_away_gate
+
+    opened = open_catalog(log, name)
+    shown = opened.gate
+    if not shown:
+        note(f"catalog {name} has no gate: commits are published by their writers")
+        return DONE
+    if remove:
+        before = opened.state.published
+        take_away_gate(opened, SystemClock())
+        count = opened.state.published - before
+        note(
+            f"took the gate {printable(shown)} away; {counted(count, 'version')} published with it"
+        )
+        return DONE
+    published, committed = opened.state.published, opened.state.last_version
+    waiting = (
+        f"versions {published + 1:,} to {committed:,} wait"
+        if committed > published
+        else "none waits"
+    )
+    note(f"publication of {name} waits for {printable(shown)}: {waiting}")
+    return DONE
 
 
 async def _list(server: options.ServerOptions, *, as_json: bool) -> int:

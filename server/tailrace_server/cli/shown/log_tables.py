@@ -32,7 +32,8 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
     grid.add_row("catalog", f"[bold]{printable(summary.name)}[/]  {summary.uuid}")
     grid.add_row("created", date_text(summary.created))
     grid.add_row("committed", f"{summary.committed:,}")
-    grid.add_row("published", f"[bold]{summary.published:,}[/]{behind}")
+    gate = f"  [dim]by the gate {printable(summary.gate)}[/]" if summary.gate else ""
+    grid.add_row("published", f"[bold]{summary.published:,}[/]{gate}{behind}")
     since = summary.oldest_timestamp
     when = f", committed {date_text(since)}" if since else ""
     grid.add_row("oldest kept", f"{summary.oldest}{when}")

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
@@ -59,6 +60,7 @@ def seed_index(
         from the beginning of the stream; nor if the log has no row of the entity type.
 
     Raises:
+        InvalidRequest: A gate has not published what was committed.
         PositionCompacted: Retention has taken a version while it was read.
         LogCorrupted: A segment is damaged.
         LogFull: No room.
@@ -69,6 +71,12 @@ def seed_index(
     # would be missing from the index for good.
     if writer.state.published != writer.state.last_version:
         writer.publish()
+        gate = writer.state.gate
+        if gate is not None and writer.state.published != writer.state.last_version:
+            raise InvalidRequest(
+                f"versions {writer.state.published + 1} to {writer.state.last_version} wait for the gate "
+                f"{gate.name} at {gate.place}: begin once it has published them"
+            )
     writer.log.refresh()
     view = writer.log.view
     if folding.entity_type not in view.schema_of(view.published).entity_types:

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
 FORMAT_VERSION: Final = 1
-"""Version of everything in a catalog's folder but schemas that are differences."""
+"""Version of everything in a catalog's folder but schemas that are differences, and what a gate is in."""
+GATED: Final = 2
+"""Version of the entries that put up and take away a gate, and of checkpoints while one stands. A writer that
+does not know gates would publish past them, so it must not read on."""
 
 CATALOG_FILE: Final = "catalog.json"
 ENTRIES: Final = "log"
@@ -123,7 +126,33 @@ class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
     """It releases everything up to its end to readers, as a publication of it would."""
 
 
-Entry = OpenEntry | CommitEntry
+class GateDocument(Struct, frozen=True):
+    """What publication waits for: tables that are to show a version before anybody is told of it."""
+
+    name: str
+    """What kind of tables: ``delta``."""
+    place: str
+    """Where they are."""
+    entity_types: list[str]
+    """Those that it shows; empty: all."""
+    since: int
+    """Newest committed version when the gate was put up: what is above it, the gate alone publishes."""
+
+
+class GateEntry(Struct, frozen=True, tag="gate", tag_field="kind"):
+    """A gate has been put up, or taken away. Any process may add it, under the epoch of the day."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    epoch: int
+    timestamp: int
+    gate: GateDocument | None
+    """The one that stands from here on; None: none."""
+
+
+Entry = OpenEntry | CommitEntry | GateEntry
 
 
 class PublicationDocument(Struct, frozen=True):
@@ -208,6 +237,8 @@ class CheckpointBody(Struct, frozen=True):
     """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
     published_by_entry: int = 0
     """Highest version that an entry has published itself; 0 for none."""
+    gate: GateDocument | None = None
+    """The one that stands; None: none."""
 
 
 class _AnyVersion(Struct):
@@ -326,7 +357,9 @@ def entry_in(path: str, content: ObjectContent) -> ReadEntry:
 
 def _newest(kind: Any) -> int:
     """Return the newest format version of a kind that is read."""
-    return DIFFERENCE if kind is SchemaDocument else FORMAT_VERSION
+    if kind is SchemaDocument:
+        return DIFFERENCE
+    return GATED if kind in (Entry, CheckpointHeader) else FORMAT_VERSION
 
 
 def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw, kind: Any) -> None:

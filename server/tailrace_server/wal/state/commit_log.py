@@ -119,6 +119,12 @@ class CommitLog:
         """The log's identity."""
         return self.state.uuid
 
+    @property
+    def gate(self) -> str:
+        """What publication waits for, to be shown: a name and a place; empty where no gate stands."""
+        gate = self.state.gate
+        return "" if gate is None else f"{gate.name} at {gate.place}"
+
     def refresh(
         self,
         prepare: Prepare = lambda view, read: None,
@@ -420,6 +426,17 @@ class CommitLog:
         with self._lock:
             self.read_schemas()
             return self._make_view(self.state.last_version)
+
+    def durable_view(self) -> tuple[LogView, int]:
+        """Read what is new; return a view of all that is committed and durable, and its last entry.
+
+        For what a gate brings up to date: nobody else may be shown what is not published. Errors as
+        ``refresh``.
+        """
+        with self._lock:
+            self.refresh()
+            self.make_durable()
+            return self.committed_view(), self.state.last_commit_entry
 
     def _make_view(self, published: int | None = None) -> LogView:
         state = self.state

@@ -18,11 +18,14 @@ from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.files.documents import (
     FORMAT_VERSION,
+    GATED,
     CheckpointBody,
     CheckpointHeader,
     CommitEntry,
     Entry,
     FieldLists,
+    GateDocument,
+    GateEntry,
     OpenEntry,
     PackedLists,
     PendingSegment,
@@ -108,6 +111,8 @@ class LogState:
         self.publication_crc = 0
         self.published_by_entry = 0
         """Highest version that an entry has published itself; 0 for none."""
+        self.gate: GateDocument | None = None
+        """What publication waits for; None: nothing."""
         self.checkpoint = 0
         """Number of the newest checkpoint known."""
         self.checkpoint_crc: int | None = 0
@@ -147,6 +152,8 @@ class LogState:
             self.epoch = entry.epoch
             self.holder = Holder(entry.writer, entry.run_id, entry.host)
             self.writers.setdefault(entry.writer, BatchKey(-1, 0))
+        elif isinstance(entry, GateEntry):
+            self.gate = entry.gate
         else:
             self._apply_commit(path, entry)
         self.last_entry = entry.number
@@ -246,7 +253,7 @@ class LogState:
         columns = self.batches.columns[:, :length]
         segments = list(self.batches.segments)
         header = CheckpointHeader(
-            format_version=FORMAT_VERSION,
+            format_version=FORMAT_VERSION if self.gate is None else GATED,
             number=self.checkpoint + 1,
             uuid=self.uuid,
             previous_crc32c=self.checkpoint_crc,
@@ -284,6 +291,7 @@ class LogState:
             batches=_packed_columns(columns[:SEGMENT], BATCH_FIELDS),
             commits=_packed_columns(self.commits.columns[:, : len(self.commits)], COMMIT_FIELDS),
             published_by_entry=self.published_by_entry,
+            gate=self.gate,
         )
         return header, body
 
@@ -313,6 +321,7 @@ class LogState:
         state.publication = body.publication
         state.publication_crc = body.publication_crc32c
         state.published_by_entry = body.published_by_entry
+        state.gate = body.gate
         state.checkpoint = header.number
         state.checkpoint_crc = crc
         state.checkpoint_entry = header.last_entry

@@ -15,7 +15,7 @@ from tailrace.position import END, Position
 from tailrace.schema import Schema
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.files.catalog_folder import read_catalog
-from tailrace_server.wal.files.documents import CommitEntry, OpenEntry
+from tailrace_server.wal.files.documents import CommitEntry, GateEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.schema.records import column_members, schema_records
 from tailrace_server.wal.segment.reader import BatchReader
@@ -57,6 +57,8 @@ class LogSummary:
     """Newest durable version; 0 for none."""
     published: int
     """Newest version that readers see; 0 for none."""
+    gate: str
+    """Name and place of what publication waits for; empty for nothing."""
     oldest: Position
     oldest_timestamp: int
     """Commit timestamp of its version; 0 where nothing is kept."""
@@ -101,7 +103,7 @@ class EntrySummary:
 
     number: int
     kind: str
-    """``open`` or ``commit``."""
+    """``open``, ``commit`` or ``gate``."""
     epoch: int
     timestamp: int
     writer: str
@@ -188,6 +190,7 @@ def summarize(path: Path) -> LogSummary:
         created=created,
         committed=state.last_version,
         published=state.published,
+        gate=log.gate,
         oldest=state.oldest,
         oldest_timestamp=view.known_timestamp_of(state.oldest.version) or 0,
         settings=dict(newest_settings(log.store, log.uuid).settings),
@@ -341,14 +344,14 @@ def _version_before(log: CommitLog, entry: int) -> int:
     return 0
 
 
-def _entry_summary(entry: OpenEntry | CommitEntry, *, published: bool) -> EntrySummary:
-    if isinstance(entry, OpenEntry):
+def _entry_summary(entry: OpenEntry | CommitEntry | GateEntry, *, published: bool) -> EntrySummary:
+    if not isinstance(entry, CommitEntry):
         return EntrySummary(
             number=entry.number,
-            kind="open",
+            kind="open" if isinstance(entry, OpenEntry) else "gate",
             epoch=entry.epoch,
             timestamp=entry.timestamp,
-            writer=entry.writer,
+            writer=entry.writer if isinstance(entry, OpenEntry) else "",
             batch_id=None,
             k=None,
             first_version=None,

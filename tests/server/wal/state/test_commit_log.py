@@ -338,19 +338,6 @@ def test_a_reader_goes_without_where_folders_cannot_be_synced(
                     CommitLog.open(log_root / "shop")
 
 
-def test_a_catalog_with_state_tables_is_not_published_by_a_commit(log_root: Path) -> None:
-    """Its tables are brought up to date between the commit and the publication."""
-    with open_writer(log_root, "shop", writer="w") as writer:
-        with LogWriter(CatalogWriter.attach(log_root, "shop", epoch=1, writer="w")) as log:
-            log.append([upsert("1")])
-            log.commit()
-            writer.refresh()
-            writer.publish(state_versions={"order": 4})
-        with pytest.raises(InvalidRequest, match=r"state tables \(order\)"):
-            writer.commit(batch_id=1, publish=True)
-        assert writer.commit(batch_id=1).entry == 3
-
-
 def test_a_dead_writers_commit_is_published_at_the_next_open(log_root: Path) -> None:
     dead = LogWriter.open(log_root, "shop")
     dead.append([upsert("1")])
@@ -367,9 +354,9 @@ def test_a_pipeline_may_publish_what_was_left_itself(log_root: Path) -> None:
     dead.close()
     with open_writer(log_root, "shop", writer="log-writer", publish_left=False) as writer:
         assert CommitLog.open(log_root / "shop").view.published == 0
-        publication = writer.publish(state_versions={"order": 4})
+        publication = writer.publish()
         assert publication is not None
-        assert publication.state_versions == {"order": 4}
+        assert publication.version == 1
 
 
 def test_commit_timestamps_rise_strictly_also_when_the_clock_steps_back(log_root: Path) -> None:
@@ -504,8 +491,8 @@ def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
     write(log_root, "shop", 1)
     entry = log_root / "shop" / "log" / f"{2:020d}.json"
     text = without_records(entry.read_bytes()).splitlines()[0]
-    entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":2'))[0])
-    with pytest.raises(LogUnreadable, match="format version 2, and this tailrace reads up to 1"):
+    entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":3'))[0])
+    with pytest.raises(LogUnreadable, match="format version 3, and this tailrace reads up to 2"):
         CommitLog.open(log_root / "shop")
     entry.write_bytes(seal(b'{"kind":"merge","format_version":2,"number":2}')[0])
     with pytest.raises(LogUnreadable, match="upgrade"):
