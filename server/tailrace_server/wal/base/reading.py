@@ -145,6 +145,11 @@ class TableState:
         """Whether rows have no key, and are counted."""
         return self._table.counted
 
+    @property
+    def log_table(self) -> LogTable:
+        """The entity type in the log, as it is read for this state."""
+        return self._table
+
     def has_changes(self) -> bool:
         """Return whether records of it may be behind the base; False: there are none."""
         return any(True for _ in self._table.batches(self._after, self.version))

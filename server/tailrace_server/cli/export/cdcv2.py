@@ -6,11 +6,12 @@ import asyncio
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.cli.export.threads import in_thread
 from tailrace_server.cli.output import note
 from tailrace_server.cli.typed import LogRoot
 from tailrace_server.units import parse_seconds
@@ -22,22 +23,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.tailer import Tailer
 
-_Result = TypeVar("_Result")
-
 _STREAM = "What the stream says"
 _RUNNING = "How it runs"
 
-export_app: Final = typer.Typer(
-    name="export", no_args_is_help=True, help="Write what a catalog's log says for other systems."
-)
+app: Final = typer.Typer()
 
 
-@export_app.callback()
-def export() -> None:
-    """Write what a catalog's log says for other systems."""
-
-
-@export_app.command("cdcv2")
+@app.command("cdcv2")
 def cdcv2(
     log: LogRoot,
     catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="Catalog to read.")],
@@ -114,8 +106,8 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
 
     stopping = Event()
     begin = partial(Cdcv2Export.begin, settings, stopping)
-    with await _in_thread(begin, stopping) as exporting:
-        advance = partial(_in_thread, exporting.advance, stopping)
+    with await in_thread(begin, stopping.set) as exporting:
+        advance = partial(in_thread, exporting.advance, stopping.set)
         written = await advance()
         _tell(written)
         if follow:
@@ -123,21 +115,6 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
             async with Tailer(exporting.log) as views:
                 await _follow(exporting.log, views, written, advance, every_s)
     return 0
-
-
-async def _in_thread(step: Callable[[], _Result], stopping: Event) -> _Result:
-    """Run a step in a thread; cancelled, have it end behind the file that it writes, and wait for that.
-
-    Until then it uses files that whoever is told of the cancellation would close.
-    """
-    running = asyncio.get_running_loop().run_in_executor(None, step)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stopping.set()
-        await asyncio.wait([running])
-        running.exception()  # it was stopped; nobody asks how it went
-        raise
 
 
 async def _follow(

@@ -1,0 +1,91 @@
+"""Errors of an export to Delta tables.
+
+::
+
+    InvalidRequest
+    ├── FolderTaken         (export.errors) the path holds something that this export did not write
+    ├── LakeColumnUnfit     a column cannot be one of a Delta table
+    └── LakeTableChanged    somebody else has written to the table
+    LakeValueUnfit              a value cannot be held by its column
+    LakeUnwritable          the table cannot be written; a retry may help
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InvalidRequest, TailraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class LakeColumnUnfit(InvalidRequest):
+    """A column's name cannot be one of a Delta table. A retry does not help."""
+
+    code = "LAKE_COLUMN_UNFIT"
+
+    def __init__(self, entity_type: str, reason: str) -> None:
+        super().__init__(
+            f"entity type {entity_type!r}: {reason}; rename the column at its source, or leave the "
+            "entity type out with --type"
+        )
+        self.entity_type = entity_type
+
+    def figures(self) -> dict[str, str]:
+        """Return the entity type."""
+        return {"entity_type": self.entity_type}
+
+
+class LakeTableChanged(InvalidRequest):
+    """Somebody else has written to a table of this export, so what it holds is not known. No retry helps."""
+
+    code = "LAKE_TABLE_CHANGED"
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"the Delta table {folder} is not as this export left it: {reason}; move the folder away, and "
+            "the next run makes the table anew"
+        )
+        self.folder = str(folder)
+
+    def figures(self) -> dict[str, str]:
+        """Return the folder."""
+        return {"folder": self.folder}
+
+
+class LakeValueUnfit(TailraceError):
+    """A value cannot be held by its column. Nothing of its version is written. A retry does not help."""
+
+    code = "LAKE_VALUE_UNFIT"
+
+    def __init__(self, entity_type: str, version: int, key: str, reason: str) -> None:
+        super().__init__(
+            f"entity type {entity_type!r}, version {version}, key {key!r}: {reason}; with --misfits null "
+            "such values are null"
+        )
+        self.entity_type = entity_type
+        self.version = version
+        self.key = key
+
+    def figures(self) -> dict[str, str]:
+        """Return entity type, version and key."""
+        return {"entity_type": self.entity_type, "version": str(self.version), "key": self.key}
+
+
+class LakeUnwritable(TailraceError):
+    """A table cannot be read or written: no room, no permission, a file that is gone.
+
+    Nothing is lost: what was committed stands, and the next run goes on behind it.
+    """
+
+    code = "LAKE_UNWRITABLE"
+    retriable = True
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"cannot write the Delta table {folder}: {reason}")
+        self.folder = str(folder)
+
+    def figures(self) -> dict[str, str]:
+        """Return the folder."""
+        return {"folder": self.folder}

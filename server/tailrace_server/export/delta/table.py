@@ -1,0 +1,311 @@
+"""One Delta table, as this export writes it: each commit says which version of the catalog it shows.
+
+::
+
+    _delta_log/00…7.json    commitInfo   tailrace.version 41, tailrace.commit 7, tailrace.run
+                            txn          appId tailrace/<catalog uuid>/<id of the table>, version 41
+                            add, remove  files of rows
+
+``txn`` is what Delta has for writers that must not write twice: it is read back with the table, and moves in
+the same commit as the rows. So after a kill at any moment the table says which version it has.
+``tailrace.commit`` is the number that the commit was meant to have. The newest commit must be ours and have its
+own number; otherwise somebody else has written, and what the rows are is not known.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import Schema as LakeSchema
+
+from tailrace_server.export.delta.columns import COUNT, KEY, LIVE
+from tailrace_server.export.delta.errors import LakeTableChanged, LakeUnwritable
+from tailrace_server.export.errors import FolderTaken
+from tailrace_server.failpoints import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_COMMIT: Final = "tailrace.commit"
+_VERSION: Final = "tailrace.version"
+_RUN: Final = "tailrace.run"
+_SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
+_ADDED_COUNT: Final = f"t.{COUNT} + s.{COUNT}"
+
+
+class LakeTable:
+    """A Delta table in a folder, ours alone. Its methods block; use one thread at a time.
+
+    All but the constructor raise `LakeTableChanged` if somebody else has written to it since, and
+    `LakeUnwritable` if it cannot be written; the table then shows what it showed before.
+    """
+
+    def __init__(self, path: Path, app_id: str, run: str) -> None:
+        """Open the table of a folder; one that is missing or empty is begun with the first rows.
+
+        Args:
+            path: The folder.
+            app_id: Names catalog and entity type, for the table's transactions.
+            run: Names this process, for the messages of others.
+
+        Raises:
+            FolderTaken: It holds something else.
+            LakeTableChanged: Its newest commit is not ours.
+            LakeUnwritable: It cannot be read.
+        """
+        self.path = path
+        self._app_id, self._run = app_id, run
+        self._table: DeltaTable | None = None
+        self._delta_version = -1
+        """Of the table as we left it."""
+        self.version: int | None = None
+        """Version of the catalog that it shows; None before the first rows."""
+        with self._errors():
+            self._open()
+
+    def _open(self) -> None:
+        if not DeltaTable.is_deltatable(str(self.path)):
+            strange = next(iter(sorted(self.path.iterdir())), None) if self.path.exists() else None
+            # Files without a log are what a first write leaves that was killed.
+            if strange is not None and not all(map(_is_leftover, self.path.iterdir())):
+                raise FolderTaken(self.path, f"holds {strange.name}, and is no Delta table")
+            return
+        table = DeltaTable(str(self.path))
+        self.version = table.transaction_version(self._app_id)
+        if self.version is None:
+            raise FolderTaken(
+                self.path,
+                "holds a Delta table of something else: no commit of it is of this entity type of this catalog",
+            )
+        self._table, self._delta_version = table, table.version()
+        self._check_newest(table)
+
+    @property
+    def delta_version(self) -> int:
+        """Number of its newest commit; -1 before the first."""
+        return self._delta_version
+
+    def missing(self, schema: pa.Schema) -> pa.Schema | None:
+        """Return which columns of a schema it lacks, as they can be added; None if it must be rewritten.
+
+        It must be if it has a column that the schema has not, or has of another type.
+        """
+        if self._table is None:
+            return None
+        has = {field.name: field.type for field in self._table.schema().fields}
+        wanted = {field.name: field.type for field in LakeSchema.from_arrow(schema).fields}
+        if any(wanted.get(name) != kind for name, kind in has.items()):
+            return None
+        return pa.schema([field for field in schema if field.name not in has])
+
+    def rewrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int) -> None:
+        """Replace all rows, and the columns, by those of a version."""
+        self._refuse_foreign()
+        with self._errors(), _BatchSource(schema, batches) as source:
+            if self._table is None:
+                self.path.mkdir(parents=True, exist_ok=True)
+                reach("delta.before_commit")
+                write_deltalake(
+                    str(self.path),
+                    source,
+                    mode="error",
+                    commit_properties=self._properties(version),
+                )
+                self._table = DeltaTable(str(self.path))
+            else:
+                reach("delta.before_commit")
+                write_deltalake(
+                    self._table,
+                    source,
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    commit_properties=self._properties(version),
+                )
+        self._committed(version)
+
+    def merge(
+        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int, *, counted: bool
+    ) -> None:
+        """Apply what changed up to a version.
+
+        Args:
+            schema: Of the batches: the table's columns, and behind them whether the row lives.
+            batches: One row a key. Of one that does not live all but the key is null.
+            version: The version that the table shows then.
+            counted: The rows have no key: each count is added to the one that there is, and a row whose count
+                comes to zero goes.
+        """
+        self._refuse_foreign()
+        assert self._table is not None
+        with self._errors(), _BatchSource(schema, batches) as source:
+            reach("delta.before_commit")
+            merger = self._table.merge(
+                source,
+                _SAME_KEY,
+                source_alias="s",
+                target_alias="t",
+                commit_properties=self._properties(version),
+            )
+            if counted:
+                own = [name for name in schema.names if name not in (KEY, COUNT, LIVE)]
+                merger = (
+                    merger.when_matched_delete(f"{_ADDED_COUNT} = 0")
+                    .when_matched_update({COUNT: _ADDED_COUNT, own[0]: f"s.{own[0]}"})
+                    .when_not_matched_insert_all(f"s.{COUNT} <> 0", except_cols=[LIVE])
+                )
+            else:
+                merger = (
+                    merger.when_matched_delete(f"NOT s.{LIVE}")
+                    .when_matched_update_all(f"s.{LIVE}", except_cols=[LIVE])
+                    .when_not_matched_insert_all(f"s.{LIVE}", except_cols=[LIVE])
+                )
+            merger.execute()
+        self._committed(version)
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add columns, which are null in all rows that there are."""
+        self._refuse_foreign()
+        assert self._table is not None
+        assert self.version is not None
+        with self._errors():
+            self._table.alter.add_columns(
+                LakeSchema.from_arrow(schema).fields,
+                commit_properties=self._properties(self.version),
+            )
+        self._committed(self.version)
+
+    def note(self, version: int) -> None:
+        """Say that the table shows a version, none of whose changes concern it."""
+        self._refuse_foreign()
+        assert self._table is not None
+        with self._errors(), _BatchSource(pa.schema(self._table.schema().to_arrow()), ()) as source:
+            write_deltalake(
+                self._table, source, mode="append", commit_properties=self._properties(version)
+            )
+        self._committed(version)
+
+    def tidy(self, keep_hours: int) -> None:
+        """Join small files, and delete those that no table version of the last hours has."""
+        self._refuse_foreign()
+        assert self._table is not None
+        assert self.version is not None
+        with self._errors():
+            self._table.optimize.compact(commit_properties=self._properties(self.version))
+            self._delta_version = self._table.version()
+            self._table.vacuum(
+                retention_hours=keep_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+                commit_properties=self._properties(self.version),
+            )
+            self._delta_version = self._table.version()
+
+    # What every commit says, and what must be so before and after it.
+
+    def _properties(self, version: int) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={
+                _VERSION: str(version),
+                _COMMIT: str(self._delta_version + 1),
+                _RUN: self._run,
+            },
+            # Delta would put a commit that lost a race behind the winner's. Ours must follow what it was made
+            # from.
+            max_commit_retries=0,
+            app_transactions=[Transaction(self._app_id, version)],
+        )
+
+    def _committed(self, version: int) -> None:
+        """Note a commit; its number must be the next one."""
+        assert self._table is not None
+        reach("delta.after_commit")
+        found = self._table.version()
+        if found != self._delta_version + 1:
+            raise LakeTableChanged(
+                self.path, f"a commit got the number {found}, not {self._delta_version + 1}"
+            )
+        self._delta_version, self.version = found, version
+
+    def _refuse_foreign(self) -> None:
+        """Raise LakeTableChanged if the table is not as we left it."""
+        with self._errors():
+            if self._table is None:
+                if DeltaTable.is_deltatable(str(self.path)):
+                    raise LakeTableChanged(self.path, "somebody else has begun a table there")
+                return
+            if not DeltaTable.is_deltatable(str(self.path)):
+                raise LakeTableChanged(self.path, "it was deleted")
+            self._table.update_incremental()
+            if self._table.version() != self._delta_version:
+                self._check_newest(self._table)
+                raise LakeTableChanged(
+                    self.path, "another run of this export writes to it; end one of them"
+                )
+
+    def _check_newest(self, table: DeltaTable) -> None:
+        """Raise LakeTableChanged if the newest commit is not one of ours in its own place."""
+        newest = table.history(1)[0]
+        number = table.version()
+        # A vacuum makes two commits, which are given one number.
+        expected = {number, number - 1} if newest["operation"] == "VACUUM END" else {number}
+        if newest.get(_COMMIT) not in {str(each) for each in expected}:
+            raise LakeTableChanged(
+                self.path,
+                f"its commit {number} is {_shown(newest)}, and the last of this export left version "
+                f"{self.version} of the catalog",
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the Delta library and of the system into ours."""
+        try:
+            yield
+        except CommitFailedError as error:
+            raise LakeTableChanged(
+                self.path, f"somebody else wrote to it at the same time ({_first_line(error)})"
+            ) from error
+        except (DeltaError, OSError) as error:
+            raise LakeUnwritable(self.path, _first_line(error)) from error
+
+
+class _BatchSource:
+    """Batches as the Delta library reads them: in a thread of its own, whose errors are texts.
+
+    The context raises what the batches raised in place of what the library makes of it.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        self._schema, self._batches = schema, batches
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._schema, self._noting_errors())
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _noting_errors(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except Exception as error:
+            self._error = error
+            raise
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name == "_delta_log" or path.name.startswith("part-")
+
+
+def _shown(commit: dict[str, Any]) -> str:
+    return f"{commit.get('operation', 'of no name')} by {commit.get('engineInfo', 'somebody')}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,279 @@
+"""One entity type and its Delta table: how the table comes from the version that it has to another.
+
+=====================================================  ====================================================
+between the two versions                               what becomes of the table
+=====================================================  ====================================================
+nothing                                                nothing; after many versions an empty commit
+rows changed                                           a merge by key: the last record of each key
+columns were added                                     they are added, then a merge
+a column was renamed, dropped or has another type      it is rewritten from the state at the version
+the table was truncated                                it is rewritten
+the log was trimmed further than the table is          it is rewritten
+there is no table yet                                  it is written
+=====================================================  ====================================================
+
+To rewrite is one commit too, so a reader of the table sees one version or the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.export.delta.columns import LakeColumns
+from tailrace_server.export.delta.errors import LakeValueUnfit
+from tailrace_server.typed.misfits import ValueMisfit
+from tailrace_server.wal.base.changes import TableChanges
+from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.export.delta.table import LakeTable
+    from tailrace_server.typed.misfits import OnMisfit
+    from tailrace_server.wal.base.changes import ChangedRows
+    from tailrace_server.wal.base.reading import TableState
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.view import LogView
+
+_IDLE_VERSIONS: Final = 10_000
+"""A table that is so far behind, and had no changes, is told of it: else a trim would have it rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStep:
+    """What was done to one table."""
+
+    entity_type: str
+    how: str
+    """``written``, ``rewritten``, ``merged``, or empty where it had no changes."""
+    why: str
+    """Why it was rewritten."""
+    rows: int
+    """That were written, or changed."""
+    removed: int
+    nulls: tuple[str, ...]
+    """Values that did not fit and are null by choice: of each column in each part the first."""
+    delta_version: int
+    """Of the table now."""
+
+
+@dataclass
+class _Counts:
+    rows: int = 0
+    removed: int = 0
+    nulls: list[str] = field(default_factory=list)
+
+
+class TableExport:
+    """One entity type and its Delta table. Its methods block; use one thread at a time."""
+
+    def __init__(self, table: LakeTable, schema: Schema, name: str, on_misfit: OnMisfit) -> None:
+        """Bind an entity type, by its name in a schema, to a table."""
+        self.table = table
+        self.names = EntityNames(schema, name)
+        self.name = name
+        self._on_misfit = on_misfit
+        self._tidied = table.delta_version
+        self._seen = table.version
+        """The version up to which it is known what the table shows; it may have no commit for it."""
+
+    @property
+    def seen(self) -> int:
+        """The version whose rows the table has; 0 for none."""
+        return self._seen or 0
+
+    def bring_to(
+        self, view: LogView, reader: BatchReader, version: int, *, is_last: bool
+    ) -> TableStep:
+        """Have the table show a version; nothing is done if it is to be rewritten and more versions follow.
+
+        Args:
+            view: Reaches the version.
+            reader: Of the log.
+            version: Not below the one that it shows.
+            is_last: Whether no later one follows at once.
+
+        Raises:
+            LakeValueUnfit, LakeColumnUnfit: The rows cannot be written.
+            LakeTableChanged, LakeUnwritable: As `LakeTable`.
+            PositionCompacted, LogCorrupted: The log cannot be read.
+            SegmentMissing: A file of the log is gone: call again with a newer view.
+        """
+        name = self.names.name_in(view.schema_of(version)) or self.name
+        why, changes = self._why_rewritten(view, name, version), None
+        self.name = name
+        if why and not is_last:
+            return self._nothing(name)
+        state = table_state(view, reader, name, version)
+        if not why:
+            assert self._seen is not None
+            if not _may_have_changed(state, self._seen, version):
+                return self._idle(name, version)
+            changes = TableChanges(state.log_table, self._seen, version)
+            if changes.truncated:
+                why, changes = "it was truncated", None
+        columns = self._columns(view, name, version, counted=state.counted)
+        missing = None if changes is None else self.table.missing(columns.schema)
+        if changes is not None and missing is None:
+            why, changes = "its columns have other types", None
+        if changes is None and not is_last:
+            return self._nothing(name)
+        if missing:
+            self.table.add_columns(missing)
+        counts = _Counts()
+        how = "written" if self.table.version is None else "rewritten"
+        if changes is None:
+            batches = self._whole(state, columns, view, counts)
+            self.table.rewrite(columns.schema, batches, version)
+        else:
+            batches = self._changed(changes, columns, view, counts)
+            first = next(batches, None)
+            if first is None:
+                return self._idle(name, version)
+            how = "merged"
+            self.table.merge(
+                columns.source_schema, _with(first, batches), version, counted=columns.counted
+            )
+        self._seen = version
+        return TableStep(
+            *(name, how, why, counts.rows, counts.removed, tuple(counts.nulls)),
+            self.table.delta_version,
+        )
+
+    def tidy(self, every: int, keep_hours: int) -> None:
+        """Join small files and delete old ones, each time the table has so many more commits."""
+        if self.table.delta_version // every > self._tidied // every:
+            self.table.tidy(keep_hours)
+        self._tidied = self.table.delta_version
+
+    def _idle(self, name: str, version: int) -> TableStep:
+        """Note that a table has the rows of a version, as nothing changed."""
+        self._seen = version
+        if version - (self.table.version or 0) >= _IDLE_VERSIONS:
+            self.table.note(version)
+        return self._nothing(name)
+
+    def _nothing(self, name: str) -> TableStep:
+        return TableStep(name, "", "", 0, 0, (), self.table.delta_version)
+
+    def _why_rewritten(self, view: LogView, name: str, version: int) -> str:
+        """Return why the changes alone do not do, as far as the schemas and the log tell; empty if they may."""
+        if self._seen is None:
+            return "it was not there"
+        if self._seen + 1 < view.oldest.version:
+            return "the log was trimmed further than the table had come"
+        before, after = view.schema_of(self._seen), view.schema_of(version)
+        if before is after:
+            return ""
+        name_before = self.names.name_in(before)
+        old = () if name_before is None else before.entity_types.get(name_before, ())
+        return _why_other_columns(old, after.entity_types.get(name, ()))
+
+    def _columns(self, view: LogView, name: str, version: int, *, counted: bool) -> LakeColumns:
+        schema = view.schema_of(version)
+        return LakeColumns.of(
+            name,
+            schema.entity_types.get(name, ()),
+            counted=counted,
+            stated=first_stated(view.schemas()),
+            placeholders=schema.placeholders,
+            on_misfit=self._on_misfit,
+        )
+
+    def _whole(
+        self, state: TableState, columns: LakeColumns, view: LogView, counts: _Counts
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of a state as the table has them."""
+        for rows in state.parts():
+            counts.rows += len(rows)
+            arrays = self._arrays(rows, columns, view, counts)
+            yield pa.record_batch(arrays, schema=columns.schema)
+
+    def _changed(
+        self, changes: TableChanges, columns: LakeColumns, view: LogView, counts: _Counts
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield changed rows as the source of a merge."""
+        for part in changes.parts():
+            counts.rows += len(part.rows)
+            counts.removed += len(part.removed)
+            if len(part.rows):
+                living = pa.array([True] * len(part.rows))
+                arrays = [*self._arrays(part.rows, columns, view, counts), living]
+                yield pa.record_batch(arrays, schema=columns.source_schema)
+            if len(part.removed):
+                yield _removals(part, columns)
+
+    def _arrays(
+        self, rows: StateRows, columns: LakeColumns, view: LogView, counts: _Counts
+    ) -> list[pa.Array]:
+        """Return rows as the columns of the table."""
+        written, which = self._written(view, rows)
+        try:
+            read = columns.reader.read_mixed(rows.images, written, which)
+        except ValueMisfit as error:
+            row = error.misfit.row
+            key = rows.primary_keys[row].as_py()
+            raise LakeValueUnfit(self.name, int(rows.versions[row]), key, str(error)) from error
+        counts.nulls += map(str, read.misfits)
+        own = [rows.primary_keys, pa.array(rows.versions)]
+        own += [pa.array(rows.counts)] if columns.counted else []
+        return [*own, *columns.columns_of(read.batch)]
+
+    def _written(
+        self, view: LogView, rows: StateRows
+    ) -> tuple[list[tuple[Column, ...]], npt.NDArray[np.int64]]:
+        """Return the columns that the rows were written with, and of each row which of them."""
+        versions, which = np.unique(rows.versions, return_inverse=True)
+        schemas = [view.schema_of(version) for version in versions.tolist()]
+        known = {each.id: each for each in schemas}
+        written = [
+            each.entity_types.get(self.names.name_in(each) or "", ()) for each in known.values()
+        ]
+        places = {id: place for place, id in enumerate(known)}
+        of_versions = np.array([places[each.id] for each in schemas], np.int64)
+        return written, of_versions[which]
+
+
+def _may_have_changed(state: TableState, after: int, version: int) -> bool:
+    return any(True for _ in state.log_table.batches(after, version))
+
+
+def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _why_other_columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> str:
+    """Return why rows that were read by some columns must be read again by others; empty if they need not."""
+    by_id = {column.id: column for column in new}
+    for column in old:
+        now = by_id.pop(column.id, column)
+        if now.name != column.name:
+            return f"column {column.name!r} is {now.name!r} now"
+        if now.dropped != column.dropped:
+            return f"column {column.name!r} was {'dropped' if now.dropped else 'restored'}"
+        if (now.sql_type, now.encoding) != (column.sql_type, column.encoding):
+            return f"column {column.name!r} has another type"
+    return ""
+
+
+def _removals(part: ChangedRows, columns: LakeColumns) -> pa.RecordBatch:
+    """Return the removed keys of a part as rows of the source of a merge."""
+    removed = part.removed
+    own = [removed.keys, pa.array(removed.versions)]
+    own += [pa.array(removed.diffs)] if columns.counted else []
+    others = columns.schema.types[len(own) :]
+    arrays = [*own, *(pa.nulls(len(removed), kind) for kind in others)]
+    return pa.record_batch(
+        [*arrays, pa.array([False] * len(removed))], schema=columns.source_schema
+    )
