@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2, named_subscription_pb2
 from tailrace_server.api.errors import HTTP_STATUS
 from tailrace_server.api.json_requests import ELSEWHERE, enum_names
 from tailrace_server.api.rest.forms import BODIES, FORMATS, VALUES
@@ -82,8 +82,21 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "TableRow": _table_row(reference),
         "Catalog": _response(catalog_pb2.Catalog.DESCRIPTOR, reference),
         "Schema": _response(catalog_pb2.GetSchemaResponse.DESCRIPTOR, reference, nested=True),
+        **_named(reference),
         "Error": _error(),
     }
+
+
+def _named(reference: Callable[[str], Schema]) -> dict[str, Schema]:
+    """Return what named subscriptions are asked with, and what is told of them."""
+    found = {
+        kind: _request(getattr(named_subscription_pb2, f"{kind}Request").DESCRIPTOR, reference)
+        for kind in ("CreateSubscription", "ResetSubscription", "Acknowledge")
+    }
+    for kind in ("ResetSubscription", "Acknowledge"):
+        del found[kind]["properties"]["name"]
+    one = _response(named_subscription_pb2.NamedSubscription.DESCRIPTOR, reference)
+    return {**found, "NamedSubscription": one}
 
 
 def _capture(reference: Callable[[str], Schema]) -> Schema:

@@ -31,6 +31,7 @@ _TAGS: Final = {
     "tables": "Rows as of one version.",
     "history": "Closed ranges, in either direction.",
     "live": "What comes, as server-sent events.",
+    "subscriptions": "Readers' places that are kept with the log.",
 }
 _REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
 """What a server answers in the place of 200; the other statuses of the error table are never its own."""
@@ -91,6 +92,7 @@ def document() -> dict[str, Any]:
         },
     }
     paths |= _tables(found["ReadState"])
+    paths |= _named()
     for base, name in (("/v1/catalogs/{catalog}", "Changes"), ("/v1/system", "SystemChanges")):
         shared = {"parameters": [_CATALOG]} if "{" in base else {}
         paths[f"{base}/changes"] = {
@@ -187,6 +189,52 @@ def _tables(request: dict[str, Any]) -> dict[str, Any]:
     for each in found.values():
         each["get"]["responses"] |= {"304": unchanged, "504": late}
     return found
+
+
+def _named() -> dict[str, Any]:
+    """Return the paths of named subscriptions."""
+    tag, one = "subscriptions", _json(reference("NamedSubscription"))
+    listed = {"subscriptions": {"type": "array", "items": reference("NamedSubscription")}}
+    cursor = _json({"type": "object", "properties": {"cursor": reference("Cursor")}})
+    base = "/v1/catalogs/{catalog}/subscriptions"
+    name = {**_CATALOG, "name": "name"}
+    created = _get(
+        *("createSubscription", tag, "A named subscription is created", one),
+        body="CreateSubscription",
+    )
+    created["responses"]["201"] = created["responses"].pop("200")
+    listing = _json({"type": "object", "properties": listed, "required": ["subscriptions"]})
+    gone = _ended(_get("deleteSubscription", tag, "It is gone, with its place", {}))
+    reset = ("resetSubscription", tag, "It goes on at another place; its reader is ended", one)
+    acknowledged = ("acknowledge", tag, "Its place has moved forward, durably", cursor)
+    return {
+        base: {
+            "parameters": [_CATALOG],
+            "get": _get("listSubscriptions", tag, "The named subscriptions", listing),
+            "post": created,
+        },
+        f"{base}/{{name}}": {
+            "parameters": [_CATALOG, name],
+            "get": _get("getSubscription", tag, "One of them", one),
+            "delete": gone,
+        },
+        f"{base}/{{name}}/reset": {
+            "parameters": [_CATALOG, name],
+            "post": _get(*reset, body="ResetSubscription"),
+        },
+        f"{base}/{{name}}/pause": {
+            "parameters": [_CATALOG, name],
+            "post": _get("pauseSubscription", tag, "It takes no readers", one),
+        },
+        f"{base}/{{name}}/resume": {
+            "parameters": [_CATALOG, name],
+            "post": _get("resumeSubscription", tag, "It takes readers again", one),
+        },
+        f"{base}/{{name}}/acknowledge": {
+            "parameters": [_CATALOG, name],
+            "post": _get(*acknowledged, body="Acknowledge"),
+        },
+    }
 
 
 def _problem() -> dict[str, Any]:

@@ -11,6 +11,7 @@
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
     GET        /v1/catalogs/{c}/state/{type}      a table as of one version
     GET        /v1/catalogs/{c}/state/{type}/{key}  one row of it
+    …          /v1/catalogs/{c}/subscriptions…    named subscriptions
     …          /v1/system/changes…                the same of the system log
     GET        /v1/openapi.json, asyncapi.json    what all of it looks like
     GET        /v1/docs, /v1/docs/live            the same for a browser
@@ -43,6 +44,7 @@ from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses, state
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
+from tailrace_server.api.rest.named import NamedResources
 from tailrace_server.api.rest.requests import no_parameters, parameters
 from tailrace_server.capture.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
@@ -71,6 +73,7 @@ class RestFace:
         self._engine = engine
         self._settings = settings
         self._sockets = sockets
+        self._named = NamedResources(engine, settings)
 
     def routes(self) -> list[BaseRoute]:
         """Return what a Starlette application mounts."""
@@ -90,6 +93,7 @@ class RestFace:
                 "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}",
                 self._answered(self._row),
             ),
+            *self._named.routes(self._answered),
         ]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [

@@ -1,0 +1,190 @@
+"""Named subscriptions: what `docs/named-subscriptions.md` has, as resources.
+
+::
+
+    POST    …/subscriptions                      creates one: {"name": "billing", "criteria": […], "holdMs": …}
+    GET     …/subscriptions                      {"subscriptions": […]}
+    GET     …/subscriptions/billing              one
+    DELETE  …/subscriptions/billing              204
+    POST    …/subscriptions/billing/reset        {"to": "earliest"}
+    POST    …/subscriptions/billing/pause        without a body; …/resume
+    POST    …/subscriptions/billing/acknowledge  {"epoch": 3, "cursor": "1.…"}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tailrace.errors import InvalidRequest
+from tailrace.named.values import SubscriptionHealth
+from tailrace.v1.named_subscription_pb2 import (
+    AcknowledgeRequest,
+    CreateSubscriptionRequest,
+    ResetSubscriptionRequest,
+)
+from tailrace_server.api import named_requests
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.json_requests import from_json, in_json_names
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.rest import responses
+from tailrace_server.api.rest.requests import asked_body, no_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.protobuf.message import Message
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.named.values import NamedView
+
+    Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+_Request = TypeVar("_Request", bound="Message")
+
+IN_PATH_OF_NAME = ("catalog", "name")
+"""Fields of requests that stand in the path."""
+
+
+class NamedResources:
+    """The handlers of named subscriptions."""
+
+    def __init__(self, engine: Engine, settings: HttpSettings) -> None:
+        """Serve an engine."""
+        self._engine = engine
+        self._settings = settings
+
+    def routes(self, answered: Callable[[Handler], Handler]) -> list[BaseRoute]:
+        """Return the routes; ``answered`` turns what a handler raises into an answer."""
+        base = "/v1/catalogs/{catalog}/subscriptions"
+        found: list[tuple[str, str, Handler]] = [
+            ("GET", "", self._list),
+            ("POST", "", self._create),
+            ("GET", "/{name}", self._get),
+            ("DELETE", "/{name}", self._delete),
+            ("POST", "/{name}/reset", self._reset),
+            ("POST", "/{name}/pause", self._pause),
+            ("POST", "/{name}/resume", self._resume),
+            ("POST", "/{name}/acknowledge", self._acknowledge),
+        ]
+        methods: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in found:
+            methods.setdefault(base + path, {})[method] = handler
+        # One route for each path, so that another method is told which there are.
+        return [
+            Route(path, answered(_by_method(handlers)), methods=[*handlers])
+            for path, handlers in methods.items()
+        ]
+
+    async def _list(self, request: Request) -> ASGIApp:
+        no_parameters(request)
+        found = await self._engine.named.list(caller_of(request), _catalog(request))
+        return _json({"subscriptions": [named_subscription(each) for each in found]})
+
+    async def _create(self, request: Request) -> ASGIApp:
+        asked = await self._asked(CreateSubscriptionRequest, request, ("catalog",))
+        try:
+            wanted = named_requests.create(asked)
+        except InvalidRequest as error:
+            raise in_json_names(error) from None
+        peer = over_http(REST, request)
+        named = self._engine.named
+        found = await named.create(caller_of(request), _catalog(request), wanted, peer)
+        return _json(named_subscription(found), 201)
+
+    async def _get(self, request: Request) -> ASGIApp:
+        no_parameters(request)
+        return _json(named_subscription(await self._engine.named.get(*_of(request))))
+
+    async def _delete(self, request: Request) -> ASGIApp:
+        no_parameters(request)
+        await self._engine.named.delete(*_of(request), over_http(REST, request))
+        return Response(status_code=204)
+
+    async def _reset(self, request: Request) -> ASGIApp:
+        asked = await self._asked(ResetSubscriptionRequest, request, IN_PATH_OF_NAME)
+        peer = over_http(REST, request)
+        found = await self._engine.named.reset(*_of(request), asked.to, peer)
+        return _json(named_subscription(found))
+
+    async def _pause(self, request: Request) -> ASGIApp:
+        return await self._paused(request, paused=True)
+
+    async def _resume(self, request: Request) -> ASGIApp:
+        return await self._paused(request, paused=False)
+
+    async def _paused(self, request: Request, *, paused: bool) -> ASGIApp:
+        no_parameters(request)
+        peer = over_http(REST, request)
+        found = await self._engine.named.pause(*_of(request), peer, paused=paused)
+        return _json(named_subscription(found))
+
+    async def _acknowledge(self, request: Request) -> ASGIApp:
+        asked = await self._asked(AcknowledgeRequest, request, IN_PATH_OF_NAME)
+        _, epoch, cursor = named_requests.acknowledgement(asked)
+        durable = await self._engine.named.acknowledge(*_of(request), epoch, cursor)
+        return _json({"cursor": str(durable)})
+
+    async def _asked(
+        self, kind: type[_Request], request: Request, without: tuple[str, ...]
+    ) -> _Request:
+        value = await asked_body(request, self._settings)
+        criteria_max = self._engine.settings.criteria
+        return from_json(kind, value, criteria_max=criteria_max, without=without)
+
+
+def named_subscription(value: NamedView) -> dict[str, Any]:
+    """Return a named subscription."""
+    document, hold = value.document, value.hold
+    return {
+        "catalog": value.catalog,
+        "name": value.name,
+        "criteria": responses.criteria(value.criteria),
+        "cursor": document.cursor,
+        "needed": responses.position(hold.needed),
+        "epoch": document.epoch,
+        "reader": document.reader,
+        "holdMs": document.hold_us // 1000,
+        "holdBytes": document.hold_bytes,
+        "ageMs": hold.age_us // 1000,
+        "behindBytes": hold.bytes,
+        "health": SubscriptionHealth(value.health).name,
+        "paused": document.paused,
+        "owner": document.owner,
+        "created": document.created,
+        "moved": document.moved,
+    }
+
+
+def _by_method(handlers: dict[str, Handler]) -> Handler:
+    async def answer(request: Request) -> ASGIApp:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await handlers[method](request)
+
+    return answer
+
+
+def _catalog(request: Request) -> str:
+    name: str = request.path_params["catalog"]
+    return name
+
+
+def _of(request: Request) -> tuple[Any, str, str]:
+    """Return the caller, the catalog, and the name of the subscription."""
+    return caller_of(request), _catalog(request), request.path_params["name"]
+
+
+def _json(value: dict[str, Any], status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(value),
+        status,
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
