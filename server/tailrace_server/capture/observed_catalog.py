@@ -167,8 +167,10 @@ class ObservedCatalog:
         view = log.view
         self._gate = lambda: log.gate
 
-        async def refresh() -> LogView | None:
-            return await loop.run_in_executor(self._threads, log.refresh)
+        async def refresh() -> LogView:
+            await loop.run_in_executor(self._threads, log.refresh)
+            # What is new the tailer may have read a moment earlier, and not have handed over yet.
+            return log.view
 
         with BatchReader(self._path) as reader:
             reading = CatalogReader(view.uuid, reader, self._cache, self._settings)

@@ -81,7 +81,7 @@ class Observer:
         self,
         view: LogView,
         reading: CatalogReader,
-        refresh: Callable[[], Awaitable[LogView | None]],
+        refresh: Callable[[], Awaitable[LogView]],
         committed: Callable[[], int],
         writers: Callable[[], tuple[WriterInfo, ...]],
         settings: EngineSettings,

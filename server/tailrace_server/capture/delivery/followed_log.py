@@ -38,7 +38,7 @@ class FollowedLog:
         self,
         view: LogView,
         reading: CatalogReader,
-        refresh: Callable[[], Awaitable[LogView | None]],
+        refresh: Callable[[], Awaitable[LogView]],
         on_view: Callable[[], None],
         turns: LoopTurns,
     ) -> None:
@@ -47,7 +47,7 @@ class FollowedLog:
         Args:
             view: What is published now.
             reading: Reads the log's records.
-            refresh: Returns the newest view of the log's folder; None if there is no newer one.
+            refresh: Looks into the log's folder, and returns the newest view.
             on_view: Called after each new view.
             turns: Of the event loop, for whoever reads what is not live.
         """
@@ -95,9 +95,7 @@ class FollowedLog:
             await self.reach(*version)
             return self.view
         if version > self.view.published:
-            view = await self._refresh()
-            if view is not None:
-                self.see(view)
+            self.see(await self._refresh())
         return self.view
 
     async def reach(self, version: int, patience_s: float) -> None:
@@ -122,9 +120,7 @@ class FollowedLog:
             PositionCompacted: ``row`` was trimmed. The error names the newest position that is gone: which
                 one the row had is no longer known here.
         """
-        view = await self._refresh()
-        if view is not None:
-            self.see(view)
+        self.see(await self._refresh())
         # The tailer may have brought a view that is newer still.
         view = self.view
         # A trimmed segment is missing too: only one that should be retained is damage.
