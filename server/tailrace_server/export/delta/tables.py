@@ -84,6 +84,8 @@ class TableExport:
         self.name = name
         self._on_misfit = on_misfit
         self._tidied = table.delta_version
+        self._columns_known: tuple[tuple[int, bool], LakeColumns] | None = None
+        """Those that were asked for last, and the id of their schema, and whether rows are counted."""
         self._seen = table.version
         """The version up to which it is known what the table shows; it may have no commit for it."""
 
@@ -181,7 +183,10 @@ class TableExport:
 
     def _columns(self, view: LogView, name: str, version: int, *, counted: bool) -> LakeColumns:
         schema = view.schema_of(version)
-        return LakeColumns.of(
+        # What columns were first stated as takes a look at all schemas, so it is not found out for each step.
+        if self._columns_known is not None and self._columns_known[0] == (schema.id, counted):
+            return self._columns_known[1]
+        columns = LakeColumns.of(
             name,
             schema.entity_types.get(name, ()),
             counted=counted,
@@ -189,6 +194,8 @@ class TableExport:
             placeholders=schema.placeholders,
             on_misfit=self._on_misfit,
         )
+        self._columns_known = (schema.id, counted), columns
+        return columns
 
     def _whole(
         self, state: TableState, columns: LakeColumns, view: LogView, counts: _Counts

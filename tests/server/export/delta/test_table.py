@@ -60,9 +60,7 @@ def test_a_table_that_somebody_else_has_written_to_is_refused(
     assert lake_rows(lake / "item") == state_rows(log_root)
 
 
-def test_two_runs_of_one_export_are_told_apart(
-    log_root: Path, lake: Path, shop: LogWriter
-) -> None:
+def test_two_runs_of_one_export_are_told_apart(log_root: Path, lake: Path, shop: LogWriter) -> None:
     export(log_root, lake)
     with (
         DeltaExport.begin(settings(log_root, lake)) as first,

@@ -12,7 +12,9 @@ import pytest
 from pyspark import TaskContext
 
 from tailrace.cdcv2 import Progress, Update
+from tailrace.clock import SystemClock
 from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.cdcv2 import write_line
 from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
@@ -23,6 +25,7 @@ from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
 from tailrace_server.pipeline.cdcv2.spark_steps import FoldKeys
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
 from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.gate import publish_behind, put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -241,6 +244,23 @@ def test_what_was_committed_and_never_published_is_known_too(stream: Stream) -> 
     writer.close()
     stream.add(update((1, "new", 1), 1, 1), finished(0, 2, t1=1))
     stream.ingest(take_over=True)
+    assert befores(stream, 2) == {"1": HELD}
+
+
+def test_a_stream_begins_once_a_gate_has_published_what_it_is_to_know(stream: Stream) -> None:
+    writer = LogWriter.open(stream.log, "shop", writer="other")
+    log = CommitLog.open(stream.catalog)
+    put_up_gate(log, "delta", "/lake", [], SystemClock())
+    writer.append([put(1, ONE)])
+    writer.commit(publish=True)
+    writer.close()
+    stream.add(update((1, "new", 1), 1, 1), finished(0, 2, t1=1))
+    with pytest.raises(InvalidRequest, match="versions 1 to 1 wait for the gate delta at /lake"):
+        stream.ingest(take_over=True)
+    view, entry = log.durable_view()
+    publish_behind(log, (entry, view.published), {}, SystemClock())
+    stream.ingest(take_over=True)
+    take_away_gate(log, SystemClock())
     assert befores(stream, 2) == {"1": HELD}
 
 
