@@ -1,0 +1,205 @@
+"""A filter's tree, bound to the columns of a schema: names are found, values become those of their columns."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from tailrace.schema import Column
+from tailrace_server.filters.constants import WrongValue, border_of, family_of
+from tailrace_server.filters.errors import ConditionRefused, refused
+from tailrace_server.filters.evaluation import (
+    AllOf,
+    AnyOf,
+    AskedColumn,
+    Compared,
+    Inverted,
+    Matched,
+    NotNull,
+    OneOf,
+    RowFilter,
+    pattern_of,
+)
+from tailrace_server.filters.tree import (
+    ColumnName,
+    Comparison,
+    Constant,
+    Distinction,
+    Family,
+    Junction,
+    Likeness,
+    Membership,
+    Negation,
+    NullTest,
+    Operator,
+    Parameter,
+    columns_in,
+)
+from tailrace_server.typed.forms import form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from tailrace_server.filters.constants import Border
+    from tailrace_server.filters.evaluation import Mask
+    from tailrace_server.filters.tree import Condition, Value
+    from tailrace_server.typed.forms import Form
+
+_COMPARES: Final = {
+    Family.NUMBER: "a number",
+    Family.TEXT: "a text in single quotes",
+    Family.BOOLEAN: "TRUE or FALSE",
+    Family.DATE: "a day as '2024-02-29'",
+    Family.TIME: "a time as '13:37:00'",
+    Family.TIMESTAMP: "a moment as '2024-02-29T13:37:00'",
+    Family.INSTANT: "a moment with its zone, as '2024-02-29T13:37:00Z'",
+}
+"""Family → what such a column is compared with."""
+
+
+_OF_JSON: Final = {
+    Family.NUMBER: form_of(Column("", sql_type="DECIMAL")),
+    Family.TEXT: form_of(Column("", sql_type="VARCHAR")),
+    Family.BOOLEAN: form_of(Column("", sql_type="BOOLEAN")),
+}
+"""Kinds of JSON values → how they come."""
+
+
+def bind(
+    condition: Condition,
+    columns: Iterable[Column],
+    parameters: Mapping[str, str],
+    *,
+    shown: Collection[str] | None = None,
+) -> RowFilter:
+    """Return a filter that can be evaluated.
+
+    Args:
+        condition: Its tree.
+        columns: Those of the entity type, at the version whose names it uses.
+        parameters: Values by name, as texts; each becomes what the column is that it is compared with.
+        shown: Names that an error may tell; None: all of them.
+
+    Raises:
+        ConditionRefused: A column or a parameter is not there, or a value is none of its column's.
+    """
+    known = {column.name: column for column in columns}
+    names = columns_in(condition)
+    for name in names:
+        if name.text not in known:
+            told = sorted(known if shown is None else {*known} & {*shown})
+            near = get_close_matches(name.text, told, 1, 0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(told[:20])}"
+            raise refused(name.place, f"there is no column {name.text!r}{hint}")
+    binder = _Binder({name.text: form_of(known[name.text]) for name in names}, parameters)
+    mask = binder.mask(condition)
+    if unused := sorted(parameters.keys() - binder.used):
+        raise ConditionRefused(f"where: no condition has the parameter {unused[0]!r}")
+    return RowFilter(tuple(known[name.text] for name in names), mask)
+
+
+def _family_of_value(value: Value) -> Family | None:
+    """Return what a value is by itself; None for NULL."""
+    if isinstance(value, Constant) and value.text is None:
+        return None
+    return value.family or Family.TEXT
+
+
+class _Binder:
+    def __init__(self, forms: Mapping[str, Form], parameters: Mapping[str, str]) -> None:
+        self._forms = forms
+        self._parameters = parameters
+        self.used: set[str] = set()
+
+    def mask(self, condition: Condition) -> Mask:
+        match condition:
+            case Junction(is_and=is_and, parts=parts):
+                masks = tuple(map(self.mask, parts))
+                return AllOf(masks) if is_and else AnyOf(masks)
+            case Negation(part=part):
+                return Inverted(self.mask(part))
+            case NullTest(column=column):
+                return Inverted(NotNull(AskedColumn(column.text)))
+            case Comparison(column=column, operator=operator, value=value):
+                form, asked = self._asked(column, (value,))
+                if family_of(form) is Family.BOOLEAN and operator not in (
+                    Operator.EQUAL,
+                    Operator.UNEQUAL,
+                ):
+                    raise refused(column.place, f"{column.text!r} is TRUE or FALSE, without order")
+                return Compared(asked, operator, self._border(column, form, value))
+            case Membership(column=column, values=values):
+                form, asked = self._asked(column, values)
+                return OneOf(asked, tuple(self._border(column, form, each) for each in values))
+            case Distinction(column=column, value=value):
+                form, asked = self._asked(column, (value,))
+                border = self._border(column, form, value)
+                if border is None:
+                    return NotNull(asked)
+                same = Compared(asked, Operator.EQUAL, border)
+                return Inverted(AllOf((NotNull(asked), same)))
+            case Likeness():
+                return self._matched(condition)
+
+    def _matched(self, likeness: Likeness) -> Mask:
+        column = likeness.column
+        form, asked = self._asked(column, (likeness.pattern,))
+        if family_of(form) is not Family.TEXT:
+            raise refused(column.place, f"{column.text!r} is no text, as LIKE needs")
+        text = self._text(likeness.pattern, Family.TEXT)
+        try:
+            pattern = None if text is None else pattern_of(text, likeness.escape)
+        except ValueError as error:
+            raise refused(likeness.pattern.place, str(error)) from None
+        return Matched(asked, pattern, likeness.ignores_case)
+
+    def _asked(self, column: ColumnName, values: Sequence[Value]) -> tuple[Form, AskedColumn]:
+        """Return how the values of a column come where they are compared with some others."""
+        form = self._forms[column.text]
+        if not form.is_json:
+            if family_of(form) is None:
+                raise refused(
+                    column.place,
+                    f"{column.text!r} is {form.label}, which can only be asked IS NULL",
+                )
+            return form, AskedColumn(column.text)
+        # A column of JSON, or whose type is not known, has values of any kind: those of one are compared.
+        families = {_family_of_value(value) for value in values} - {None}
+        family = families.pop() if families else Family.TEXT
+        if families or family not in _OF_JSON:
+            raise refused(
+                column.place,
+                f"the type of {column.text!r} is not known: compare it with numbers or with texts, or with "
+                "TRUE or FALSE",
+            )
+        return _OF_JSON[family], AskedColumn(column.text, family)
+
+    def _border(self, column: ColumnName, form: Form, value: Value) -> Border | None:
+        """Return a value among those of a column; None for NULL."""
+        family = family_of(form)
+        assert family is not None
+        text = self._text(value, family, column.text)
+        if text is None:
+            return None
+        try:
+            return border_of(text, form)
+        except WrongValue as error:
+            name = f"parameter {value.name!r}: " if isinstance(value, Parameter) else ""
+            raise refused(value.place, f"{name}{error}") from None
+
+    def _text(self, value: Value, family: Family, column: str | None = None) -> str | None:
+        """Return the text of a value that is to be of a family; None for NULL."""
+        if isinstance(value, Parameter):
+            self.used.add(value.name)
+            if value.name not in self._parameters:
+                raise refused(value.place, f"the parameter {value.name!r} has no value")
+            if value.family not in (None, family):
+                raise refused(value.place, f"{column!r} is compared with {_COMPARES[family]}")
+            return self._parameters[value.name]
+        written = value.family
+        # A text without a cast becomes what its column is, except a number, which is written as one.
+        fits = written is family or (written is None and family is not Family.NUMBER)
+        if value.text is not None and not fits:
+            what = "LIKE" if column is None else f"{column!r}"
+            raise refused(value.place, f"{what} is compared with {_COMPARES[family]}")
+        return value.text

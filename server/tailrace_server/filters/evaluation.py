@@ -1,0 +1,278 @@
+"""Conditions on typed columns: a mask of a batch's rows, true, false or null where SQL does not know.
+
+SQL has three values. A comparison with NULL is unknown, and ``NOT`` leaves it so. ``AND`` is false where one
+side is, ``OR`` is true where one side is, whatever the other. A row is in where the condition is true.
+
+Texts are in the order of their code points. NaN equals itself, and is above all numbers, as in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace_server.filters.constants import WIDE, Border, Side
+from tailrace_server.filters.tree import Family, Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.schema import Column
+
+_PATTERN_MAX: Final = 1_000
+"""Letters of a pattern."""
+_KERNELS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
+    Operator.EQUAL: pc.equal,
+    Operator.UNEQUAL: pc.not_equal,
+    Operator.LESS: pc.less,
+    Operator.LESS_OR_EQUAL: pc.less_equal,
+    Operator.GREATER: pc.greater,
+    Operator.GREATER_OR_EQUAL: pc.greater_equal,
+}
+
+
+class Mask(Protocol):
+    """A condition that is bound to columns."""
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return whether each row of a batch of typed columns meets it; null where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A filter that is bound to the columns of an entity type."""
+
+    columns: tuple[Column, ...]
+    """Those that it needs; batches have them under these names."""
+    mask: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Conditions joined by AND."""
+
+    parts: tuple[Mask, ...]
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        return reduce(pc.and_kleene, (part.of(batch) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Conditions joined by OR."""
+
+    parts: tuple[Mask, ...]
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        return reduce(pc.or_kleene, (part.of(batch) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Inverted:
+    """NOT."""
+
+    part: Mask
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        return pc.invert(self.part.of(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedColumn:
+    """A column, as its values are compared."""
+
+    column: str
+    kind: Family | None = None
+    """Of a column of JSON: the kind of values that are compared; those of others are NULL."""
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values."""
+        array = batch.column(self.column)
+        if self.kind is None:
+            return array
+        if self.kind is Family.NUMBER:
+            return pc.if_else(pc.match_substring_regex(array, "^[-0-9]"), array, None)
+        if self.kind is Family.BOOLEAN:
+            words = pc.is_in(array, value_set=pa.array(["true", "false"]))
+            return pc.if_else(words, pc.equal(array, "true"), None)
+        found = orjson.loads(f"[{','.join(text or 'null' for text in array.to_pylist())}]")
+        return pa.array([each if type(each) is str else None for each in found], pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class NotNull:
+    """IS NOT NULL."""
+
+    asked: AskedColumn
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`; it is always known."""
+        return pc.is_valid(self.asked.of(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A comparison with a value."""
+
+    asked: AskedColumn
+    operator: Operator
+    border: Border | None
+    """None: NULL."""
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        array = self.asked.of(batch)
+        if self.border is None:
+            return pa.nulls(len(array), pa.bool_())
+        if pa.types.is_string(array.type) and self.border.number is not None:
+            return _digits_compared(array, self.operator, self.border)
+        return _compared(array, self.operator, self.border)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """IN."""
+
+    asked: AskedColumn
+    borders: tuple[Border | None, ...]
+    """None: NULL."""
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        array = self.asked.of(batch)
+        is_digits = pa.types.is_string(array.type) and any(
+            each is not None and each.number is not None for each in self.borders
+        )
+        if is_digits:
+            found = _digits_among(array, {each.number for each in self.borders if each is not None})
+        else:
+            # A value that the column cannot have is equal to none of its values.
+            values = [
+                each.scalar for each in self.borders if each is not None and each.side is Side.AT
+            ]
+            among = pc.is_in(array, value_set=pa.array(values, array.type))
+            found = pc.if_else(pc.is_valid(array), among, None)
+        # With NULL among the values what is not found is unknown.
+        return pc.if_else(found, True, None) if None in self.borders else found
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """LIKE."""
+
+    asked: AskedColumn
+    pattern: str | None
+    """A regular expression; None: NULL."""
+    ignores_case: bool
+
+    def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """As `Mask`."""
+        array = self.asked.of(batch)
+        if self.pattern is None:
+            return pa.nulls(len(array), pa.bool_())
+        return pc.match_substring_regex(array, self.pattern, ignore_case=self.ignores_case)
+
+
+def pattern_of(text: str, escape: str) -> str:
+    """Return the regular expression of a LIKE pattern.
+
+    Raises:
+        ValueError: It is too long, or ends with its escape character.
+    """
+    if len(text) > _PATTERN_MAX:
+        raise ValueError(f"a pattern has {_PATTERN_MAX} letters at most")
+    found = []
+    letters = iter(text)
+    for letter in letters:
+        if letter == escape:
+            letter = next(letters, "")
+            if not letter:
+                raise ValueError("the pattern ends with its escape character")
+        elif letter in "%_":
+            found.append(".*" if letter == "%" else ".")
+            continue
+        found.append(re.escape(letter) if letter.isascii() else letter)
+    return f"(?s)^(?:{''.join(found)})$".replace("\\\0", "\\x00")
+
+
+def _known(array: pa.Array, *, is_true: bool) -> pa.BooleanArray:
+    """Return the same for every value, and null for null."""
+    return pc.if_else(pc.is_valid(array), pa.scalar(is_true), pa.scalar(None, pa.bool_()))
+
+
+def _compared(array: pa.Array, operator: Operator, border: Border) -> pa.BooleanArray:
+    """Compare values with a border of their type."""
+    if operator is Operator.UNEQUAL:
+        return pc.invert(_compared(array, Operator.EQUAL, border))
+    if border.side in (Side.BELOW, Side.ABOVE):
+        below = Operator.GREATER, Operator.GREATER_OR_EQUAL
+        above = Operator.LESS, Operator.LESS_OR_EQUAL
+        return _known(array, is_true=operator in (below if border.side is Side.BELOW else above))
+    if border.side is Side.BEHIND:
+        # The gap behind a value: what is not above it is below the gap.
+        if operator is Operator.EQUAL:
+            return _known(array, is_true=False)
+        is_less = operator in (Operator.LESS, Operator.LESS_OR_EQUAL)
+        kernel = pc.less_equal if is_less else pc.greater
+        return kernel(array, border.scalar)
+    if pa.types.is_floating(array.type):
+        return _floats_compared(array, operator, border)
+    return _KERNELS[operator](array, border.scalar)
+
+
+def _floats_compared(array: pa.Array, operator: Operator, border: Border) -> pa.BooleanArray:
+    assert border.scalar is not None
+    nan = pc.is_nan(array)
+    if math.isnan(border.scalar.as_py()):
+        match operator:
+            case Operator.EQUAL | Operator.GREATER_OR_EQUAL:
+                return nan
+            case Operator.LESS:
+                return pc.invert(nan)
+            case _:
+                return _known(array, is_true=operator is Operator.LESS_OR_EQUAL)
+    found = _KERNELS[operator](array, border.scalar)
+    if operator in (Operator.GREATER, Operator.GREATER_OR_EQUAL):
+        return pc.or_(found, nan)
+    return found
+
+
+def _digits_compared(array: pa.StringArray, operator: Operator, border: Border) -> pa.BooleanArray:
+    """Compare numbers that come as their digits."""
+    try:
+        return _compared(array.cast(WIDE), operator, border)
+    except pa.ArrowInvalid:  # one of them has more digits: all are compared one by one
+        number = border.number
+        assert number is not None
+        compare = _PYTHON[operator]
+        return _one_by_one(array, lambda each: compare(each, number))
+
+
+def _digits_among(array: pa.StringArray, numbers: set[Decimal | None]) -> pa.BooleanArray:
+    return _one_by_one(array, numbers.__contains__)
+
+
+def _one_by_one(array: pa.StringArray, judge: Callable[[Decimal], bool]) -> pa.BooleanArray:
+    found = [None if text is None else judge(Decimal(text)) for text in array.to_pylist()]
+    return pa.array(found, pa.bool_())
+
+
+_PYTHON: Final[dict[Operator, Callable[[Decimal, Decimal], bool]]] = {
+    Operator.EQUAL: Decimal.__eq__,
+    Operator.UNEQUAL: Decimal.__ne__,
+    Operator.LESS: Decimal.__lt__,
+    Operator.LESS_OR_EQUAL: Decimal.__le__,
+    Operator.GREATER: Decimal.__gt__,
+    Operator.GREATER_OR_EQUAL: Decimal.__ge__,
+}

@@ -1,0 +1,259 @@
+"""From SQL text to a filter's tree. sqlglot reads the text; what it may say is decided here.
+
+A condition compares one column with values: names are columns, matched as they are written, in double quotes
+where they are no plain word. ``:name`` is a parameter. The text is as PostgreSQL reads it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+
+from tailrace_server.filters.errors import ConditionRefused, refused
+from tailrace_server.filters.tree import (
+    ColumnName,
+    Comparison,
+    Constant,
+    Distinction,
+    Family,
+    Junction,
+    Likeness,
+    Membership,
+    Negation,
+    NullTest,
+    Operator,
+    Parameter,
+)
+
+if TYPE_CHECKING:
+    from tailrace_server.filters.tree import Condition, Value
+
+_BYTES_MAX: Final = 64 << 10
+"""Bytes of a filter's text."""
+_TERMS_MAX: Final = 10_000
+"""Columns and values that a filter names."""
+_DEPTH_MAX: Final = 64
+"""Conditions within conditions."""
+_SHOWN_MAX: Final = 40
+_OPERATORS: Final[dict[type[exp.Expr], Operator]] = {
+    exp.EQ: Operator.EQUAL,
+    exp.NEQ: Operator.UNEQUAL,
+    exp.LT: Operator.LESS,
+    exp.LTE: Operator.LESS_OR_EQUAL,
+    exp.GT: Operator.GREATER,
+    exp.GTE: Operator.GREATER_OR_EQUAL,
+}
+_TURNED: Final = {
+    Operator.LESS: Operator.GREATER,
+    Operator.LESS_OR_EQUAL: Operator.GREATER_OR_EQUAL,
+    Operator.GREATER: Operator.LESS,
+    Operator.GREATER_OR_EQUAL: Operator.LESS_OR_EQUAL,
+}
+"""Operators with their sides exchanged, where that is another."""
+_FAMILIES: Final = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"), Family.NUMBER),
+    **dict.fromkeys(("DECIMAL", "BIGDECIMAL"), Family.NUMBER),
+    **dict.fromkeys(("CHAR", "NCHAR", "VARCHAR", "NVARCHAR", "TEXT", "UUID"), Family.TEXT),
+    "BOOLEAN": Family.BOOLEAN,
+    "DATE": Family.DATE,
+    "TIME": Family.TIME,
+    "TIMESTAMP": Family.TIMESTAMP,
+    "TIMESTAMPTZ": Family.INSTANT,
+}
+"""Types that a value may be cast to."""
+_WHAT_THERE_IS: Final = (
+    "a filter has comparisons, IN, BETWEEN, LIKE, IS NULL, IS DISTINCT FROM, AND, OR and NOT"
+)
+
+
+def parse(text: str) -> Condition:
+    """Return the tree of a filter's text. Takes some 30 µs a term.
+
+    Raises:
+        ConditionRefused: The text is too long, is no condition, or says what a filter cannot; with the place.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > _BYTES_MAX:
+        raise ConditionRefused(f"where: the text is longer than {_BYTES_MAX} bytes")
+    try:
+        statements = sqlglot.parse(text, dialect="postgres")
+    except ParseError as error:
+        told = error.errors[0]
+        place = _place_of_line(text, told.get("line"), told.get("col"))
+        near = f"{told.get('start_context', '')}{told.get('highlight', '')}"[-_SHOWN_MAX:]
+        raise refused(place, f"the condition cannot be read on behind {near!r}") from None
+    except SqlglotError as error:
+        raise ConditionRefused(f"where: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    if len(statements) != 1 or statements[0] is None:
+        raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")
+    return _ConditionReader().condition(statements[0], 0)
+
+
+def _place_of_line(text: str, line: object, column: object) -> int:
+    """Return the place of the last letter of a token, as the parser tells it."""
+    if not isinstance(line, int) or not isinstance(column, int):
+        return 0
+    before = text.split("\n")[: line - 1]
+    return sum(len(each) + 1 for each in before) + max(column - 1, 0)
+
+
+def _too_deep() -> ConditionRefused:
+    return ConditionRefused(f"where: conditions lie within others {_DEPTH_MAX} deep at most")
+
+
+def _place(node: exp.Expr) -> int:
+    """Return where an expression stands, as far as one of its words is known."""
+    places = (each.meta.get("start") for each in node.walk())
+    return min((place for place in places if place is not None), default=0)
+
+
+class _ConditionReader:
+    """Reads one text's expressions, and counts their terms."""
+
+    def __init__(self) -> None:
+        self._terms = 0
+
+    def condition(self, node: exp.Expr, depth: int) -> Condition:
+        """Return what an expression says; raises as `parse`."""
+        if depth > _DEPTH_MAX:
+            raise _too_deep()
+        within = partial(self.condition, depth=depth + 1)
+        match node:
+            case exp.Paren():
+                return within(node.this)
+            case exp.And() | exp.Or():
+                return Junction(isinstance(node, exp.And), tuple(map(within, _parts(node))))
+            case exp.Not():
+                return Negation(within(node.this))
+            case exp.Column():
+                return Comparison(self._column(node), Operator.EQUAL, _TRUE)
+        found = self._leaf(node)
+        return Negation(found) if node.args.get("negate") else found
+
+    def _leaf(self, node: exp.Expr) -> Condition:
+        if (operator := _OPERATORS.get(type(node))) is not None:
+            column, value = node.this, node.expression
+            if isinstance(_bare(value), exp.Column) and not isinstance(_bare(column), exp.Column):
+                column, value = value, column
+                operator = _TURNED.get(operator, operator)
+            return Comparison(self._column(column), operator, self._value(value))
+        match node:
+            case exp.In() if node.expressions and not node.args.get("query"):
+                values = tuple(map(self._value, node.expressions))
+                return Membership(self._column(node.this), values)
+            case exp.Between() if not node.args.get("symmetric"):
+                column = self._column(node.this)
+                low, high = self._value(node.args["low"]), self._value(node.args["high"])
+                return Junction(
+                    True,
+                    (
+                        Comparison(column, Operator.GREATER_OR_EQUAL, low),
+                        Comparison(column, Operator.LESS_OR_EQUAL, high),
+                    ),
+                )
+            case exp.Escape():
+                found = self.condition(node.this, _DEPTH_MAX)
+                return self._escaped(found, node.expression)
+            case exp.Like() | exp.ILike():
+                pattern = self._value(node.expression)
+                return Likeness(self._column(node.this), pattern, isinstance(node, exp.ILike), "\\")
+            case exp.NullSafeNEQ() | exp.NullSafeEQ():
+                distinct = Distinction(self._column(node.this), self._value(node.expression))
+                return distinct if isinstance(node, exp.NullSafeNEQ) else Negation(distinct)
+            case exp.Is():
+                column = self._column(node.this)
+                if isinstance(node.expression, exp.Null):
+                    return NullTest(column)
+                if isinstance(node.expression, exp.Boolean):
+                    return Negation(Distinction(column, self._value(node.expression)))
+        raise refused(
+            _place(node), f"{_shown(node)} is no condition that there is; {_WHAT_THERE_IS}"
+        )
+
+    def _escaped(self, found: Condition, escape: exp.Expr) -> Condition:
+        """Return a likeness with its escape character."""
+        text = escape.this if isinstance(escape, exp.Literal) and escape.is_string else ""
+        negated = isinstance(found, Negation)
+        part = found.part if isinstance(found, Negation) else found
+        if not isinstance(part, Likeness) or len(text) != 1:
+            raise refused(_place(escape), "ESCAPE takes one character, behind a LIKE")
+        likeness = Likeness(part.column, part.pattern, part.ignores_case, text)
+        return Negation(likeness) if negated else likeness
+
+    def _column(self, node: exp.Expr) -> ColumnName:
+        found = _bare(node)
+        if not isinstance(found, exp.Column) or not isinstance(found.this, exp.Identifier):
+            raise refused(
+                _place(node), f"{_shown(node)} is no column; compare a column with a value"
+            )
+        if found.args.get("table") is not None:
+            raise refused(_place(node), f"{_shown(node)}: a column is named without its table")
+        self._count(node)
+        return ColumnName(found.name, _place(found))
+
+    def _value(self, node: exp.Expr) -> Value:
+        """Return a value: a literal, a cast one, or a parameter."""
+        node = _bare(node)
+        place = _place(node)
+        self._count(node)
+        match node:
+            case exp.Null():
+                return Constant(None, None, place)
+            case exp.Boolean():
+                return Constant("true" if node.this else "false", Family.BOOLEAN, place)
+            case exp.Literal():
+                return Constant(node.this, None if node.is_string else Family.NUMBER, place)
+            case exp.Neg() if isinstance(node.this, exp.Literal) and not node.this.is_string:
+                return Constant(f"-{node.this.this}", Family.NUMBER, place)
+            case exp.Placeholder() if node.this:
+                return Parameter(str(node.this), None, place)
+            case exp.Cast():
+                family = _FAMILIES.get(
+                    node.to.this.name if isinstance(node.to.this, exp.DType) else ""
+                )
+                value = self._value(node.this)
+                if family is not None and isinstance(value, Parameter):
+                    return Parameter(value.name, family, value.place)
+                if family is not None and isinstance(value, Constant):
+                    return Constant(value.text, family if value.text is not None else None, place)
+        raise refused(
+            place, f"{_shown(node)} is no value; write a literal, or a parameter as :name"
+        )
+
+    def _count(self, node: exp.Expr) -> None:
+        self._terms += 1
+        if self._terms > _TERMS_MAX:
+            raise refused(_place(node), f"a filter has {_TERMS_MAX} columns and values at most")
+
+
+_TRUE: Final = Constant("true", Family.BOOLEAN)
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """Return an expression without the brackets around it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _parts(node: exp.Expr) -> list[exp.Expr]:
+    """Return what is joined by the same word: ``a AND b AND c`` is a chain that leans to the left."""
+    kind, found = type(node), []
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, kind):
+            waiting += (each.expression, each.this)
+        else:
+            found.append(each)
+    return found
+
+
+def _shown(node: exp.Expr) -> str:
+    text = node.sql(dialect="postgres")
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
