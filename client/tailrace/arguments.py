@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +22,7 @@ from tailrace.v1.change_capture_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tailrace.criteria import Start
     from tailrace.v1.capture_pb2 import Body
@@ -255,6 +255,8 @@ def state_request(
     page: str | None,
     wait_for: int | None,
     wait_s: float,
+    where: str | None,
+    parameters: Mapping[str, object],
 ) -> ReadStateRequest:
     """Return a request for a table's rows; call it inside ``sendable``.
 
@@ -273,12 +275,23 @@ def state_request(
         wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
         max_message_bytes=message_bytes(max_message_bytes),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+        where=where,
+        where_parameter=[f"{name}={_parameter(value)}" for name, value in parameters.items()],
     )
     if isinstance(at, datetime):
         request.at_time = micros(at)
     elif at is not None:
         request.at_version = _whole("at", at)
     return request
+
+
+def _parameter(value: object) -> str:
+    """Return a parameter's value as the text that it travels as."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def waited_version(wait_for: int | None) -> int | None:

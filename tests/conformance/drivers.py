@@ -449,6 +449,9 @@ def _renamed(asked: Mapping[str, Any]) -> dict[str, Any]:
     renamed = {_ARGUMENTS.get(name, name): value for name, value in asked.items()}
     if "wait_ms" in renamed:
         renamed["wait_s"] = renamed.pop("wait_ms") / 1000
+    if "where_parameter" in renamed:
+        given = (each.split("=", 1) for each in renamed.pop("where_parameter"))
+        renamed["parameters"] = {name: value for name, value in given}
     return renamed
 
 

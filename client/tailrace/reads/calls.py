@@ -37,7 +37,7 @@ from tailrace.v1.change_capture_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from tailrace.cursor import Cursor
@@ -158,6 +158,8 @@ class ReadCalls(OnOneLoop):
         page: str | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
+        where: str | None = None,
+        parameters: Mapping[str, object] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> State:
         """Return a read of a table: its rows as of one version. It begins when its context is entered.
@@ -177,6 +179,8 @@ class ReadCalls(OnOneLoop):
             wait_for: Wait until this version is published, and read it or a later one: who has written V
                 reads what it wrote.
             wait_s: For so long at most; then ``DeadlineExceeded``.
+            where: Only rows that meet this condition, in SQL: ``"price > :min AND name LIKE 'A%'"``.
+            parameters: Values of the condition's parameters by name, without the colon.
             max_message_bytes: A larger row comes without its image and with ``omitted_bytes``.
 
         Raises:
@@ -192,6 +196,8 @@ class ReadCalls(OnOneLoop):
                 page=page,
                 wait_for=wait_for,
                 wait_s=wait_s,
+                where=where,
+                parameters=parameters or {},
             )
 
         def open_stream() -> Stream:

@@ -982,6 +982,8 @@ class ReadStateRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    WHERE_PARAMETER_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     entity_type: _builtins.str
@@ -1014,6 +1016,11 @@ class ReadStateRequest(_message.Message):
     """As in SubscribeRequest."""
     values: Global___Values.ValueType
     """As in SubscribeRequest."""
+    where: _builtins.str
+    """Only rows that meet this condition, in SQL: "price > :min AND state IN ('paid', 'sent')". Names are those of the
+    columns at the version that is read. What it cannot say, and a name that is not there: INVALID_REQUEST, with the
+    place. It is judged before `limit` counts. Absent: every row.
+    """
     @_builtins.property
     def primary_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Canonical key texts: only these rows, of those that there are. Empty: every row."""
@@ -1023,6 +1030,10 @@ class ReadStateRequest(_message.Message):
         """Names of columns, matched whole and as written: images have these and no others, in the source's order. Empty:
         all of them.
         """
+
+    @_builtins.property
+    def where_parameter(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Values of the condition's parameters, each as "name=value": "min=100". Only with `where`."""
 
     def __init__(
         self,
@@ -1040,10 +1051,12 @@ class ReadStateRequest(_message.Message):
         wait_ms: _builtins.int | None = ...,
         max_message_bytes: _builtins.int | None = ...,
         values: Global___Values.ValueType = ...,
+        where: _builtins.str | None = ...,
+        where_parameter: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "at_time", b"at_time", "at_version", b"at_version", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "at_time", b"at_time", "at_version", b"at_version", "catalog", b"catalog", "column", b"column", "entity_type", b"entity_type", "keys_only", b"keys_only", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "primary_key", b"primary_key", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "catalog", b"catalog", "column", b"column", "entity_type", b"entity_type", "keys_only", b"keys_only", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "primary_key", b"primary_key", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where", "where_parameter", b"where_parameter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_time: _TypeAlias = _typing.Literal["at_time"]  # noqa: Y015
     _WhichOneofArgType__at_time: _TypeAlias = _typing.Literal["_at_time", b"_at_time"]  # noqa: Y015
@@ -1059,6 +1072,8 @@ class ReadStateRequest(_message.Message):
     _WhichOneofArgType__wait_for_version: _TypeAlias = _typing.Literal["_wait_for_version", b"_wait_for_version"]  # noqa: Y015
     _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
     _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    _WhichOneofReturnType__where: _TypeAlias = _typing.Literal["where"]  # noqa: Y015
+    _WhichOneofArgType__where: _TypeAlias = _typing.Literal["_where", b"_where"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__at_time) -> _WhichOneofReturnType__at_time | None: ...
     @_typing.overload
@@ -1073,6 +1088,8 @@ class ReadStateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_for_version) -> _WhichOneofReturnType__wait_for_version | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__where) -> _WhichOneofReturnType__where | None: ...
 
 Global___ReadStateRequest: _TypeAlias = ReadStateRequest  # noqa: Y015
 

@@ -366,6 +366,8 @@ def state(request: ReadStateRequest) -> StateAsked:
         limit=_at_least(1, request.limit, "limit") if request.HasField("limit") else None,
         wait_for_version=None if wait is None else wait.version,
         wait_s=_WAIT_S if wait is None else wait.patience_s,
+        where=request.where if request.HasField("where") else None,
+        where_parameters=tuple(request.where_parameter),
     )
 
 

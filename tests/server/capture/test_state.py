@@ -118,6 +118,23 @@ async def rows_of(read: StateRead) -> dict[str, Any]:
             {"1": None, "2": None},
         ),
         (EVERYTHING, "order", {}, {"1": "id total", "2": "id total"}),
+        (
+            Grant(
+                (
+                    Allowance(PRODUCTS, columns=Columns(frozenset({"id"}), listed=True)),
+                    Allowance(PRODUCTS, frozenset({"3"})),
+                )
+            ),
+            "product",
+            {"where": "price > 0 OR price IS NULL"},
+            {"3": "id name price"},
+        ),
+        (
+            Grant((Allowance(ORDERS, bodies=False), Allowance(ORDERS, frozenset({"2"})))),
+            "order",
+            {"where": "total = 7"},
+            {"2": "id total"},
+        ),
     ],
 )
 async def test_contract_47_48_a_table_is_what_is_granted_of_it(
@@ -152,6 +169,18 @@ async def test_contract_47_48_a_table_is_what_is_granted_of_it(
             "order",
             {"columns": ("total",)},
             "column 'total' is not granted",
+        ),
+        (
+            Grant((Allowance(ORDERS, columns=Columns(frozenset({"total"}))),)),
+            "order",
+            {"where": "id = '1' AND total > 0"},
+            "column 'total' is not granted",
+        ),
+        (
+            Grant((Allowance(ORDERS, bodies=False),)),
+            "order",
+            {"where": "total > 0", "keys_only": True},
+            "bodies are not granted",
         ),
         (Grant((Allowance(ORDERS, bodies=False),)), "order", {}, "bodies are not granted"),
         (

@@ -56,7 +56,15 @@ STATE_HEADERS: Final = {
 
 IN_PATH: Final = (*ELSEWHERE, "entityType")
 """Fields of a request for a table that are no parameters."""
-IN_PATH_OF_ROW: Final = (*IN_PATH, "primaryKey", "keysOnly", "limit", "page")
+IN_PATH_OF_ROW: Final = (
+    *IN_PATH,
+    "primaryKey",
+    "keysOnly",
+    "limit",
+    "page",
+    "where",
+    "whereParameter",
+)
 """The same for one row."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
@@ -24,6 +25,7 @@ from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.reads.log_read import ReadTerms
 from tailrace_server.capture.reads.open_scans import OpenScans
 from tailrace_server.capture.reads.state import StateRead
+from tailrace_server.capture.reads.state_filter import read_condition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -122,6 +124,12 @@ class Reads:
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
             use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+            condition = None
+            if asked.where is not None:
+                condition = await read_condition(asked.where, asked.where_parameters)
+                # Its columns are judged as those that are asked for: their values show in what is given.
+                named = replace(asked, columns=condition.columns, keys_only=False)
+                use_of(caller, catalog, Action.HISTORY, (_criteria_of(named),), Content.AFTER)
             with self._charged(observer, use, admission) as kept:
                 codec = door.codec_of(codec, use.narrowed)
                 if asked.columns:
@@ -133,6 +141,7 @@ class Reads:
                     self._terms(kept, use, admission, max_message_bytes),
                     codec=codec,
                     scans=self._scans,
+                    condition=condition,
                 )
                 await read.begin()
                 admission.began(uuid4().hex, f"state at version {read.version}")

@@ -10,6 +10,7 @@ that was cut goes on behind its last row, in the same order, with a page.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from tailrace_server.capture.reads.state_blocks import (
     TableScan,
     unknown_page,
 )
+from tailrace_server.capture.reads.state_filter import StateFilter
 from tailrace_server.capture.reads.state_page import StatePage, type_digest
 from tailrace_server.wal.segment.reader import SegmentMissing
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.reads.log_read import ReadTerms
     from tailrace_server.capture.reads.open_scans import OpenScans
     from tailrace_server.capture.reads.state_blocks import StateBlock
+    from tailrace_server.capture.reads.state_filter import StateCondition
     from tailrace_server.wal.base.state_rows import StatePlace
     from tailrace_server.wal.state.view import LogView
 
@@ -65,6 +68,10 @@ class StateAsked:
     """Wait until this version is published."""
     wait_s: float = 10.0
     """For so long at most."""
+    where: str | None = None
+    """Only rows that meet this condition, in SQL."""
+    where_parameters: tuple[str, ...] = ()
+    """Of the condition, each as ``name=value``."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -79,6 +86,8 @@ class StateAsked:
             raise InvalidRequest("column: keys_only leaves all images out; give one of them")
         if self.limit is not None and self.limit <= 0:
             raise InvalidRequest(f"limit {self.limit}: it counts rows and must be positive")
+        if self.where_parameters and self.where is None:
+            raise InvalidRequest("where_parameter: it needs a where")
         if self.wait_for_version is None:
             return
         if self.at_time is not None or self.page is not None:
@@ -102,6 +111,7 @@ class StateRead(LogRead):
         *,
         codec: Codec,
         scans: OpenScans,
+        condition: StateCondition | None = None,
     ) -> None:
         """Bind it to a log; nothing is looked at before ``begin``.
 
@@ -111,6 +121,7 @@ class StateRead(LogRead):
             terms: What it was admitted with.
             codec: The wire form of the frames, cut to what is granted.
             scans: Those of all reads.
+            condition: Which rows are given; None: all of them.
         """
         super().__init__(terms)
         self.version = 0
@@ -122,6 +133,7 @@ class StateRead(LogRead):
         self._asked = asked
         self._codec = codec
         self._scans = scans
+        self._condition = condition
         self._left = asked.limit
         """Rows that it may still give; None without a limit."""
         self._place: StatePlace | None = None
@@ -234,21 +246,31 @@ class StateRead(LogRead):
             else:
                 break
         self._view = view
-        name = (view.revision, asked.entity_type, self.version)
+        name: Hashable = (view.revision, asked.entity_type, self.version)
         keys = use.keys
+        shown = use.narrowed.shown
+        condition = self._condition
+        rows_kept = None
+        if condition is not None:
+            given = (condition, view, asked.entity_type, self.version, shown)
+            rows_kept = await asyncio.to_thread(StateFilter, *given)
         self._rows = (
-            TableScan(table, self._scans, (view.uuid, *name))
+            TableScan(table, self._scans, (view.uuid, name))
             if keys is None
             else KeyedRows.of(table, keys)
         )
+        # Blocks of equal conditions are the same, as long as all is shown.
+        if condition is not None:
+            name = (name, condition if shown is None else object())
         self._name: Hashable = name if keys is None else (name, object())
         self._encoder = StateEncoder(
             asked.entity_type,
             view,
             self._codec,
             not asked.keys_only,
-            use.narrowed.shown,
+            shown,
             self._terms.message_bytes,
+            rows_kept,
         )
 
     def _refuse_unknown_type(self, view: LogView) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.reads.open_scans import OpenScans
+    from tailrace_server.capture.reads.state_filter import StateFilter
     from tailrace_server.capture.reads.state_page import StatePage
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StateRows
@@ -80,10 +81,14 @@ class StateEncoder:
     shown: Visibility | None
     """What is granted of the rows; None: all of it."""
     message_bytes: int
+    filter: StateFilter | None = None
+    """Which rows are given; None: all of them."""
 
     def block(self, rows: StateRows, end: StatePlace | None) -> StateBlock:
-        """Return the rows of a part, without those that are not granted."""
+        """Return the rows of a part, without those that are not granted or not asked for."""
         rows = self._granted(rows)
+        if self.filter is not None and len(rows):
+            rows = self.filter.kept(rows)
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
         frames = FrameBlock(

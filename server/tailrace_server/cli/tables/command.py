@@ -57,6 +57,10 @@ def state(
     key: Annotated[
         list[str] | None, _option("--key", "Only the row of this primary key.", _ROWS, "KEY")
     ] = None,
+    where: Annotated[
+        str | None,
+        _option("--where", "Only rows that meet this SQL condition: price > 100.", _ROWS, "SQL"),
+    ] = None,
     limit: Annotated[int | None, _option("--limit", "N rows at most.", _ROWS, "N", least=1)] = None,
     wait_for: Annotated[
         int | None,
@@ -116,6 +120,7 @@ def state(
         "at": None if at is None else _at(at),
         "columns": tuple(column or ()),
         "keys_only": keys_only,
+        "where": where,
         "limit": limit,
         "wait_for": wait_for,
         "wait_s": options.wait_s(wait),

@@ -95,6 +95,20 @@ async def test_a_person_sees_columns_and_how_to_go_on(
     assert "more follow" in told
 
 
+async def test_only_rows_that_meet_a_condition_are_shown(
+    server: options.ServerOptions, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On the screen and in a file."""
+    await show(server, where="price > 1 AND name LIKE 'ch%'")
+    out, told = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["id", "1"]
+    assert "1 row of product as of version 1" in told
+    await show(server, where="price IS NULL", output=tmp_path / "product.parquet", typed=True)
+    assert parquet.read_table(tmp_path / "product.parquet")["id"].to_pylist() == ['"2"']
+    with pytest.raises(InvalidRequest, match="did you mean 'price'"):
+        await show(server, where="prise > 1")
+
+
 async def test_lines_of_json_have_the_row_byte_for_byte(
     server: options.ServerOptions,
     writer: ModelWriter,
