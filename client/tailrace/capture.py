@@ -119,3 +119,7 @@ class Heartbeat:
     """The next heartbeat or capture comes within this many seconds."""
     expires_in_s: float | None = None
     """Seconds until the caller's token expires and the stream ends with ``TokenExpired``; None: never."""
+    lost_in_s: float | None = None
+    """Seconds until retention may take what lies behind ``cursor``, at least; None: it does not by time."""
+    lost_in_bytes: int | None = None
+    """How much more the log may grow before that, at least; None: retention does not take it by bytes."""

@@ -272,6 +272,8 @@ def heartbeat(message: change_capture_pb2.Heartbeat) -> Heartbeat:
         records_matched=message.records_matched,
         next_within_s=message.next_within_ms / 1000,
         expires_in_s=message.expires_in_ms / 1000 if message.HasField("expires_in_ms") else None,
+        lost_in_s=message.lost_in_ms / 1000 if message.HasField("lost_in_ms") else None,
+        lost_in_bytes=message.lost_in_bytes if message.HasField("lost_in_bytes") else None,
     )
 
 

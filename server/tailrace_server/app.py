@@ -44,6 +44,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http.server import HttpFace, bind
+from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.operator import RecentLines
 from tailrace_server.api.transport_security.configured import tls_files
 from tailrace_server.api.transport_security.exposure import check_exposure
@@ -136,6 +137,7 @@ async def _serve(
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
+    register_named(registry, partial(engine.named.watched, ANONYMOUS))
     metrics.register_audit(registry, audit.statistics)
     metrics.register_quotas(registry, quotas)
     metrics.register_issuers(registry, access.key_ages)

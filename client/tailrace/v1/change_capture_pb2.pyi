@@ -651,6 +651,8 @@ class Heartbeat(_message.Message):
     RECORDS_MATCHED_FIELD_NUMBER: _builtins.int
     NEXT_WITHIN_MS_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_MS_FIELD_NUMBER: _builtins.int
+    LOST_IN_MS_FIELD_NUMBER: _builtins.int
+    LOST_IN_BYTES_FIELD_NUMBER: _builtins.int
     published_version: _builtins.int
     """The watermark: highest published version; 0: none yet."""
     resume_cursor: _builtins.str
@@ -667,6 +669,12 @@ class Heartbeat(_message.Message):
     """After this time the caller's token expires, and the stream ends with TOKEN_EXPIRED. A newer token on the stream
     puts it off. Milliseconds; absent: never.
     """
+    lost_in_ms: _builtins.int
+    """After this time retention may take what lies behind `resume_cursor`, not sooner. Milliseconds; absent: not by time.
+    Where both are there, the earlier counts.
+    """
+    lost_in_bytes: _builtins.int
+    """The same once the log has grown by so much. Bytes; absent: not by bytes."""
     def __init__(
         self,
         *,
@@ -676,14 +684,25 @@ class Heartbeat(_message.Message):
         records_matched: _builtins.int = ...,
         next_within_ms: _builtins.int = ...,
         expires_in_ms: _builtins.int | None = ...,
+        lost_in_ms: _builtins.int | None = ...,
+        lost_in_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "expires_in_ms", b"expires_in_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "_lost_in_bytes", b"_lost_in_bytes", "_lost_in_ms", b"_lost_in_ms", "expires_in_ms", b"expires_in_ms", "lost_in_bytes", b"lost_in_bytes", "lost_in_ms", b"lost_in_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "expires_in_ms", b"expires_in_ms", "next_within_ms", b"next_within_ms", "published_version", b"published_version", "records_matched", b"records_matched", "records_scanned", b"records_scanned", "resume_cursor", b"resume_cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "_lost_in_bytes", b"_lost_in_bytes", "_lost_in_ms", b"_lost_in_ms", "expires_in_ms", b"expires_in_ms", "lost_in_bytes", b"lost_in_bytes", "lost_in_ms", b"lost_in_ms", "next_within_ms", b"next_within_ms", "published_version", b"published_version", "records_matched", b"records_matched", "records_scanned", b"records_scanned", "resume_cursor", b"resume_cursor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_in_ms: _TypeAlias = _typing.Literal["expires_in_ms"]  # noqa: Y015
     _WhichOneofArgType__expires_in_ms: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms"]  # noqa: Y015
+    _WhichOneofReturnType__lost_in_bytes: _TypeAlias = _typing.Literal["lost_in_bytes"]  # noqa: Y015
+    _WhichOneofArgType__lost_in_bytes: _TypeAlias = _typing.Literal["_lost_in_bytes", b"_lost_in_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__lost_in_ms: _TypeAlias = _typing.Literal["lost_in_ms"]  # noqa: Y015
+    _WhichOneofArgType__lost_in_ms: _TypeAlias = _typing.Literal["_lost_in_ms", b"_lost_in_ms"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_in_ms) -> _WhichOneofReturnType__expires_in_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_in_bytes) -> _WhichOneofReturnType__lost_in_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_in_ms) -> _WhichOneofReturnType__lost_in_ms | None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 

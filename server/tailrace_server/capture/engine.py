@@ -96,7 +96,7 @@ class Engine:
         """What is charged for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
         self.named = NamedSubscriptions(
-            root, self.settings, admissions, self._observer, self.subscribe
+            root, self.settings, admissions, self._observer, self._observers, self.subscribe
         )
         self._stack = AsyncExitStack()
         self._stopping = False

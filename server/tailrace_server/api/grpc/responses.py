@@ -65,6 +65,8 @@ def heartbeat(value: Heartbeat) -> bytes:
         records_matched=value.records_matched,
         next_within_ms=milliseconds(value.next_within_s),
         expires_in_ms=(None if value.expires_in_s is None else milliseconds(value.expires_in_s)),
+        lost_in_ms=None if value.lost_in_s is None else round(value.lost_in_s * 1000),
+        lost_in_bytes=value.lost_in_bytes,
     )
     return SubscribeResponse(heartbeat=message).SerializeToString()
 

@@ -69,10 +69,14 @@ def _criteria_members(value: Criteria) -> dict[str, Any]:
 
 
 def heartbeat(value: Heartbeat) -> dict[str, Any]:
-    """Return a heartbeat; ``expiresInMs`` only where the caller's token expires."""
+    """Return a heartbeat; ``expiresInMs``, ``lostInMs`` and ``lostInBytes`` only where something ends."""
     expires = {}
     if value.expires_in_s is not None:
         expires = {"expiresInMs": milliseconds(value.expires_in_s)}
+    if value.lost_in_s is not None:
+        expires["lostInMs"] = round(value.lost_in_s * 1000)
+    if value.lost_in_bytes is not None:
+        expires["lostInBytes"] = value.lost_in_bytes
     return expires | {
         "publishedVersion": value.published,
         "resumeCursor": str(value.cursor),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.version_waits import VersionWait, VersionWaits
+from tailrace_server.capture.named.loss import NO_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ class FollowedLog:
         "_on_view",
         "_refresh",
         "reading",
+        "retention",
         "routed",
         "routed_position",
         "turns",
@@ -55,6 +57,8 @@ class FollowedLog:
         self._on_view = on_view
         self.reading = reading
         self.turns = turns
+        self.retention = NO_TERMS
+        """What the settings of the catalog keep, as read last."""
         self.waits = VersionWaits()
         """Whoever waits until a version is published."""
         self.view = view

@@ -19,7 +19,6 @@ import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tailrace.capture import Heartbeat
 from tailrace.criteria import OverrunPolicy
 from tailrace.errors import (
     InvalidRequest,
@@ -32,7 +31,7 @@ from tailrace.errors import (
 )
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.delivery_counts import DeliveryCounts
-from tailrace_server.capture.delivery.figures import figures_of
+from tailrace_server.capture.delivery.figures import NO_HOLD, figures_of, heartbeat_of
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
@@ -44,6 +43,7 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tailrace.capture import Heartbeat
     from tailrace.cursor import Cursor
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.live_and_resync import SafePoint, Slice
@@ -80,6 +80,7 @@ class Subscription:
         "_waiting_start",
         "acknowledgement",
         "error",
+        "hold",
         "last",
         "on_end",
         "options",
@@ -108,6 +109,7 @@ class Subscription:
         self._begin(start)
         self._demand = options.demand
         """Captures that may still be delivered; None without accounting."""
+        self.hold = NO_HOLD
         self.error: TailraceError | None = None
         """Why it has ended; None while it has not."""
         self._ended_at: SafePoint | None = None
@@ -441,13 +443,9 @@ class Subscription:
         self._heartbeat_at = now + self.options.heartbeat_interval_s
         self._counters.heartbeats_sent += 1
         safe, matched = self._safe_point(), self._intake.matched
-        return Heartbeat(
-            published=self._log.view.published,
-            cursor=self.cursor_of(safe[1:]),
-            records_scanned=self.options.use.looked_at(safe.rows - self._start_row, matched),
-            records_matched=matched,
-            next_within_s=self.options.heartbeat_interval_s,
-            expires_in_s=self.options.expires_in_s,
+        looked_at = self.options.use.looked_at(safe.rows - self._start_row, matched)
+        return heartbeat_of(
+            self._log, self.options, self.cursor_of(safe[1:]), looked_at, matched, self.hold
         )
 
     def _safe_point(self) -> SafePoint:

@@ -25,12 +25,14 @@ from tailrace.errors import (
     SubscriptionUnknown,
     TailraceError,
 )
+from tailrace_server.capture.delivery.figures import NO_HOLD
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.named.acknowledgements import AcknowledgementLines
+from tailrace_server.capture.named.loss_watch import LossWatch
 from tailrace_server.capture.named.values import NamedView
 from tailrace_server.wal.subscriptions import changes
 from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace_server.capture.admission import Admissions
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.named.loss_watch import WatchedSubscription
     from tailrace_server.capture.named.values import NameAsked, NamedAsked
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
@@ -80,6 +83,7 @@ class NamedSubscriptions:
         settings: EngineSettings,
         admissions: Admissions,
         observer: Callable[[Principal, str], Awaitable[Observer]],
+        observers: Callable[[], Sequence[tuple[str, Observer]]],
         subscribe: Subscribe,
     ) -> None:
         """Begin without a reader.
@@ -89,12 +93,14 @@ class NamedSubscriptions:
             settings: The engine's.
             admissions: What records who did what.
             observer: Returns that of a catalog, or refuses a caller.
+            observers: Returns those of all catalogs that are open, by name.
             subscribe: ``Engine.subscribe``.
         """
         self._root = root
         self._settings = settings
         self._admissions = admissions
         self._observer = observer
+        self._watch = LossWatch(root, observers)
         self._subscribe = subscribe
         self._readers: dict[tuple[str, str], _Reader] = {}
         """By catalog and name; those that have ended go when they are next looked at."""
@@ -104,6 +110,14 @@ class NamedSubscriptions:
     def readers(self) -> int:
         """How many of this server's subscriptions read by a name."""
         return len(self._readers)
+
+    def watched(self, caller: Principal) -> list[WatchedSubscription]:
+        """Return the named subscriptions of catalogs whose statistics are granted, as they were seen last."""
+        return [
+            each
+            for each in self._watch.found
+            if door.may(caller, Action.STATISTICS, each.named.catalog)
+        ]
 
     def reading(self, asked: NameAsked | None) -> Subscribe:
         """Return what subscribes as ``Engine.subscribe`` does; by a name if one is asked for."""
@@ -268,6 +282,7 @@ class NamedSubscriptions:
 
         # A catalog whose storage hangs has one look at most, and keeps none from the others.
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
             while True:
                 await asyncio.sleep(_LOOK_EVERY_S)
                 for catalog in {catalog for catalog, _ in self._readers} - looked_at:
@@ -285,6 +300,8 @@ class NamedSubscriptions:
         try:
             found = await asyncio.to_thread(sequences.get, name)
             _refuse_reader(found, reader.epoch)
+            if found.broken:
+                reader.subscription.hold = NO_HOLD
         except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
             self._end(key, reader.epoch, error)
 
@@ -332,6 +349,8 @@ class NamedSubscriptions:
         subscription.acknowledgement = replace(
             subscription.acknowledgement, name=asked.name, epoch=epoch
         )
+        if not document.broken:
+            subscription.hold = (document.hold_us, document.hold_bytes)
         # 4. Another may have come to this server while this one was opened.
         if (newer := self._readers.get(key)) is not None and newer.epoch > epoch:
             holder = newer.subscription.options.peer.principal

@@ -1,0 +1,134 @@
+"""Looks at named subscriptions and settings of every catalog: for metrics, heartbeats and warnings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.named.values import SubscriptionHealth
+from tailrace_server.capture.named.loss import NO_LOSS, Loss, RetentionTerms, loss_of
+from tailrace_server.capture.named.values import NamedView
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.state.view import LogView
+
+_EVERY_S: Final = 5.0
+_NEAR: Final = 5
+"""A loss is near when one part in so many of what is kept, or held, is left."""
+_log = structlog.get_logger("tailrace.named")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedSubscription:
+    """One named subscription, as it was seen last."""
+
+    named: NamedView
+    loss: Loss
+
+
+class LossWatch:
+    """Lives on the event loop; files are read in threads."""
+
+    def __init__(self, root: Path, observers: Callable[[], Sequence[tuple[str, Observer]]]) -> None:
+        """Watch the catalogs below a root; ``observers`` returns those that are open."""
+        self._root = root
+        self._observers = observers
+        self._found: dict[str, tuple[WatchedSubscription, ...]] = {}
+        self._looking: set[str] = set()
+        self._warned: dict[tuple[str, str], str] = {}
+        """What was logged last of each subscription."""
+
+    @property
+    def found(self) -> list[WatchedSubscription]:
+        """Those of all catalogs, by catalog and name."""
+        return [each for _, found in sorted(self._found.items()) for each in found]
+
+    async def run(self) -> None:
+        """Look at all catalogs, again and again; one whose storage hangs is not waited for."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                observers = dict(self._observers())
+                self._found = {
+                    name: each for name, each in self._found.items() if name in observers
+                }
+                for name, observer in observers.items():
+                    if name not in self._looking:
+                        self._looking.add(name)
+                        tasks.create_task(self._look_at(name, observer))
+                await asyncio.sleep(_EVERY_S)
+
+    async def _look_at(self, catalog: str, observer: Observer) -> None:
+        view = observer.log.view
+        try:
+            terms, documents = await asyncio.to_thread(_read, self._root / catalog, view)
+        except Exception as error:  # the storage's doing, mostly; it is looked at again
+            _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
+            return
+        finally:
+            self._looking.discard(catalog)
+        observer.log.retention = terms
+        view, now = observer.log.view, time.time_ns() // 1000
+        found = tuple(_watched(each, view, terms, now) for each in documents)
+        self._found[catalog] = found
+        for each in found:
+            self._warn(each, terms)
+
+    def _warn(self, one: WatchedSubscription, terms: RetentionTerms) -> None:
+        """Log once that a loss is near, and that it has come."""
+        named, key = one.named, (one.named.catalog, one.named.name)
+        if named.health in (SubscriptionHealth.BROKEN, SubscriptionHealth.LOST):
+            word = named.health.name
+        else:
+            word = "NEAR" if _is_near(one, terms) else ""
+        if self._warned.get(key, "") == word:
+            return
+        self._warned[key] = word
+        if word:
+            _log.warning(
+                "named subscription loses its place soon"
+                if word == "NEAR"
+                else "named subscription has no hold",
+                catalog=named.catalog,
+                name=named.name,
+                health=named.health.name,
+                needed=str(named.hold.needed),
+                lost_in_s=None if one.loss.in_us is None else one.loss.in_us // 1_000_000,
+                lost_in_bytes=one.loss.in_bytes,
+                reader=named.document.reader,
+            )
+
+
+def _read(path: Path, view: LogView) -> tuple[RetentionTerms, list[SubscriptionDocument]]:
+    settings = newest_settings(LocalFiles(path), view.uuid).settings
+    return RetentionTerms.of(settings), SubscriptionSequences(path, view.uuid).all()
+
+
+def _watched(
+    document: SubscriptionDocument, view: LogView, terms: RetentionTerms, now: int
+) -> WatchedSubscription:
+    named = NamedView.of(document, view, now)
+    if named.hold.lost:
+        return WatchedSubscription(named, NO_LOSS)
+    hold = (0, 0) if document.broken else (document.hold_us, document.hold_bytes)
+    return WatchedSubscription(named, loss_of(view, named.hold.needed, terms, hold, now))
+
+
+def _is_near(one: WatchedSubscription, terms: RetentionTerms) -> bool:
+    document, loss = one.named.document, one.loss
+    whole_us = max(document.hold_us, terms.lookback_us or 0)
+    whole_bytes = max(document.hold_bytes, terms.bytes_left or 0)
+    by_time = loss.in_us is not None and loss.in_us * _NEAR < whole_us
+    by_bytes = loss.in_bytes is not None and loss.in_bytes * _NEAR < whole_bytes
+    return by_time or by_bytes
