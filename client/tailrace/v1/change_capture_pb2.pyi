@@ -542,9 +542,9 @@ class Acknowledgement(_message.Message):
     overrun_policy: Global___OverrunPolicy.ValueType
     """As the request asked, or the default."""
     name: _builtins.str
-    """The named subscription that is read; empty: none."""
+    """The named subscription that is read. Absent: none."""
     epoch: _builtins.int
-    """This reader's: `Acknowledge` takes it. 0: none."""
+    """This reader's: `Acknowledge` takes it. Absent: none."""
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
         """First position that can come, inclusive."""
@@ -588,14 +588,21 @@ class Acknowledgement(_message.Message):
         unknown_names: _abc.Iterable[_builtins.str] | None = ...,
         unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
         effective_criteria: _abc.Iterable[_capture_pb2.Criteria] | None = ...,
-        name: _builtins.str = ...,
-        epoch: _builtins.int = ...,
+        name: _builtins.str | None = ...,
+        epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
 
 Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 

@@ -50,8 +50,8 @@ def acknowledgement(
         unknown_names=value.unknown_names,
         unknown_changes=value.unknown_changes,
         effective_criteria=criteria_messages(value.effective_criteria),
-        name=value.name,
-        epoch=value.epoch,
+        name=value.name or None,
+        epoch=value.epoch or None,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 

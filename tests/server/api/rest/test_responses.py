@@ -34,7 +34,8 @@ def as_text(value: Any) -> Any:
     return str(value)
 
 
-def test_an_acknowledgement_says_the_same_as_over_grpc() -> None:
+@pytest.mark.parametrize(("name", "epoch"), [("", 0), ("billing", 3)])
+def test_an_acknowledgement_says_the_same_as_over_grpc(name: str, epoch: int) -> None:
     value = SubscribeAcknowledgement(
         subscription_id="s",
         catalog="shop",
@@ -48,6 +49,8 @@ def test_an_acknowledgement_says_the_same_as_over_grpc() -> None:
         max_message_bytes=30,
         unknown_names=("odrer",),
         unknown_changes=("order",),
+        name=name,
+        epoch=epoch,
     )
     found = responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
     sent = grpc_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
@@ -60,7 +63,7 @@ def test_an_acknowledgement_says_the_same_as_over_grpc() -> None:
 @pytest.mark.parametrize(("seconds", "milliseconds"), [(5.0, 5_000), (0.0, 1), (0.0001, 1)])
 def test_a_heartbeat_says_the_same_as_over_grpc(seconds: float, milliseconds: int) -> None:
     """And never that the next one comes within no time at all."""
-    value = Heartbeat(4, Cursor(CATALOG, 3, 2), 10, 2, seconds)
+    value = Heartbeat(4, Cursor(CATALOG, 3, 2), 10, 2, seconds, lost_in_s=2.5, lost_in_bytes=17)
     found = responses.heartbeat(value)
     assert found["nextWithinMs"] == milliseconds
     assert as_text(found) == as_text(in_json(grpc_responses.heartbeat(value), "heartbeat"))
