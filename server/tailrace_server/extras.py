@@ -13,6 +13,7 @@ EXTRAS: Final = {
     "cli": ("msgspec", "pydantic", "rich", "typer"),  # pydantic comes with Typer
     "log": ("google_crc32c", "numpy", "orjson", "pyarrow"),
     "server": (
+        "adbc_driver_duckdb",
         "cryptography",
         "duckdb",
         "fastavro",
