@@ -28,8 +28,7 @@ from tailrace_server.export.delta.table import LakeTable
 from tailrace_server.export.delta.tables import TableExport, TableStep
 from tailrace_server.failpoints import reach
 from tailrace_server.typed.misfits import OnMisfit
-from tailrace_server.wal.catalog import open_catalog
-from tailrace_server.wal.files.catalog_folder import refuse_system
+from tailrace_server.wal.catalog import SYSTEM_CATALOG, open_catalog
 from tailrace_server.wal.gate import publish_behind, put_up_gate, refuse_other_gate
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
@@ -121,8 +120,10 @@ class DeltaExport:
                 f"--to {settings.target}: the Delta library reads % and two digits in a path as another "
                 "character; choose a path without"
             )
-        if settings.gate:
-            refuse_system(settings.catalog)
+        if settings.gate and settings.catalog == SYSTEM_CATALOG:
+            raise InvalidRequest(
+                f"{SYSTEM_CATALOG!r} is the log of catalogs, and waits for no gate"
+            )
         log = open_catalog(settings.log, settings.catalog)
         known = log.view.schema_of(log.state.last_version).entity_types
         for name in settings.entity_types:
