@@ -67,6 +67,9 @@ _PLAIN_NAMES: Final = {
     "max_connection_age_grace_s": "max_connection_age_grace",
 }
 """Where what people type differs from the field's name."""
+_DAY_S: Final = 86_400
+_LONGER_S: Final = {"hold_max_s": 366 * _DAY_S}
+"""Settings that may be longer than a day, and how long: what is kept, not what is waited for."""
 _PATHS: Final = ("folder", "file")
 """Units of settings that are paths, and not set by default."""
 
@@ -374,10 +377,11 @@ def _type(each: Setting) -> Any:
     if each.unit == "bytes":
         return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
     if each.unit == "seconds" and each.default is None:
-        amount = Annotated[float, Field(gt=0, le=86_400)]
+        amount = Annotated[float, Field(gt=0, le=_DAY_S)]
         return Annotated[amount | None, BeforeValidator(_seconds_or_off)]
     if each.unit == "seconds":
-        return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=86_400)]
+        most = _LONGER_S.get(each.name, _DAY_S)
+        return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=most)]
     if isinstance(each.default, bool):
         return Annotated[bool, BeforeValidator(_yes_or_no)]
     if isinstance(each.default, str) and each.unit == "origins":
