@@ -60,6 +60,7 @@ from tailrace.errors import (
     SubscriptionPaused,
     SubscriptionTakenOver,
     SubscriptionUnknown,
+    TableFileError,
     TailraceError,
     TlsFailed,
     TokenExpired,
@@ -79,6 +80,9 @@ from tailrace.reads.state import State, StateEnd, StateHeader, StateRow
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
+from tailrace.table.changes import LiveChanges, TableRestarted
+from tailrace.table.contents import TableChange
+from tailrace.table.table import Table
 from tailrace.tls import Tls
 from tailrace.update_subscription import Row, UpdateSubscription
 
@@ -117,6 +121,7 @@ __all__ = [
     "InternalError",
     "InvalidRequest",
     "Limits",
+    "LiveChanges",
     "LogCorrupted",
     "LogError",
     "LogFull",
@@ -156,6 +161,10 @@ __all__ = [
     "SubscriptionStatistics",
     "SubscriptionTakenOver",
     "SubscriptionUnknown",
+    "Table",
+    "TableChange",
+    "TableFileError",
+    "TableRestarted",
     "TailraceError",
     "Timeouts",
     "TimestampMicros",

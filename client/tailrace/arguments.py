@@ -50,7 +50,7 @@ def start_of(
     if since is not None and not (after is None and from_time is None):
         raise InvalidRequest("give since alone, without after and from_time")
     if since is not None:
-        position = since if isinstance(since, Position) else Position(_whole("since", since))
+        position = since if isinstance(since, Position) else Position(version_of("since", since))
         if position.version < 0 or position.index < 0:
             raise InvalidRequest(
                 f"since {position}: versions count from 1; 0 is the oldest retained"
@@ -94,7 +94,12 @@ def micros(time: Time) -> TimestampMicros:
     return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
 
 
-def _whole(name: str, version: object) -> int:
+def version_of(name: str, version: object) -> int:
+    """Return a version.
+
+    Raises:
+        InvalidRequest: It is no whole number.
+    """
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise InvalidRequest(
             f"{name} {version!r}: write a version, which is a whole number, or a Position"
@@ -281,7 +286,7 @@ def state_request(
     if isinstance(at, datetime):
         request.at_time = micros(at)
     elif at is not None:
-        request.at_version = _whole("at", at)
+        request.at_version = version_of("at", at)
     return request
 
 
@@ -300,7 +305,7 @@ def waited_version(wait_for: int | None) -> int | None:
     Raises:
         InvalidRequest: It is no version.
     """
-    return None if wait_for is None else _whole("wait_for", wait_for)
+    return None if wait_for is None else version_of("wait_for", wait_for)
 
 
 def texts(name: str, values: Sequence[str]) -> Sequence[str]:

@@ -28,10 +28,10 @@ from tailrace.named.acknowledger import Acknowledger
 from tailrace.named.calls import SubscriptionCalls
 from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
-from tailrace.reads.calls import ReadCalls
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
+from tailrace.table.calls import TableCalls
 from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tailrace.link import Disconnected, Reconnected
     from tailrace.reactive import StreamSubscription
     from tailrace.schema import Schema
+    from tailrace.table.table import Table
     from tailrace.tls import Trust
     from tailrace.transport import Stream, Transport
     from tailrace.transport.token import TokenSource
@@ -71,7 +72,7 @@ DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
 
 
-class Client(ReadCalls, SubscriptionCalls):
+class Client(TableCalls, SubscriptionCalls):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
     It belongs to the event loop that entered it: another one, or another thread, has a client of its own.
@@ -92,7 +93,7 @@ class Client(ReadCalls, SubscriptionCalls):
         self._transport: Transport | None = None
         self._tasks: asyncio.TaskGroup | None = None
         """Owns the tasks that read; None outside the context."""
-        self._streams: set[Subscription | StreamSubscription] = set()
+        self._streams: set[Subscription | StreamSubscription | Table] = set()
 
     async def __aenter__(self) -> Self:
         """Make the channel; the first call connects.
@@ -405,7 +406,7 @@ class Client(ReadCalls, SubscriptionCalls):
             raise SubscriptionClosed("the client is used outside its `async with`")
         return self._transport
 
-    def _start(self, stream: Subscription | StreamSubscription) -> asyncio.Task[None]:
+    def _start(self, stream: Subscription | StreamSubscription | Table) -> asyncio.Task[None]:
         self._require()
         assert self._tasks is not None
         task = self._tasks.create_task(stream.run(), name="tailrace subscription")

@@ -33,6 +33,7 @@ ADDRESS = "127.0.0.1:7411"
 SECTIONS = {
     "In short": 1,
     "Rows as Python values": 1,
+    "Live tables": 1,
     "Go on where you stopped": 1,
     "pytest": 2,
     "FastAPI and Starlette": 1,
@@ -104,6 +105,19 @@ async def test_the_program_of_typed_rows(server: ServerProcess, tmp_path: Path) 
         lines = await shown.printed(4)
         assert ast.literal_eval(lines[0]) == {key: {"id": key} for key in "123"}
         assert lines[1:] == [f"{key} {{'id': '{key}'}}" for key in "123"]
+
+
+async def test_the_program_of_live_tables_goes_on_from_its_file(
+    server: ServerProcess, log_root: Path, tmp_path: Path
+) -> None:
+    (program,) = programs("Live tables", server)
+    async with running(tmp_path, "-u", "-c", program) as shown:
+        lines = await shown.printed(2)
+        assert lines == ["version 3 has ['1', '2', '3']", "{'id': '1'}"]
+        publish(log_root, "4")
+        assert (await shown.printed(3))[-1] == "4 4 {'id': '4'}"
+    async with running(tmp_path, "-u", "-c", program) as shown:
+        assert (await shown.printed(1))[0] == "version 4 has ['1', '2', '3', '4']"
 
 
 async def test_a_program_goes_on_where_it_stopped(

@@ -15,6 +15,7 @@
     ├── PositionCompacted         left the log; carries oldest and newest position
     ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
+    ├── TableFileError            the file of a live table is another's, or cannot be used
     ├── ValueNotHeld               Python's type for a column cannot hold a value of it
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
     ├── CursorAhead               the log ends before the cursor; carries where it ends
@@ -96,6 +97,7 @@ from tailrace.errors.requests import RowUnknown as RowUnknown
 from tailrace.errors.requests import Unsupported as Unsupported
 from tailrace.errors.tree import InternalError as InternalError
 from tailrace.errors.tree import TailraceError as TailraceError
+from tailrace.errors.values import TableFileError as TableFileError
 from tailrace.errors.values import ValueNotHeld as ValueNotHeld
 
 # A class is known by the name that it is imported by: in tracebacks, in pickles, in logs.

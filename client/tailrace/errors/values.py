@@ -1,4 +1,4 @@
-"""What is wrong with the values of a row."""
+"""What is wrong with the rows that a program holds: a value, or the file that they are in."""
 
 from __future__ import annotations
 
@@ -34,3 +34,20 @@ class ValueNotHeld(TailraceError):
             "value": self.value,
             "reason": self.reason,
         }
+
+
+class TableFileError(TailraceError):
+    """The file of a live table holds something else, is written by another program, or cannot be used."""
+
+    code = "TABLE_FILE"
+    advice = "Do what its text says: name another file, end the other program, make room."
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Keep the file, and what is wrong with it."""
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return the file, and what is wrong with it."""
+        return {"path": self.path, "reason": self.reason}

@@ -96,6 +96,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "key": ("key", _text_or_none),
         "image": ("image", str),
     },
+    errors.TableFileError: {"path": ("path", str), "reason": ("reason", str)},
     errors.ValueNotHeld: {
         "entity_type": ("entity_type", str),
         "column": ("column", str),

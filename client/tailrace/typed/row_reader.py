@@ -20,19 +20,20 @@ _SHOWN_MAX: Final = 200
 class RowReader:
     """Reads images by the columns of an entity type as of one version."""
 
-    __slots__ = ("_converts", "_entity_type", "_not_sent", "columns")
+    __slots__ = ("_converts", "_not_sent", "columns", "entity_type", "placeholders")
 
     def __init__(
         self, entity_type: str, columns: Iterable[Column], placeholders: Iterable[str] = ()
     ) -> None:
         """Know how the values of each column are read, and what stands for those that were not sent."""
-        self._entity_type = entity_type
-        self.columns = tuple(columns)
+        self.entity_type = entity_type
+        self.columns = (*columns,)
+        self.placeholders = (*placeholders,)
         self._converts: dict[str, tuple[Callable[[Any], object], str]] = {}
         for column in self.columns:
             if (convert := convert_of(column)) is not None:
                 self._converts[column.name] = convert, label_of(column)
-        self._not_sent = NotSent(placeholders)
+        self._not_sent = NotSent(self.placeholders)
 
     def read(self, image: bytes) -> dict[str, Any]:
         """Return a row, in the order of the image: a null is None, a value that was not sent is missing.
@@ -45,7 +46,7 @@ class RowReader:
         except ValueError as error:
             # Python takes no whole number of more than 4,300 digits.
             text = image[:_SHOWN_MAX].decode(errors="replace")
-            raise ValueNotHeld(self._entity_type, "", "a JSON object", text, str(error)) from None
+            raise ValueNotHeld(self.entity_type, "", "a JSON object", text, str(error)) from None
         if self._not_sent.may_be_in(image):
             row = {name: value for name, value in row.items() if not self._not_sent.is_one(value)}
         for name, (convert, label) in self._converts.items():
@@ -56,5 +57,5 @@ class RowReader:
                 row[name] = convert(value)
             except NotHeld as misfit:
                 text = json.dumps(value, ensure_ascii=False, default=str)
-                raise ValueNotHeld(self._entity_type, name, label, text, str(misfit)) from None
+                raise ValueNotHeld(self.entity_type, name, label, text, str(misfit)) from None
         return row

@@ -43,6 +43,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.DeadlineExceeded("shop", 9, 7, 10.0),
     errors.ImagesMissing(7, "4711", "before"),
     errors.ImagesMissing(8, None, "before"),
+    errors.TableFileError("shop.sqlite", "another program writes it"),
     errors.ValueNotHeld("product", "price", "BIGINT", "1.5", "it is no whole number"),
     errors.CatalogReplaced("shop", ONE, OTHER),
     errors.CatalogReplaced("shop", ONE, None),

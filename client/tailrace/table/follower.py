@@ -1,0 +1,175 @@
+"""How a table follows: its rows are read, then their changes; and the rows anew, where changes are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tailrace.clock import SystemClock
+from tailrace.criteria import Content
+from tailrace.errors import (
+    CatalogReplaced,
+    CatalogUnknown,
+    ConnectTimeout,
+    CursorAhead,
+    EntityTypeUnknown,
+    HistoryReplaced,
+    PositionCompacted,
+    TailraceError,
+)
+from tailrace.retry import Attempts
+from tailrace.table.fold import VersionFold, check_size, criteria_of_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.cursor import Cursor
+    from tailrace.link import Disconnected, Reconnected
+    from tailrace.reads.state import State
+    from tailrace.retry import Retry, Timeouts
+    from tailrace.subscription import Subscription
+    from tailrace.table.contents import ChangeLog, Contents
+
+_HEARTBEAT_S: Final = 1.0
+"""Where a lead may not tell how much of the table is in its version, a heartbeat says when it is whole."""
+_GONE: Final = (PositionCompacted, CatalogReplaced, HistoryReplaced, CursorAhead)
+"""What says that the changes behind a cursor are not to be had: the rows are read anew."""
+
+
+class FollowedTable(Protocol):
+    """What a follower tells of its progress. Called on the event loop."""
+
+    @property
+    def log(self) -> ChangeLog:
+        """Where the changes of rows go that are being applied."""
+
+    def show(self, version: int, *, more: bool) -> None:
+        """The rows are as of a version now; ``more``: changes of the next were applied already."""
+
+    def restart(self, version: int, because: TailraceError) -> None:
+        """The rows were read anew, and are as of a version."""
+
+    def enter(self) -> None:
+        """The rows are those of what was published when the table was entered, or newer."""
+
+    def lose(self, error: TailraceError) -> None:
+        """No newer versions come, and why."""
+
+    def found(self) -> None:
+        """They come again."""
+
+
+class Follower:
+    """Reads a table's rows, and then its changes, for ever."""
+
+    def __init__(
+        self,
+        catalog: str,
+        entity_type: str,
+        read: Callable[[], State],
+        subscribe: Callable[..., Subscription],
+        retry: Retry,
+        timeouts: Timeouts,
+    ) -> None:
+        """Keep how to read and follow."""
+        self._catalog = catalog
+        self._entity_type = entity_type
+        self._read = read
+        self._subscribe = subscribe
+        self._retry = retry
+        self._timeouts = timeouts
+        self._clock = SystemClock()
+
+    async def run(self, table: FollowedTable, contents: Contents) -> None:
+        """Never return.
+
+        Raises:
+            TailraceError: Why it cannot go on.
+        """
+        cursor = await contents.open()
+        if cursor is not None:
+            table.show(cursor.version, more=False)
+        held = cursor is not None
+        because: TailraceError | None = None
+        restarts = 0
+        attempts = Attempts(self._retry, self._timeouts, self._clock)
+        while True:
+            try:
+                # 1. All rows, where none are held or the log cannot say what has changed since.
+                if cursor is None:
+                    cursor = await self._load(contents, attempts)
+                    if because is None:
+                        table.show(cursor.version, more=False)
+                    else:
+                        table.restart(cursor.version, because)
+                # 2. Their changes. It only ever ends by an error.
+                await self._changes(table, contents, cursor, attempts)
+            except _GONE as error:
+                # 3. A file of another log is somebody's: nothing but its owner's word replaces it.
+                if held and not attempts.acknowledged and isinstance(error, CatalogReplaced):
+                    raise
+                because, cursor = error, None
+                table.lose(error)
+                restarts += 1
+                await self._clock.sleep(self._retry.wait_s(min(restarts, 4)))
+            except TailraceError as error:
+                # 4. Subscriptions try again by themselves, once they stand. A catalog that was replaced may be
+                #    on its way to be made again.
+                made_again = because is not None and isinstance(
+                    error, CatalogUnknown | EntityTypeUnknown
+                )
+                if cursor is None and made_again:
+                    attempts.number += 1
+                    wait_s = self._retry.wait_s(attempts.number)
+                elif cursor is None or isinstance(error, ConnectTimeout):
+                    wait_s = attempts.wait_after(error)
+                else:
+                    raise
+                table.lose(error)
+                await self._clock.sleep(wait_s)
+
+    async def _load(self, contents: Contents, attempts: Attempts) -> Cursor:
+        """Read all rows; return the cursor that they are as of."""
+        async with self._read() as state:
+            attempts.acknowledged = True
+            await contents.begin_again()
+            async for rows in state.batches():
+                for row in rows:
+                    check_size(self._entity_type, row.primary_key, row.position, row.omitted_bytes)
+                await contents.add(rows)
+            cursor = state.header.cursor
+        await contents.replace(cursor)
+        attempts.number = 0
+        return cursor
+
+    async def _changes(
+        self, table: FollowedTable, contents: Contents, cursor: Cursor, attempts: Attempts
+    ) -> None:
+        def lost(disconnected: Disconnected) -> None:
+            table.lose(disconnected.error)
+
+        def found(_: Reconnected) -> None:
+            table.found()
+
+        fold = VersionFold(self._catalog, self._entity_type, cursor)
+        subscription = self._subscribe(
+            criteria_of_table(self._entity_type),
+            after=cursor,
+            content=Content.AFTER,
+            heartbeat_interval_s=_HEARTBEAT_S,
+            on_disconnect=lost,
+            on_reconnect=found,
+        )
+        async with subscription as captures:
+            attempts.acknowledged = True
+            table.found()
+            published = captures.acknowledgement.published
+            if cursor.version >= published:
+                table.enter()
+            async for message in captures.messages():
+                steps = fold.take(message)
+                await contents.apply(steps, table.log)
+                whole = [step.cursor for step in steps if step.cursor is not None]
+                if whole:
+                    table.show(whole[-1].version, more=steps[-1].cursor is None)
+                    if whole[-1].version >= published:
+                        table.enter()

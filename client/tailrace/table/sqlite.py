@@ -1,0 +1,412 @@
+"""The rows of a table in a SQLite file, which has the cursor in the same transaction.
+
+::
+
+    about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet)
+    rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
+    columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
+
+A version is one transaction of the file, or several versions that came together are. So a program that was
+killed goes on behind the last version that the file holds whole. What is visible is read by a second
+connection, which stays in one snapshot until the event loop moves it on: reads between two awaits are of one
+version, while a thread writes the next one.
+
+Any program may read the file. One table at a time may write it: a second one finds another cursor than its own,
+and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tailrace.criteria import ContainerType, Operation
+from tailrace.cursor import Cursor
+from tailrace.errors import CursorInvalid, TableFileError
+from tailrace.schema import Column, Origin
+from tailrace.table.contents import Contents, StoredRow, TableChange
+from tailrace.table.memory import InMemory
+from tailrace.typed.row_reader import RowReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.capture import Capture
+    from tailrace.reads.state import StateRow
+    from tailrace.table.contents import ChangeLog
+    from tailrace.table.fold import Step
+
+_T = TypeVar("_T")
+
+_APPLICATION_ID: Final = 0x7461_696C
+"""``tail``: in the header of the file, so that it is known for what it is."""
+_FORMAT: Final = 1
+_TABLES: Final = """
+CREATE TABLE about (
+    id INTEGER PRIMARY KEY CHECK (id = 1), catalog TEXT NOT NULL, entity_type TEXT NOT NULL,
+    typed INTEGER NOT NULL, cursor TEXT
+);
+CREATE TABLE columns (id INTEGER PRIMARY KEY AUTOINCREMENT, document TEXT NOT NULL UNIQUE);
+"""
+_ROWS: Final = """
+CREATE TABLE {} (primary_key TEXT PRIMARY KEY, image TEXT, columns INTEGER) WITHOUT ROWID;
+"""
+_LOG_BYTES: Final = 8 << 20
+"""SQLite's write-ahead log is written back into the file once about so much was committed."""
+_PAGE_BYTES: Final = 4_096
+"""What a small row may cost there."""
+_READERS_KEPT: Final = 1_024
+_KEYS_AT_ONCE: Final = 1_000
+_FIND: Final = "SELECT image, columns FROM rows WHERE primary_key = ?"
+
+
+class InSqlite(Contents):
+    """A file."""
+
+    def __init__(self, path: str, catalog: str, entity_type: str, *, typed: bool) -> None:
+        """Keep what it holds, or is to hold."""
+        self._path = path
+        self._about = (catalog, entity_type, int(typed))
+        self._writing: sqlite3.Connection | None = None
+        self._reading: sqlite3.Connection | None = None
+        self._stored: str | None = None
+        """The cursor in the file, as text."""
+        self._passed: Cursor | None = None
+        """A later one behind which no row has changed; it is stored with the next change, or a heartbeat."""
+        self._written_bytes = 0
+        """Since the write-ahead log was last written back."""
+        self._ids: dict[RowReader, int] = {}
+        self._readers: dict[int, RowReader] = {}
+
+    # On the event loop.
+
+    async def open(self) -> Cursor | None:
+        """Open the file, or make it."""
+        await self._in_thread(self._open)
+        self._show()
+        try:
+            return None if self._stored is None else Cursor.parse(self._stored)
+        except CursorInvalid as error:
+            raise TableFileError(self._path, str(error)) from None
+
+    async def close(self) -> None:
+        """Store the cursor, and close the file."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+        if self._writing is not None:
+            try:
+                await self._in_thread(self._finish)
+            finally:
+                self._writing.close()
+                self._writing = None
+
+    async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
+        """Write the steps, and show the rows as of the last whole version among them."""
+        if any(captures for captures, _ in steps) or self._in_transaction:
+            await self._in_thread(self._apply, steps, changes)
+            self._show()
+            if not self._in_transaction:
+                await self._keep_small()
+        elif steps:
+            self._passed = steps[-1].cursor
+
+    async def keep(self) -> None:
+        """Store the cursor behind versions that had nothing for the table."""
+        if self._passed is not None and not self._in_transaction:
+            await self._in_thread(self._store_passed)
+            self._show()
+
+    async def begin_again(self) -> None:
+        """Make an empty table for the new rows."""
+        await self._in_thread(self._begin_again)
+
+    async def add(self, rows: Sequence[StateRow]) -> None:
+        """Write some of the new rows where nobody sees them."""
+        await self._in_thread(self._add, rows)
+        await self._keep_small()
+
+    async def replace(self, cursor: Cursor) -> None:
+        """Put the new rows in the place of the others, in one transaction."""
+        await self._in_thread(self._replace, cursor)
+        self._show()
+        await self._write_back()
+
+    def get(self, key: str) -> StoredRow | None:
+        """Read a row."""
+        assert self._reading is not None
+        found = self._read(_FIND, key)
+        return self._row_of(self._reading, *found[0]) if found else None
+
+    def all_keys(self) -> Iterator[str]:
+        """Read the keys, a page at a time: a statement that is under way would hold the snapshot."""
+        page = self._read("SELECT primary_key FROM rows ORDER BY 1 LIMIT ?", _KEYS_AT_ONCE)
+        while page:
+            for (key,) in page:
+                yield key
+            page = self._read(
+                "SELECT primary_key FROM rows WHERE primary_key > ? ORDER BY 1 LIMIT ?",
+                key,
+                _KEYS_AT_ONCE,
+            )
+
+    def count(self) -> int:
+        """Count the rows, which reads the file."""
+        return int(self._read("SELECT count(*) FROM rows")[0][0])
+
+    def _read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Read all that a statement finds: none is under way when what is visible moves on."""
+        assert self._reading is not None
+        try:
+            return self._reading.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise TableFileError(self._path, str(error)) from error
+
+    def _show(self) -> None:
+        """Move what is visible on to what was committed last."""
+        if self._reading is None:
+            self._reading = sqlite3.connect(self._path, isolation_level=None)
+        else:
+            self._read("COMMIT")
+        self._read("BEGIN")
+        self._read("SELECT cursor FROM about")  # the snapshot begins with the first read
+
+    async def _keep_small(self) -> None:
+        if self._written_bytes > _LOG_BYTES:
+            await self._write_back()
+
+    async def _write_back(self) -> None:
+        """Write the write-ahead log back into the file.
+
+        It begins anew once all of it is written back and nobody reads from it: so what is visible is moved on
+        before, to be in nobody's way, and behind it, to read from the file itself.
+        """
+        self._show()
+        await self._in_thread(self._checkpoint)
+        self._show()
+        self._written_bytes = 0
+
+    async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Do what waits for the disk in a thread; one that is cancelled still waits for its end."""
+        running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                await asyncio.wait([running])
+            running.exception()  # nobody is left to be told of it
+            raise
+        except sqlite3.Error as error:
+            raise TableFileError(self._path, str(error)) from error
+
+    # In a thread, one at a time.
+
+    @property
+    def _in_transaction(self) -> bool:
+        return self._writing is not None and self._writing.in_transaction
+
+    def _execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+        assert self._writing is not None
+        return self._writing.execute(sql, values)
+
+    def _open(self) -> None:
+        # One call at a time, but not always from one thread.
+        self._writing = sqlite3.connect(
+            self._path, isolation_level=None, check_same_thread=False, timeout=5.0
+        )
+        (application,) = self._execute("PRAGMA application_id").fetchone()
+        (format,) = self._execute("PRAGMA user_version").fetchone()
+        if (
+            application == 0
+            and not self._execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        ):
+            self._make()
+        elif application != _APPLICATION_ID:
+            raise TableFileError(
+                self._path, "it is a database of something else; name another file"
+            )
+        elif format > _FORMAT:
+            raise TableFileError(
+                self._path, f"it has format {format}, of a newer tailrace; this one knows {_FORMAT}"
+            )
+        self._execute("PRAGMA journal_mode = WAL")
+        # Without an fsync for each commit: after a loss of power the last ones may be gone, with their cursor.
+        self._execute("PRAGMA synchronous = NORMAL")
+        self._execute("PRAGMA wal_autocheckpoint = 0")
+        about = "SELECT catalog, entity_type, typed, cursor FROM about"
+        *found, self._stored = self._execute(about).fetchone()
+        if tuple(found) != self._about:
+            said = "entity type {1!r} of catalog {0!r}, typed={2}"
+            raise TableFileError(
+                self._path,
+                f"it holds {said.format(found[0], found[1], bool(found[2]))}, not "
+                f"{said.format(self._about[0], self._about[1], bool(self._about[2]))}; name another file",
+            )
+        self._execute("DROP TABLE IF EXISTS new_rows")
+
+    def _make(self) -> None:
+        self._execute("BEGIN IMMEDIATE")
+        for statement in (_TABLES + _ROWS.format("rows")).split(";"):
+            self._execute(statement)
+        self._execute("INSERT INTO about VALUES (1, ?, ?, ?, NULL)", *self._about)
+        self._execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._execute(f"PRAGMA user_version = {_FORMAT}")
+        self._execute("COMMIT")
+
+    def _apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
+        # 1. All whole versions are committed at once: what is visible moves on by them together.
+        last_whole = max(
+            (place for place, step in enumerate(steps) if step.cursor is not None), default=-1
+        )
+        for place, (captures, cursor) in enumerate(steps):
+            if captures and not self._in_transaction:
+                self._execute("BEGIN IMMEDIATE")
+            for each in captures:
+                self._change(each, changes)
+            if cursor is None:
+                continue
+            # 2. Where nothing has changed the cursor can wait.
+            self._passed = cursor
+            if place == last_whole and self._in_transaction:
+                self._store(cursor)
+                self._execute("COMMIT")
+
+    def _change(self, capture: Capture, changes: ChangeLog) -> None:
+        key = capture.primary_key
+        if key is None:
+            self._execute("DELETE FROM rows")
+            changes.add(TableChange(capture.version, None, None, None))
+            return
+        assert self._writing is not None
+        found = self._execute(_FIND, key).fetchone()
+        old = None if found is None else self._row_of(self._writing, *found)
+        if capture.operation is Operation.UPSERT:
+            new = StoredRow(capture.after, capture.reader)
+            self._execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", key, *self._kept(new))
+            changes.add(TableChange(capture.version, key, old, new))
+        elif old is not None:
+            self._execute("DELETE FROM rows WHERE primary_key = ?", key)
+            changes.add(TableChange(capture.version, key, old, None))
+
+    def _store(self, cursor: Cursor) -> None:
+        """Move the cursor on, within a transaction."""
+        text = str(cursor)
+        moved = self._execute(
+            "UPDATE about SET cursor = ? WHERE id = 1 AND cursor IS ?", text, self._stored
+        )
+        if moved.rowcount != 1:
+            raise TableFileError(self._path, "another program writes it")
+        self._stored, self._passed = text, None
+
+    def _finish(self) -> None:
+        if self._in_transaction:
+            self._roll_back()
+        self._store_passed()
+        self._checkpoint()
+
+    def _store_passed(self) -> None:
+        if self._passed is not None:
+            self._execute("BEGIN IMMEDIATE")
+            self._store(self._passed)
+            self._execute("COMMIT")
+
+    def _roll_back(self) -> None:
+        self._execute("ROLLBACK")
+        # Numbers of columns that were stored with it will be those of others.
+        self._ids.clear()
+        self._readers.clear()
+
+    def _checkpoint(self) -> None:
+        self._execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _begin_again(self) -> None:
+        if self._in_transaction:
+            self._roll_back()
+        self._passed = None
+        self._execute("DROP TABLE IF EXISTS new_rows")
+        self._execute(_ROWS.format("new_rows"))
+
+    def _add(self, rows: Sequence[StateRow]) -> None:
+        assert self._writing is not None
+        self._execute("BEGIN IMMEDIATE")
+        stored = [(row.primary_key, *self._kept(StoredRow(row.image, row.reader))) for row in rows]
+        self._writing.executemany("INSERT OR REPLACE INTO new_rows VALUES (?, ?, ?)", stored)
+        self._execute("COMMIT")
+
+    def _replace(self, cursor: Cursor) -> None:
+        self._execute("BEGIN IMMEDIATE")
+        self._execute("DROP TABLE rows")
+        self._execute("ALTER TABLE new_rows RENAME TO rows")
+        self._execute(
+            "DELETE FROM columns WHERE id NOT IN (SELECT columns FROM rows WHERE columns IS NOT NULL)"
+        )
+        self._store(cursor)
+        self._execute("COMMIT")
+        self._ids.clear()
+
+    # In either.
+
+    def _kept(self, row: StoredRow) -> tuple[str | None, int | None]:
+        """Return a row as the file has it."""
+        image = None if row.image is None else str(row.image, "utf-8")
+        self._written_bytes += _PAGE_BYTES + len(row.image or b"")
+        return image, None if row.reader is None else self._id_of(row.reader)
+
+    def _id_of(self, reader: RowReader) -> int:
+        """Return the number of the columns that a reader knows, which are stored if they are new."""
+        id = self._ids.get(reader)
+        if id is None:
+            document = _document_of(reader)
+            self._execute("INSERT OR IGNORE INTO columns (document) VALUES (?)", document)
+            find = "SELECT id FROM columns WHERE document = ?"
+            id = int(self._execute(find, document).fetchone()[0])
+            if len(self._ids) >= _READERS_KEPT:
+                self._ids.clear()
+            self._ids[reader] = id
+        return id
+
+    def _row_of(
+        self, connection: sqlite3.Connection, image: str | None, columns: int | None
+    ) -> StoredRow:
+        data = None if image is None else image.encode()
+        if columns is None:
+            return StoredRow(data, None)
+        reader = self._readers.get(columns)
+        if reader is None:
+            find = "SELECT document FROM columns WHERE id = ?"
+            [(document,)] = connection.execute(find, (columns,)).fetchall()
+            if len(self._readers) >= _READERS_KEPT:
+                self._readers.clear()
+            reader = self._readers[columns] = _reader_of(document)
+        return StoredRow(data, reader)
+
+
+def _document_of(reader: RowReader) -> str:
+    document = {
+        "entity_type": reader.entity_type,
+        "columns": [asdict(column) for column in reader.columns],
+        "placeholders": reader.placeholders,
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _reader_of(document: str) -> RowReader:
+    found: dict[str, Any] = json.loads(document)
+    columns = [
+        Column(**{**each, "role": ContainerType(each["role"]), "origin": Origin(each["origin"])})
+        for each in found["columns"]
+    ]
+    return RowReader(found["entity_type"], columns, found["placeholders"])
+
+
+def contents_of(
+    path: str | os.PathLike[str] | None, catalog: str, entity_type: str, *, typed: bool
+) -> Contents:
+    """Return what holds a table: a file, or memory where none is named."""
+    if path is None:
+        return InMemory()
+    return InSqlite(os.fspath(path), catalog, entity_type, typed=typed)

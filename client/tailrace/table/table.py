@@ -1,0 +1,278 @@
+"""The table: a Mapping that follows, and the task that makes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
+
+from tailrace.arguments import version_of
+from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
+from tailrace.table.changes import LiveChanges, TableRestarted
+from tailrace.table.contents import ChangeLog
+from tailrace.transport.event_loop import OnOneLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from tailrace.table.contents import Contents
+    from tailrace.table.follower import Follower
+
+
+class Table(Mapping[str, Any], OnOneLoop):
+    """A live copy of a table; made by ``Client.table``, used under ``async with``.
+
+    It maps canonical key texts to rows. What is read between two awaits is of one version, ``version``. A
+    connection that is lost is made again, and meanwhile the rows stay as they are: ``lost`` says so. Once the
+    table has ended for good, every use of it raises why.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        follower: Follower,
+        start: Callable[[Table], asyncio.Task[None]],
+        *,
+        backlog: int,
+    ) -> None:
+        """Keep how to begin; nothing is sent before the context is entered."""
+        self._contents = contents
+        self._follower = follower
+        self._start = start
+        self._backlog = _positive("backlog", backlog)
+        self._task: asyncio.Task[None] | None = None
+        self._version: int | None = None
+        """Of the rows that are visible; None: there are none yet."""
+        self._moves = 0
+        """Counts what makes other rows visible."""
+        self._ready = False
+        """Whether it has reached what was published when it was entered."""
+        self._lost: TailraceError | None = None
+        self._ended: TailraceError | None = None
+        self._log = ChangeLog(0)
+        self._listeners: WeakSet[LiveChanges] = WeakSet()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Begin, and wait until the rows are those of what was published then, or a later version.
+
+        Raises:
+            TailraceError: The server refused, or could not be reached in time.
+            TableFileError: The file holds something else, or cannot be used.
+            CatalogReplaced: The file is of another log than the catalog is now.
+        """
+        if self._task is not None or self._ended is not None:
+            raise SubscriptionClosed("a table is entered once; make another with `client.table`")
+        self._note_loop()
+        self._task = self._start(self)
+        try:
+            while not self._ready:
+                await self._moved()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End it: nothing can be read any more. A file is left as of its last version. Idempotent."""
+        self._check_loop()
+        self._end(SubscriptionClosed("the table was closed"))
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # What it is now.
+
+    @property
+    def version(self) -> int:
+        """The version that the rows are as of: all changes up to it are in them, and none above it."""
+        self._require()
+        assert self._version is not None
+        return self._version
+
+    @property
+    def lost(self) -> TailraceError | None:
+        """Why no newer versions come: the server is away, or the rows are read anew. None: they come."""
+        self._require()
+        return self._lost
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the row of a key: Python's values by name, or the image. None: the source sent no image.
+
+        Raises:
+            KeyError: No row has the key.
+            ValueNotHeld: Python's type for a column cannot hold its value.
+            TailraceError: The table has ended.
+        """
+        self._require()
+        row = self._contents.get(key)
+        if row is None:
+            raise KeyError(key)
+        return row.value()
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a row has a key."""
+        self._require()
+        return isinstance(key, str) and self._contents.get(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys, in no order; raises RuntimeError if another version is visible meanwhile."""
+        self._require()
+        moves = self._moves
+        for key in self._contents.all_keys():
+            if self._moves != moves:
+                raise RuntimeError("the table moved on to another version while its keys were read")
+            yield key
+
+    def __len__(self) -> int:
+        """Return the number of rows; of a file it is counted."""
+        self._require()
+        return self._contents.count()
+
+    # A table that follows is equal to itself alone; `dict(table)` is what it is now.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def image(self, key: str) -> bytes | None:
+        """Return the image of a row; None: the source sent none. Raises as ``table[key]``."""
+        self._require()
+        row = self._contents.get(key)
+        if row is None:
+            raise KeyError(key)
+        return row.image
+
+    # What comes.
+
+    async def wait_until(self, version: int) -> int:
+        """Wait until the rows are as of a version or a later one; return which.
+
+        Raises:
+            TailraceError: The table has ended.
+        """
+        wanted = version_of("version", version)
+        self._require()
+        while self.version < wanted:
+            await self._moved()
+        return self.version
+
+    def changes(self) -> LiveChanges:
+        """Return the changes from now on, as an async iterator of its own."""
+        self._require()
+        changes = LiveChanges(self._backlog)
+        self._listeners.add(changes)
+        return changes
+
+    def __aiter__(self) -> LiveChanges:
+        """Iterate over the changes from now on."""
+        return self.changes()
+
+    def _require(self) -> None:
+        self._check_loop()
+        if self._ended is not None:
+            raise again(self._ended)
+        if not self._ready:
+            raise SubscriptionClosed("the table has not been entered")
+
+    async def _moved(self) -> None:
+        """Wait until another version is visible, or why none will be."""
+        if self._ended is not None:
+            raise again(self._ended)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+        if self._ended is not None:
+            raise again(self._ended)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # Called by the client.
+
+    async def run(self) -> None:
+        """Follow until the table ends; the client owns the task."""
+        try:
+            try:
+                await self._follower.run(self, self._contents)
+            finally:
+                await self._contents.close()
+        except asyncio.CancelledError:
+            self._end(SubscriptionClosed("the table was closed"))
+            raise
+        except Exception as error:
+            self._end(kept(error))
+
+    def shut(self, error: TailraceError) -> None:
+        """End with an error, at once."""
+        self._end(error)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, error: TailraceError) -> None:
+        if self._ended is not None:
+            return
+        self._ended = error
+        for each in tuple(self._listeners):
+            each.end(error)
+        self._wake()
+
+    # Called by the follower.
+
+    def lose(self, error: TailraceError) -> None:
+        """Note why no newer versions come."""
+        self._lost = error
+
+    def found(self) -> None:
+        """Note that they come again."""
+        self._lost = None
+
+    def enter(self) -> None:
+        """Note that the rows are those of what was published when it was entered."""
+        if not self._ready:
+            self._ready = True
+            self._wake()
+
+    @property
+    def log(self) -> ChangeLog:
+        """Where the changes of rows go that are being applied."""
+        self._log.limit = max((each.backlog for each in self._listeners), default=0)
+        return self._log
+
+    def show(self, version: int, *, more: bool) -> None:
+        """Note that the rows are as of a version now; ``more``: changes of the next were applied already."""
+        self._version = version
+        self._moves += 1
+        changed = self._log.whole(version, more=more)
+        for each in tuple(self._listeners):
+            each.put(version, changed)
+        self._wake()
+
+    def restart(self, version: int, because: TailraceError) -> None:
+        """Note that the rows were read anew, and are as of a version."""
+        self._version = version
+        self._moves += 1
+        self._log = ChangeLog(0)
+        for each in tuple(self._listeners):
+            each.restart(TableRestarted(version, because))
+        self._wake()
+
+
+def _positive(name: str, number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InvalidRequest(f"{name} {number!r}: write a whole number above 0")
+    return number

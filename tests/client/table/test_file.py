@@ -1,0 +1,197 @@
+"""The file of a live table: exact through kills, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tailrace
+from tailrace import CatalogReplaced, Retry, TableFileError
+from tailrace_server.wal.catalog import drop_catalog
+from tests.client.table.shop import Rows, Shop, served, typed
+from tests.conformance.shop import upsert
+from tests.support.inprocess import ModelWriter
+from tests.support.model import ModelLog
+from tests.support.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+PATIENCE_S = 60.0
+FOLLOWING = """
+import asyncio, sys, tailrace
+
+async def main():
+    async with (
+        tailrace.connect(sys.argv[1]) as client,
+        client.table("shop", "product", path=sys.argv[2]) as table,
+    ):
+        print("entered at", table.version, flush=True)
+        while True:
+            print(await table.wait_until(table.version + 1), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+async def patience() -> AsyncIterator[None]:
+    async with asyncio.timeout(PATIENCE_S):
+        yield
+
+
+def held(path: Path) -> tuple[int, Rows]:
+    """Return version and rows of a file, as any program reads them."""
+    database = sqlite3.connect(path)
+    try:
+        database.execute("BEGIN")
+        [(cursor,)] = database.execute("SELECT cursor FROM about").fetchall()
+        rows = database.execute("SELECT primary_key, image FROM rows").fetchall()
+    finally:
+        database.close()
+    return int(cursor.split(".")[2]), {key: typed(json.loads(image)) for key, image in rows}
+
+
+@pytest.mark.slow
+async def test_a_program_that_is_killed_goes_on_from_exactly_what_its_file_holds(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    shop = Shop(writer)
+    shop.trade(20)
+    path = tmp_path / "product.sqlite"
+    chance = random.Random(5)
+    async with served(log_root) as port:
+        command = (sys.executable, "-c", FOLLOWING, f"127.0.0.1:{port}", str(path))
+        reached = 0
+        for _ in range(2):
+            before = shop.version
+            async with Program(*command, folder=tmp_path) as program:
+                [entered] = await program.printed(1)
+                assert int(entered.split()[-1]) >= before
+                for lines in range(2, chance.randrange(4, 30)):
+                    shop.trade(1)
+                    await program.printed(lines)
+                shop.trade(5)
+                program.process.kill()
+                await program.process.wait()
+            version, rows = held(path)
+            assert rows == shop.states[version]
+            assert version >= reached
+            reached = version
+            shop.trade(10)
+        async with (
+            tailrace.connect(f"127.0.0.1:{port}") as client,
+            client.table("shop", "product", path=path) as table,
+        ):
+            assert dict(table) == shop.states[table.version] == shop.states[-1]
+    assert held(path) == (shop.version, shop.states[-1])
+
+
+async def test_types_that_rows_had_are_kept_in_the_file(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """A program that begins anew reads rows by the columns that the file has for them."""
+    shop = Shop(writer)
+    shop.trade(30)
+    path = tmp_path / "product.sqlite"
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        for _ in range(2):
+            async with client.table("shop", "product", path=path) as table:
+                assert dict(table) == shop.states[-1]
+            shop.trade(20)
+
+
+async def test_what_is_not_its_own_is_refused_by_name(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, quick_retry: Retry
+) -> None:
+    writer.write([upsert("1"), upsert("1", "order")])
+    path = tmp_path / "product.sqlite"
+    other, text = tmp_path / "other.sqlite", tmp_path / "notes.txt"
+    database = sqlite3.connect(other)
+    database.execute("CREATE TABLE something (id INTEGER)")
+    database.close()
+    text.write_text("no database at all, though it is long enough to be taken for one" * 20)
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}", retry=quick_retry) as client,
+    ):
+
+        async def enter(path: Path, entity_type: str = "product", *, images: bool = False) -> None:
+            async with client.table("shop", entity_type, path=path, typed=not images):
+                pass
+
+        await enter(path)
+        with pytest.raises(TableFileError, match=r"holds entity type 'product'.*not .*'order'"):
+            await enter(path, "order")
+        with pytest.raises(TableFileError, match=r"typed=True, not .*typed=False"):
+            await enter(path, images=True)
+        with pytest.raises(TableFileError, match="database of something else"):
+            await enter(other)
+        with pytest.raises(TableFileError, match="not a database"):
+            await enter(text)
+        with pytest.raises(TableFileError, match="unable to open"):
+            await enter(tmp_path / "missing" / "product.sqlite")
+        database = sqlite3.connect(path)
+        database.execute("PRAGMA user_version = 99")
+        database.close()
+        with pytest.raises(TableFileError, match="newer tailrace"):
+            await enter(path)
+        database = sqlite3.connect(path)
+        database.execute("PRAGMA user_version = 1")
+        database.close()
+        # Another log of the same name: the file is kept as it is.
+        writer.writer.close()
+        drop_catalog(log_root, "shop")
+        again = ModelWriter(log_root, "shop", ModelLog())
+        again.write([upsert("2")])
+        again.writer.close()
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        with pytest.raises(CatalogReplaced):
+            async with client.table("shop", "product", path=path):
+                pass
+    assert held(path) == (1, {"1": {"id": "1"}})
+
+
+async def test_two_tables_on_one_file_are_told_apart(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """The second one to apply a version finds that the file has moved on, and ends."""
+    writer.write([upsert("1")])
+    path = tmp_path / "product.sqlite"
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", path=path) as one,
+        client.table("shop", "product", path=path) as other,
+    ):
+        writer.write([upsert("2")])
+        ended = await asyncio.gather(one.wait_until(2), other.wait_until(2), return_exceptions=True)
+        # Whichever is second; the first may go on.
+        assert {*map(str, ended)} == {"2", f"{path}: another program writes it"}
+    assert held(path)[1].keys() == {"1", "2"}
+
+
+async def test_the_write_ahead_log_of_the_file_stays_small(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """Some thirteen megabytes come and go, and no more than twelve of them are in it at once."""
+    path = tmp_path / "product.sqlite"
+    writer.write([upsert("1")])
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", path=path) as table,
+    ):
+        for version in range(2, 10):
+            writer.write([upsert(str(key), text="x" * 160_000) for key in range(10)])
+            await table.wait_until(version)
+        assert len(table) == 10
+        assert path.with_name(path.name + "-wal").stat().st_size < 12_000_000
+    assert held(path)[0] == 9
