@@ -25,7 +25,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 BATCHES = 100
 WARM_UP = 20
@@ -57,10 +57,10 @@ def lines(number: int) -> Iterator[str]:
     yield json.dumps({"status": "END", **marker, "event_count": ROWS, "data_collections": counts})
 
 
-def put(folder: Path, incoming: Path, number: int) -> float:
-    """Let a file appear, and return when."""
+def put(folder: Path, incoming: Path, number: int, texts: Iterable[str] | None = None) -> float:
+    """Let a file appear, and return when; without texts, that of one transaction."""
     temporary = folder / "writing"
-    temporary.write_text("".join(f"{line}\n" for line in lines(number)))
+    temporary.write_text("".join(f"{line}\n" for line in texts or lines(number)))
     now = time.perf_counter()
     temporary.rename(incoming / f"shop-{number:06d}.json")
     return now

@@ -111,6 +111,11 @@ class IngestMetrics(Collector):
             "Versions of rows that came after their transaction was closed.",
             counters.late,
         )
+        yield self._counter(
+            "incomplete_images",
+            "Records with an image that should be whole, and that nothing could fill.",
+            counters.incomplete_images,
+        )
         aside = CounterMetricFamily(
             "tailrace_ingest_set_aside",
             "Lines set aside in quarantine, by the beginning of the reason.",

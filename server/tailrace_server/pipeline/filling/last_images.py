@@ -73,6 +73,8 @@ class LastImages:
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[RowName, KnownImage | None] = OrderedDict()
         self._size = 0
+        self._stated: tuple[int, Mapping[int, Column]] = (0, {})
+        """Each column as it was first stated, up to the schema with an id."""
 
     def begin(self, changes: Iterable[Change], columns: CurrentColumns) -> Filling:
         """Return the filling of a commit.
@@ -188,7 +190,11 @@ class LastImages:
         return before if before in known else None
 
     def _first_stated(self) -> Mapping[int, Column]:
-        return first_stated(self._writer.log.committed_view().schemas())
+        view = self._writer.log.committed_view()
+        newest = view.schema_of(view.published).id
+        if newest != self._stated[0]:
+            self._stated = newest, first_stated(view.schemas())
+        return self._stated[1]
 
 
 def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:

@@ -87,12 +87,14 @@ class Restating:
 
     def _way(self, then: Columns, now: Columns) -> _Way | None:
         known = {column.id: column for column in now}
-        stated = self._stated()
+        pairs = [(column, known.get(column.id, column)) for column in then]
+        # Only what was inferred is read as it was stated later; to know that takes all schemas of the log.
+        later = any(column.inferred and not current.inferred for column, current in pairs)
+        stated = self._stated() if later else {}
         conversions: Conversions = {}
         names: dict[str, str] = {}
         dropped = []
-        for column in then:
-            current = known.get(column.id, column)
+        for column, current in pairs:
             if current.name != column.name:
                 names[column.name] = current.name
             if current.dropped and not column.dropped:
@@ -100,9 +102,9 @@ class Restating:
                 continue
             first = stated.get(column.id)
             if first is None and not current.inferred:
-                first = current
-            wanted = read_as(current, first)
-            conversion = conversion_of(read_as(column, first), (wanted.sql_type, wanted.encoding))
+                first = current  # it is stated in this commit
+            read = read_as(column, first)
+            conversion = conversion_of(read, (current.sql_type, current.encoding))
             if conversion is not None:
                 conversions[column.name] = conversion
         return _Way(conversions, names, dropped) if conversions or names or dropped else None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, LogFull
+from tailrace_server.api.graphql.catalog_schema import columns_by_name
 from tailrace_server.pipeline.filling.last_images import LastImages
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.catalog import open_writer
@@ -34,7 +35,9 @@ from tests.server.pipeline.shapes import (
     postgres,
     with_listing,
 )
+from tests.server.pipeline.test_altered_columns import meanings
 from tests.support import failpoints
+from tests.support.column_kinds import KINDS, Kind, Meaning, kind_of, meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -435,3 +438,42 @@ def test_what_is_kept_between_commits_is_bounded(begun: Callable[..., Feed]) -> 
         {"id": n, "t": "x" * 300} for n in range(1, 6)
     ]
     assert last._size <= 1_500
+
+
+@st.composite
+def stated_values(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[tuple[Kind, Meaning]]:
+    """Draw what one value of a row becomes, while its column is altered to other kinds of its family."""
+    family = draw(st.sampled_from(sorted({kind.family for kind in KINDS})))
+    kinds = st.sampled_from([kind for kind in KINDS if kind.family == family])
+    return [(kind, draw(meanings(kind))) for kind in draw(st.lists(kinds, min_size=2, max_size=4))]
+
+
+@pytest.mark.slow
+@settings(max_examples=15)
+@given(stated_values())
+def test_a_filled_value_means_what_it_meant_or_counts_as_not_sent(
+    values: list[tuple[Kind, Meaning]],
+) -> None:
+    """The row before is read by the schema of its record, whatever wrote the image that it comes from."""
+    with TemporaryDirectory() as folder:
+        feed = Feed(Path(folder), whole_images=True)
+        for lsn, (kind, meaning) in enumerate(values, 1):
+            row = {"id": 1, "c": kind.written(meaning)}
+            message = envelope("c" if lsn == 1 else "u", postgres(lsn), after=row)
+            feed.batch(with_listing({"c": kind.field}, message))
+        feed.close()
+        found = {record.version: record for record in data(feed.catalog)}
+        schemas = {version: feed.schema(version) for version in found}
+    for version, (_, meaning) in enumerate(values[:-1], 2):
+        record = found.get(version)
+        if record is None:
+            assert values[version - 1][1] == meaning, "no change is no record"
+            continue
+        column = columns_by_name(schemas[version], "product")["c"]
+        kind = kind_of(column.sql_type, column.encoding)
+        assert record.before is not None
+        value = orjson.loads(record.before)["c"]
+        if kind.holds(meaning):
+            assert meaning_of(value, kind) == meaning
+        else:
+            assert value == HOLE
