@@ -28,6 +28,7 @@ from tailrace.criteria import (
 )
 from tailrace.cursor import Cursor
 from tailrace.errors import (
+    BodiesExpired,
     CatalogReplaced,
     CatalogUnknown,
     ConnectTimeout,
@@ -91,6 +92,7 @@ __all__ = [
     "Acknowledgement",
     "After",
     "Area",
+    "BodiesExpired",
     "Capture",
     "Catalog",
     "CatalogReplaced",

@@ -13,6 +13,7 @@
     │   ├── SubscriptionPaused    a named subscription takes no readers now
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
+    ├── BodiesExpired             a record's bodies left the log, its head did not; carries the oldest kept
     ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
     ├── TableFileError            the file of a live table is another's, or cannot be used
@@ -70,6 +71,7 @@ from tailrace.errors.endings import SubscriptionClosed as SubscriptionClosed
 from tailrace.errors.endings import SubscriptionOverrun as SubscriptionOverrun
 from tailrace.errors.endings import TlsFailed as TlsFailed
 from tailrace.errors.endings import TransportError as TransportError
+from tailrace.errors.history import BodiesExpired as BodiesExpired
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced
 from tailrace.errors.history import CursorAhead as CursorAhead
 from tailrace.errors.history import DeadlineExceeded as DeadlineExceeded

@@ -42,6 +42,37 @@ class PositionCompacted(TailraceError):
         }
 
 
+class BodiesExpired(TailraceError):
+    """A record's bodies are gone: its entity type keeps them for less long than heads. No retry helps."""
+
+    code = "BODIES_EXPIRED"
+    advice = "Read heads alone (no bodies), start at `oldest`, or read the table's state and go on behind it."
+
+    def __init__(
+        self,
+        wanted: Position,
+        entity_type: str,
+        oldest: Position,
+        advice: str = "ask for no bodies, start there, or read the state and go on behind it",
+    ) -> None:
+        """Keep the first record whose bodies are missing, its entity type, and where that one's begin."""
+        super().__init__(
+            f"the bodies of {wanted} are no longer in the log, which keeps those of entity type "
+            f"{entity_type!r} from {oldest} on; {advice}"
+        )
+        self.wanted = wanted
+        self.entity_type = entity_type
+        self.oldest = oldest
+
+    def figures(self) -> dict[str, str]:
+        """Return the two positions as version:index, and the entity type."""
+        return {
+            "wanted": str(self.wanted),
+            "entity_type": self.entity_type,
+            "oldest": str(self.oldest),
+        }
+
+
 class DeadlineExceeded(TailraceError):
     """The version that was waited for was not published in time. A retry helps once it is."""
 

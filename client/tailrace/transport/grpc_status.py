@@ -86,6 +86,11 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "oldest": ("oldest", position),
         "newest": ("newest", position),
     },
+    errors.BodiesExpired: {
+        "wanted": ("wanted", position),
+        "entity_type": ("entity_type", str),
+        "oldest": ("oldest", position),
+    },
     errors.DeadlineExceeded: {
         "name": ("catalog", str),
         "version": ("version", int),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.criteria import FromTime, Since
-from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
@@ -173,6 +173,8 @@ class HistoryRead(LogRead):
         """Yield messages in order of the direction; whole records, never split by the limit.
 
         Raises:
+            BodiesExpired: The next record matches, bodies are asked for, and its own are gone. A read with a
+                limit that has given something ends before it instead.
             SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
@@ -189,7 +191,17 @@ class HistoryRead(LogRead):
                 start, stop, left = self._limited(run, start, stop)
                 # 2. Its messages, one by one. Meanwhile its file may be deleted: then the newer view is scanned
                 #    for what is left of it.
-                while start < stop and (found := await self._message(run, start, stop)) is not None:
+                while start < stop:
+                    try:
+                        found = await self._message(run, start, stop)
+                    except BodiesExpired:
+                        # A page ends before that record. The next page begins with it, and is refused.
+                        if self._left is None or self._last is None:
+                            raise
+                        self.has_next = True
+                        return
+                    if found is None:
+                        break
                     frames, start, stop = found
                     del found
                     self._last = frames.last
@@ -274,6 +286,11 @@ class HistoryRead(LogRead):
             except SegmentMissing as missing:
                 await self._see_newer(missing, run.mark(start).row)
                 return None
+            except BodiesExpired:
+                if self._reverse:  # the one that is met first lies at the end
+                    grouped = await self._log.reading.grouped(run.batch)
+                    self._view.bodies.refuse(grouped.head, run.selection.rows[::-1])
+                raise
             frames, start_of_rest, stop_of_rest = self._cut(block, start, stop)
             if self.last.admits(len(frames.data), self):
                 return frames, start_of_rest, stop_of_rest

@@ -139,10 +139,11 @@ def trim(
     from tailrace.clock import SystemClock
     from tailrace_server.cli.subscriptions.holding import note_holding
     from tailrace_server.wal.state.commit_log import CommitLog
-    from tailrace_server.wal.upkeep import retention
+    from tailrace_server.wal.upkeep import expiring, retention
 
     _check_catalog(path)
     now = SystemClock().now()
+    by_settings = before is None
     if before is None:
         before = _before_by_settings(path, now)
     published = CommitLog.open(path).view.published
@@ -152,6 +153,11 @@ def trim(
             f"{published + 1} lets go of everything"
         )
     oldest = retention.trim(path, before, now, keeps_state=not without_state)
+    while by_settings and (done := expiring.expire(path, now, at_once=True)) is not None:
+        note(
+            f"bodies let go of: {size_text(done.bytes_before)} → {size_text(done.bytes_after)} in "
+            f"{counted(done.segments_after, 'segment')}"
+        )
     deleted = retention.delete_unnamed(path, now)
     note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
     note_holding(path, before, now)
@@ -260,8 +266,9 @@ def _before_by_settings(path: Path, now: int) -> int:
     from tailrace_server.wal.upkeep.keeping import judge
 
     log = CommitLog.open(path)
-    settings = newest_settings(log.store, log.uuid).settings
-    if not settings:
+    known = newest_settings(log.store, log.uuid)
+    settings = known.settings
+    if not settings and not known.of_types:
         raise InvalidRequest(
             "say --before, or set how long the log is kept: tailrace catalog set "
             f"{log.view.name} max_lookback=7d"
@@ -328,6 +335,8 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
     for name in ("change", "before", "after"):
         image: bytes | None = getattr(found, name)
         grid.add_row(name, printable(None if image is None else image.decode(errors="replace")))
+    if found.bodies_expired:
+        grid.add_row("", "its bodies are gone: its entity type keeps them for less long than heads")
     grid.add_row("segment", f"{found.segment} [dim]batch at byte {found.batch_offset:,}[/]")
     terminal().print(grid)
     return 0

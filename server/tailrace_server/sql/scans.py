@@ -231,6 +231,8 @@ class StatementScan:
                     named = pc.is_in(head.primary_keys, value_set=keys)
                     rows &= named.to_numpy(zero_copy_only=False)
                 chosen = np.flatnonzero(rows)
+                if self._images:
+                    table.refuse_expired(ref, chosen)
                 bodies = table.reader.body(ref, self._images) if len(chosen) else {}
                 for start in range(0, len(chosen), _PART_ROWS):
                     part = chosen[start : start + _PART_ROWS]

@@ -170,5 +170,12 @@ def _tag(
         ranged.ClearField(name)
     asked = ranged.SerializeToString(deterministic=True)
     shape = (kind, form.objects.name, str(limit))
-    parts = (view.uuid.hex, str(view.oldest), granted, *shape, asked.hex())
+    parts = (
+        view.uuid.hex,
+        str(view.oldest),
+        str(view.bodies.bodies_from),
+        granted,
+        *shape,
+        asked.hex(),
+    )
     return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.capture.grant import Allowance
-    from tailrace_server.wal.state.view import LogView, Schemas
+    from tailrace_server.wal.state.schemas import Schemas
+    from tailrace_server.wal.state.view import LogView
 
 
 def granted_view(view: LogView, allowances: Sequence[Allowance]) -> LogView:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
-from tailrace_server.capture.matching.run import NO_MATCH, BatchSelection, whole_batch
+from tailrace_server.capture.matching.run import EXPIRED, NO_MATCH, BatchSelection, whole_batch
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
@@ -44,6 +44,9 @@ class Images(Protocol):
     def after(self) -> pa.BinaryArray:
         """Return the batch's ``after`` images."""
 
+    def is_expired(self, row: int) -> bool:
+        """Return whether a record has no image any more."""
+
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""
 
@@ -52,6 +55,9 @@ class _NoImages:
     """Stands for images where no predicate may ask for them."""
 
     def after(self) -> pa.BinaryArray:
+        raise AssertionError("the predicate reads heads only")
+
+    def is_expired(self, row: int) -> bool:
         raise AssertionError("the predicate reads heads only")
 
     def schema_of(self, version: int) -> Schema:
@@ -175,7 +181,10 @@ class Alternative:
                 schema.entity_types.get(head.entity_types[code], ()), 1
             )
         }
-        # 3. Names that the record touched, in its order. `merge` sorts captures by ordinal.
+        # 3. Where only the image says what the record touched, and is gone, its reader must be told there.
+        if not self._has_changed(head, row) and images.is_expired(row):
+            return [*captures, (1, EXPIRED)]
+        # 4. Names that the record touched, in its order. `merge` sorts captures by ordinal.
         for name in self._changed_columns(head, row, images):
             if name not in columns:
                 continue  # without an ordinal there is no capture; `verify` reports the name
@@ -183,6 +192,9 @@ class Alternative:
             if self._takes_column(name, role):
                 captures.append((ordinal, name))
         return captures
+
+    def _has_changed(self, head: BatchHead, row: int) -> bool:
+        return head.names.values((row,))[0] is not None
 
     def _changed_columns(self, head: BatchHead, row: int, images: Images) -> Sequence[str]:
         (changed,) = head.names.values((row,))
@@ -259,7 +271,9 @@ class Predicate:
         shown = self.shown
         if shown is None:
             return True
-        return shown.shows_column(head, row, name) if name else shown.shows_row(head, row)
+        if not name or name is EXPIRED:
+            return shown.shows_row(head, row)
+        return shown.shows_column(head, row, name)
 
     def merge(
         self,

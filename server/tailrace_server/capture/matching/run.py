@@ -13,6 +13,7 @@ subscription's next capture is the first at or after its mark.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -21,12 +22,17 @@ from tailrace_server.capture.latency import NEVER
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from numpy.typing import NDArray
 
     from tailrace.position import Position
     from tailrace_server.wal.segment.refs import BatchRef
+
+
+EXPIRED: Final = "\0the image is gone"
+"""Stands, by identity, for the columns of a record of which only its image would tell them: no frame is made of
+it, and whoever comes to it is told that the image is gone."""
 
 
 class Mark(NamedTuple):
@@ -47,7 +53,7 @@ class BatchSelection:
     ordinals: NDArray[np.int32] | None = None
     """Ordinal of each capture; None if all are 0."""
     names: tuple[str, ...] | None = None
-    """Column name of each capture, "" at entity level; None if all are at entity level."""
+    """Column name of each capture, "" at entity level, or ``EXPIRED``; None if all are at entity level."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
@@ -75,6 +81,37 @@ class BatchSelection:
         elif ordinal and place < len(self.rows) and self.rows[place] == offset:
             place += 1
         return place
+
+    def part(self, start: int, stop: int) -> BatchSelection:
+        """Return the captures from one place to another, exclusive; all captures of a record, or none."""
+        if (start, stop) == (0, len(self.rows)):
+            return self
+        return BatchSelection(
+            (self.identity, start, stop),
+            self.rows[start:stop],
+            None if self.ordinals is None else self.ordinals[start:stop],
+            None if self.names is None else self.names[start:stop],
+        )
+
+    def apart(self, gone: NDArray[np.bool_] | None) -> Iterable[BatchSelection]:
+        """Cut it where the first and the last of its records lie whose bodies are gone, if any are.
+
+        So whoever asks for bodies gets all that come before the first, in either direction. Whoever does not,
+        gets all that come before the first of which nobody can tell any more whether it matches.
+
+        Args:
+            gone: Of each record of the batch; None: all have their bodies.
+        """
+        ends = {0, len(self.rows)}
+        for found in () if gone is None else (np.flatnonzero(gone[self.rows]), self.untold()):
+            if len(found):
+                ends |= {int(found[0]), int(found[-1]) + 1}
+        return (self.part(start, stop) for start, stop in pairwise(sorted(ends)))
+
+    def untold(self) -> NDArray[np.int64]:
+        """Return the places of captures that stand for columns which nobody can tell any more."""
+        names = self.names or ()
+        return np.array([place for place, name in enumerate(names) if name is EXPIRED], np.int64)
 
     def records(self, start: int, stop: int) -> int:
         """Count the distinct records among captures ``start`` to ``stop``, exclusive."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
     from uuid import UUID
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from tailrace.criteria import Content
@@ -78,6 +79,12 @@ class BatchImages:
     """Returns the ``after`` images; may read them from the log."""
     schema_of: Callable[[int], Schema]
     """Returns the schema that a version was written with."""
+    gone: npt.NDArray[np.bool_] | None = None
+    """Whether each record has no image any more; None: all have theirs."""
+
+    def is_expired(self, row: int) -> bool:
+        """Return whether a record has no image any more."""
+        return self.gone is not None and bool(self.gone[row])
 
 
 class CatalogReader:
@@ -137,7 +144,10 @@ class CatalogReader:
             (self._id, ref.key, ("after",)),
             partial(self._load_bodies, ref, ("after",)),
         )
-        return BatchImages(lambda: bodies.columns["after"].array, view.schema_of)
+        gone = None
+        if view.bodies.may_be_in(ref):
+            gone = view.bodies.rows_in((await self.grouped(ref)).head)
+        return BatchImages(lambda: bodies.columns["after"].array, view.schema_of, gone)
 
     async def row_of(self, view: LogView, position: Position) -> int:
         """Return the row of the first published record at or after a position; the end if there is none."""
@@ -286,7 +296,7 @@ class CatalogReader:
         The whole batch is encoded if the publishers together match most of it, as each picks its part.
         """
         selection = run.selection
-        if run.crowded and selection.names is None:
+        if run.crowded and selection.names is None and not view.bodies.may_be_in(run.batch):
             selection = whole_batch(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
         encoded = Run(run.batch, selection, run.first)
@@ -371,15 +381,18 @@ class CatalogReader:
         refs = [view.batch(place) for place in window]
         for ref in refs:
             grouped = self._head(ref)
+            gone = view.bodies.rows_in(grouped.head)
             images = BatchImages(
                 lambda ref=ref: self._bodies(ref, ("after",)).columns["after"].array,  # type: ignore[misc]
                 view.schema_of,
+                gone,
             )
             selection = predicate.select(grouped, images)
             if len(selection):
-                first = first_position(grouped, selection.rows.item(0))
                 at = committed_at(view, ref.last.version)
-                runs.append(Run(ref, selection, first, committed_at=at))
+                for part in selection.apart(gone):
+                    first = first_position(grouped, part.rows.item(0))
+                    runs.append(Run(ref, part, first, committed_at=at))
                 matched.append(grouped)
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
@@ -393,8 +406,13 @@ class CatalogReader:
         names = body_columns(content)
         # A head that is read here is not grouped: encoding needs no classes.
         found = self._head_in_memory(run.batch)
+        head = self._reader.head(run.batch) if found is None else found.head
+        if names:
+            view.bodies.refuse(head, run.selection.rows)
+        elif view.bodies.may_be_in(run.batch) and len(untold := run.selection.untold()):
+            view.bodies.refuse(head, run.selection.rows[untold])
         return encode(
-            self._reader.head(run.batch) if found is None else found.head,
+            head,
             self._bodies(run.batch, names).only(names) if names else {},
             run.selection,
             codec=codec,

@@ -13,9 +13,10 @@ from tailrace_server.cli.typed import AsJson, LogRoot  # noqa: TC001 - Typer rea
 from tailrace_server.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tailrace_server.wal.settings.kept import CatalogSettings
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep.keeping import Keeping
 
@@ -26,6 +27,11 @@ _ASSIGNED: Final = (
     "max_lookback=7d: no version younger than that goes, and older ones go by themselves. max_bytes=200GiB: "
     "without a lookback, the oldest go when the records have more."
 )
+_OF_TYPE: Final = " Of an entity type, bodies=3d: older records keep their heads alone."
+EntityType = Annotated[
+    str | None,
+    typer.Option("--entity-type", metavar="TYPE", help="Of this entity type, not of the catalog."),
+]
 
 
 def create(
@@ -51,16 +57,19 @@ def create(
 def set_(
     name: CatalogName,
     assignments: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE …", help=_ASSIGNED, show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME=VALUE …", help=_ASSIGNED + _OF_TYPE, show_default=False),
     ],
     log: LogRoot,
+    entity_type: EntityType = None,
 ) -> int:
     """Set how long and how much of a catalog's log is kept; what writes and serves it need not be told.
 
     A writer at work, as an ingest, trims by it within a minute of its next publication. Where none is, run
     tailrace log trim, as by cron.
     """
-    return _change(name, log, dict(_assigned(assignments)))
+    of_type = entity_type is not None
+    return _change(name, log, dict(_assigned(assignments, of_type=of_type)), entity_type)
 
 
 def unset(
@@ -69,11 +78,14 @@ def unset(
         list[str], typer.Argument(metavar="NAME …", help="What to unset.", show_default=False)
     ],
     log: LogRoot,
+    entity_type: EntityType = None,
 ) -> int:
     """Unset what is set of a catalog: without settings its log keeps everything."""
     from tailrace_server.wal.settings.values import setting
 
-    return _change(name, log, {setting(each, of_type=False).name: None for each in settings})
+    of_type = entity_type is not None
+    names = [setting(each, of_type=of_type).name for each in settings]
+    return _change(name, log, dict.fromkeys(names), entity_type)
 
 
 def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
@@ -97,27 +109,34 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
             "bytes": verdict.bytes,
             "bytesOver": verdict.bytes_over,
             "settings": dict(known.settings),
+            "entityTypes": {
+                each: {
+                    "settings": dict(of),
+                    "bodiesFrom": view.bodies.by_name(view.published).get(each),
+                }
+                for each, of in _types(opened, known).items()
+            },
         }
         sys.stdout.buffer.write(orjson.dumps(document) + b"\n")
         sys.stdout.buffer.flush()
         return 0
-    for label, text in _lines(opened, known.settings, verdict):
-        typer.echo(f"{label.rjust(12)}  {text}")
+    _echo(_lines(opened, known, verdict))
     return 0
 
 
-def _change(name: str, root: Path, changes: dict[str, int | None]) -> int:
+def _change(
+    name: str, root: Path, changes: Mapping[str, int | None], entity_type: str | None
+) -> int:
     from tailrace.clock import SystemClock
     from tailrace_server.wal.settings.kept import change_settings, newest_settings
     from tailrace_server.wal.upkeep.keeping import judge
 
     opened, now = _opened(root, name), SystemClock().now()
     before = newest_settings(opened.store, opened.uuid)
-    known = change_settings(opened.store, opened.view, changes, now)
+    known = change_settings(opened.store, opened.view, changes, now, entity_type=entity_type)
     if known.number == before.number:
         note("that is how it was set; nothing was changed")
-    for label, text in _lines(opened, known.settings, judge(opened.state, known.settings, now)):
-        typer.echo(f"{label.rjust(12)}  {text}")
+    _echo(_lines(opened, known, judge(opened.state, known.settings, now)))
     return 0
 
 
@@ -137,7 +156,14 @@ def _opened(root: Path, name: str) -> CommitLog:
     return open_catalog(root, name)
 
 
-def _assigned(assignments: Sequence[str]) -> dict[str, int]:
+def _types(log: CommitLog, known: CatalogSettings) -> dict[str, Mapping[str, int]]:
+    """Return the entity types of which something is set, or whose bodies begin later than the log."""
+    view = log.view
+    none: Mapping[str, int] = {}
+    return dict.fromkeys(view.bodies.by_name(view.published), none) | known.by_type(view)
+
+
+def _assigned(assignments: Sequence[str], *, of_type: bool = False) -> dict[str, int]:
     """Read ``NAME=VALUE`` texts.
 
     Raises:
@@ -149,19 +175,26 @@ def _assigned(assignments: Sequence[str]) -> dict[str, int]:
     for each in assignments:
         name, equals, value = each.partition("=")
         if not equals:
-            raise InvalidRequest(f"{each!r}: write NAME=VALUE, as max_lookback=7d")
-        kind = setting(name.strip(), of_type=False)
+            example = "bodies=3d" if of_type else "max_lookback=7d"
+            raise InvalidRequest(f"{each!r}: write NAME=VALUE, as {example}")
+        kind = setting(name.strip(), of_type=of_type)
         if kind.name in found:
             raise InvalidRequest(f"{kind.name} is given twice")
         found[kind.name] = kind.parsed(value)
     return found
 
 
-def _lines(log: CommitLog, settings: Any, verdict: Keeping) -> list[tuple[str, str]]:
-    """Return what is shown of a catalog, each line with its label."""
-    from tailrace_server.wal.settings.values import OF_CATALOG
+def _echo(lines: Sequence[tuple[str, str]]) -> None:
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        typer.echo(f"{label.rjust(width)}  {text}")
 
-    view = log.view
+
+def _lines(log: CommitLog, known: CatalogSettings, verdict: Keeping) -> list[tuple[str, str]]:
+    """Return what is shown of a catalog, each line with its label."""
+    from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
+
+    view, settings = log.view, known.settings
     since = view.known_timestamp_of(view.oldest.version)
     lines = [
         ("catalog", f"{view.name}  {view.uuid}"),
@@ -179,6 +212,15 @@ def _lines(log: CommitLog, settings: Any, verdict: Keeping) -> list[tuple[str, s
         for name in settings
         if name not in OF_CATALOG
     ]
+    begins = view.bodies.by_name(view.published)
+    for name, of_type in _types(log, known).items():
+        shown = [
+            f"{key}={OF_ENTITY_TYPE[key].shown(value)}"
+            for key, value in of_type.items()
+            if key in OF_ENTITY_TYPE
+        ]
+        shown += [f"heads alone below version {begins[name]:,}"] if name in begins else []
+        lines.append((name, ", ".join(shown)))
     if verdict.due:
         lines.append(
             (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tailrace_server.cli.output import date_text
 from tailrace_server.units import counted
-from tailrace_server.wal.settings.values import OF_CATALOG
+from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +40,16 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
     for name, value in summary.settings.items():
         kind = OF_CATALOG.get(name)
         grid.add_row(printable(name), str(value) if kind is None else kind.shown(value))
+    for name in summary.type_settings | summary.bodies_from:
+        found = summary.type_settings.get(name, {}).items()
+        shown = [
+            f"{key}={OF_ENTITY_TYPE[key].shown(value)}"
+            for key, value in found
+            if key in OF_ENTITY_TYPE
+        ]
+        if name in summary.bodies_from:
+            shown.append(f"heads alone below version {summary.bodies_from[name]:,}")
+        grid.add_row("", f"{printable(name)}  {', '.join(shown)}")
     if summary.newest_timestamp:
         grid.add_row("newest", date_text(summary.newest_timestamp))
     grid.add_row("writer", f"epoch {summary.epoch}, {printable(str(summary.holder))}")

@@ -27,6 +27,9 @@ def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds
         table: Where they lie.
         places: Of the records, at least one, shape (n,).
         bounds: What may be gathered. A single image may be larger.
+
+    Raises:
+        BodiesExpired: One of them is gone, as no base reaches far enough.
     """
     count = min(len(places), bounds.image_rows)
     order = np.argsort(places[:count], kind="stable")
@@ -40,6 +43,7 @@ def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds
         within = mine < count
         if not within.any():
             continue
+        table.refuse_expired(ref, rows[start:stop][within])
         found = table.reader.body(ref, ("after",))["after"].take(pa.array(rows[start:stop][within]))
         parts.append((mine[within], found))
         gathered += found.nbytes

@@ -41,7 +41,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from tailrace_server.wal.files.object_store import ObjectStore
@@ -90,7 +90,12 @@ def _records_behind(state: LogState, version: int) -> int:
 
 
 def make_base(
-    path: Path, now: int, version: int | None = None, *, anew: bool = False
+    path: Path,
+    now: int,
+    version: int | None = None,
+    *,
+    anew: bool = False,
+    besides: Collection[int] = (),
 ) -> MadeBase | None:
     """Make the base of a version, by default the newest; None where there is one, or nothing to make it from.
 
@@ -101,6 +106,7 @@ def make_base(
         now: µs since the epoch.
         version: A published one.
         anew: Make it from the log alone, also if there is one: all others are dropped.
+        besides: Versions of bases that stay, although nothing needs them yet.
 
     Raises:
         LogCorrupted: What it is made from is damaged; nothing was changed.
@@ -125,7 +131,7 @@ def make_base(
             base = maker.make(path)
             others = [] if anew else [each for each in known.bases if each.version != at]
             bases = sorted([*others, base], key=lambda each: each.version)
-            needed = _needed(bases, view.oldest, at)
+            needed = _needed(bases, log.state, {at, *besides})
             named = write_bases(log.store, view.uuid, known, needed, now)
         finally:
             if not named:
@@ -146,18 +152,28 @@ def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
 
 
 def _needed(
-    bases: Sequence[BaseDocument], oldest: Position, kept: int | None = None
+    bases: Sequence[BaseDocument], state: LogState, kept: Collection[int] = ()
 ) -> list[BaseDocument]:
-    """Return the bases that stay: the newest, and of a trimmed log the one that it begins with.
+    """Return the bases that stay: the newest, and those that state begins with.
+
+    That is the one that a trimmed log begins with, and where an entity type lacks its old bodies, the one from
+    which its state can be read.
 
     Args:
         bases: By version.
-        oldest: First position that the log keeps.
-        kept: Version of one that stays besides.
+        state: The log.
+        kept: Versions of those that stay besides.
     """
+    oldest = state.oldest
     of_use = [each for each in bases if each.version >= oldest.version - 1]
-    first = [] if oldest == FIRST else of_use[:1]
-    return [each for each in of_use if each.version == kept or each in (*first, of_use[-1])]
+    floors = [] if oldest == FIRST else [oldest.version]
+    floors += [version for _, version in state.bodies_from]
+    begins = {
+        next((each.version for each in of_use if each.version >= floor - 1), None)
+        for floor in floors
+    }
+    newest = of_use[-1].version if of_use else None
+    return [each for each in of_use if each.version in (*begins, *kept, newest)]
 
 
 def drop_unneeded(path: Path, now: int) -> None:
@@ -169,7 +185,7 @@ def drop_unneeded(path: Path, now: int) -> None:
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
         known = newest_bases(log.store, log.uuid)
-        needed = _needed(known.bases, log.state.oldest)
+        needed = _needed(known.bases, log.state)
         if len(needed) == len(known.bases) or write_bases(log.store, log.uuid, known, needed, now):
             return
 

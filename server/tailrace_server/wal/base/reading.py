@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area
-from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
+from tailrace.errors import BodiesExpired, InvalidRequest, LogCorrupted, PositionCompacted
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.base.bases import KnownBases, newest_bases, paths_in, table_in
 from tailrace_server.wal.base.overlay import BaseRows, merged
@@ -230,6 +230,7 @@ def table_state(
     Raises:
         InvalidRequest: No entity type is called so, or the version is not published.
         PositionCompacted: Neither the log nor a base reaches back to its rows.
+        BodiesExpired: The bodies of the rows are gone, and no base has them.
         LogCorrupted: The list of bases is damaged.
     """
     if not 0 <= version <= view.published:
@@ -253,6 +254,7 @@ def table_state(
         if first is not None:
             oldest, advice = Position(first, 0), "state can be read from there on"
         raise PositionCompacted(Position(version, 0), oldest, newest, advice)
+    _refuse_expired(view, names, version, base, known)
     state = state_over(view, reader, names, entity_type, version, base)
     return replace(state, _on_damage=on_damage)
 
@@ -278,6 +280,32 @@ def last_known(view: LogView, reader: BatchReader, entity_type: str) -> TableSta
     table = LogTable(view, reader, names, names.first_name(view), counted=False)
     rows = table_in(base, names.name_in(view.schema_of(after)))
     return TableState(entity_type, version, table, rows, after)
+
+
+def _refuse_expired(
+    view: LogView,
+    names: EntityNames,
+    version: int,
+    base: BaseDocument | None,
+    known: KnownBases,
+) -> None:
+    """Refuse a state that needs images which are no longer in the log, before anything of it is read.
+
+    Raises:
+        BodiesExpired: It is so; says from which version on state can be read.
+    """
+    after = 0 if base is None else base.version
+    name = names.name_in(view.schema_of(version))
+    first = 0 if name is None else view.bodies.first_kept(name, version)
+    if name is None or after + 1 >= first or after == version:
+        return
+    readable = next((each.version for each in known.bases if each.version >= first - 1), None)
+    advice = (
+        "the newest state can be read"
+        if readable is None
+        else f"state can be read from {readable} on"
+    )
+    raise BodiesExpired(Position(version, 0), name, Position(first, 0), advice)
 
 
 def state_over(
@@ -326,6 +354,7 @@ def _with_counts(table: LogTable, after: int, version: int) -> LogTable:
             first = pa.array(rows[:1])
             if head.changed[int(rows[0])].is_valid:
                 return table
+            table.refuse_expired(ref, rows[:1])
             change = table.reader.body(ref, ("change",))["change"].take(first)[0].as_py()
             counted = change is not None and multiplicity_of(change) is not None
             return replace(table, counted=counted)

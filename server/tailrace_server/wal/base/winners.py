@@ -155,6 +155,16 @@ class LogTable:
             return True
         return self.names.name_in(schema) in counts
 
+    def refuse_expired(self, ref: BatchRef, rows: npt.NDArray[Any]) -> None:
+        """Refuse to go by bodies of some rows of a batch, if one of them has none any more.
+
+        Raises:
+            BodiesExpired: It is so.
+        """
+        bodies = self.view.bodies
+        if bodies.may_be_in(ref):
+            bodies.refuse(self.reader.head(ref), np.sort(rows))
+
     def may_hold(self, ref: BatchRef, wanted: Wanted) -> bool:
         """Return whether a batch may have records of wanted keys, as far as that is known without a look."""
         if wanted.chosen is None:
@@ -227,6 +237,7 @@ class LogTable:
     def _diffs(self, ref: BatchRef, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if not self.counted:
             return np.zeros(len(rows), np.int64)
+        self.refuse_expired(ref, rows)
         changes = self.reader.body(ref, ("change",))["change"].take(pa.array(rows)).to_pylist()
         return np.array([multiplicity_of(change or b"") or 0 for change in changes], np.int64)
 

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
 FORMAT_VERSION: Final = 1
-"""Version of everything in a catalog's folder but schemas that are differences, and what a gate is in."""
+"""Version of everything in a catalog's folder but schemas that are differences, and what is below."""
 GATED: Final = 2
 """Version of the entries that put up and take away a gate, and of checkpoints while one stands. A writer that
 does not know gates would publish past them, so it must not read on."""
+BODIES_VERSION: Final = 2
+"""Version of checkpoints of logs in which bodies are gone: a reader that does not know that would show none."""
 
 CATALOG_FILE: Final = "catalog.json"
 ENTRIES: Final = "log"
@@ -239,6 +241,9 @@ class CheckpointBody(Struct, frozen=True):
     """Highest version that an entry has published itself; 0 for none."""
     gate: GateDocument | None = None
     """The one that stands; None: none."""
+    bodies_from: list[tuple[str, int]] = []
+    """Name of an entity type and version: its records below that have no bodies any more. The name is that of
+    the version's schema."""
 
 
 class _AnyVersion(Struct):
@@ -359,7 +364,7 @@ def _newest(kind: Any) -> int:
     """Return the newest format version of a kind that is read."""
     if kind is SchemaDocument:
         return DIFFERENCE
-    return GATED if kind in (Entry, CheckpointHeader) else FORMAT_VERSION
+    return max(GATED, BODIES_VERSION) if kind in (Entry, CheckpointHeader) else FORMAT_VERSION
 
 
 def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw, kind: Any) -> None:

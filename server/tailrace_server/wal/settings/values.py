@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_LOOKBACK: Final = "max_lookback"
 MAX_BYTES: Final = "max_bytes"
+BODIES: Final = "bodies"
 
 _MICROS: Final = 1_000_000
 _LOOKBACK_MIN: Final = 600 * _MICROS
@@ -89,7 +90,15 @@ OF_CATALOG: Final = {
         ),
     )
 }
-OF_ENTITY_TYPE: Final[dict[str, KeptSetting]] = {}
+OF_ENTITY_TYPE: Final = {
+    BODIES: KeptSetting(
+        BODIES,
+        True,
+        _LOOKBACK_MIN,
+        _TIME_MAX,
+        "as long as files that are let go stay for readers at work",
+    )
+}
 
 
 def setting(name: str, *, of_type: bool) -> KeptSetting:

@@ -36,6 +36,7 @@ from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
 from tailrace_server.wal.state.batch_table import LAST_VERSION, end_of_rows
+from tailrace_server.wal.state.expired_bodies import ExpiredBodies
 from tailrace_server.wal.state.schema_history import SchemaHistory
 from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.state.view import LogView
@@ -456,6 +457,7 @@ class CommitLog:
             revision=state.revision,
             entry=state.last_entry,
             unknown_changes=state.unknown_changes,
+            bodies=ExpiredBodies(state.bodies_from, self.schemas),
             _batches=state.batches.columns,
             _batch_count=count,
             _segments=state.batches.segments,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.schema import Schema
-    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.state.schemas import HasSchemas, PublishedSchemas
 
 
 class EntityNames:
@@ -42,7 +42,7 @@ class EntityNames:
 
     def rows_in(
         self,
-        view: LogView,
+        view: HasSchemas,
         codes: npt.NDArray[np.int32],
         entity_types: tuple[str, ...],
         versions: npt.NDArray[np.int64],
@@ -64,7 +64,7 @@ class EntityNames:
                 ours |= mine if one_schema else mine & (versions == number)
         return ours
 
-    def first_name(self, view: LogView) -> str:
+    def first_name(self, view: PublishedSchemas) -> str:
         """Return what the entity type was called when the log first knew it: the same in every later view."""
         # No schema forgets an entity type, and a log keeps its schemas when it is trimmed. So the first
         # version that knows this one is found by halving.

@@ -106,6 +106,7 @@ class EntityRecords:
 
         Raises:
             PositionCompacted: Retention has taken one of them.
+            BodiesExpired: Retention has taken the bodies of one of their records.
             LogCorrupted: A segment is damaged, or missing.
         """
         missed = ""
@@ -179,6 +180,7 @@ class EntityRecords:
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return
+        view.bodies.refuse(head, rows)
         body = self._reader.body(ref, ("change", "before", "after"))
         taken = pa.array(rows)
         fields = (

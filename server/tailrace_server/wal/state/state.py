@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.files.documents import (
+    BODIES_VERSION,
     FORMAT_VERSION,
     GATED,
     CheckpointBody,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tailrace_server.wal.state.expired_bodies import BodiesFrom
     from tailrace_server.wal.state.segment_table import Shape
 
 COMMIT_FIELDS: Final = ("first_version", "timestamp")
@@ -121,6 +123,8 @@ class LogState:
         """Last entry that it covers."""
         self.revision = 0
         self.oldest = FIRST
+        self.bodies_from: BodiesFrom = ()
+        """Of which entity types the records below a version have no bodies any more."""
         self.removed: dict[str, int] = {}
         """Files that nothing names any more → since when, µs."""
         self.batches = BatchTable()
@@ -244,6 +248,12 @@ class LogState:
         self.publication = publication
         self.publication_crc = crc
 
+    @property
+    def _format_version(self) -> int:
+        """What a reader must know to begin with a checkpoint of this state."""
+        gated = FORMAT_VERSION if self.gate is None else GATED
+        return max(gated, BODIES_VERSION if self.bodies_from else FORMAT_VERSION)
+
     def to_checkpoint(
         self, *, timestamp: int, revision: int | None = None
     ) -> tuple[CheckpointHeader, CheckpointBody]:
@@ -253,7 +263,7 @@ class LogState:
         columns = self.batches.columns[:, :length]
         segments = list(self.batches.segments)
         header = CheckpointHeader(
-            format_version=FORMAT_VERSION if self.gate is None else GATED,
+            format_version=self._format_version,
             number=self.checkpoint + 1,
             uuid=self.uuid,
             previous_crc32c=self.checkpoint_crc,
@@ -292,6 +302,7 @@ class LogState:
             commits=_packed_columns(self.commits.columns[:, : len(self.commits)], COMMIT_FIELDS),
             published_by_entry=self.published_by_entry,
             gate=self.gate,
+            bodies_from=list(self.bodies_from),
         )
         return header, body
 
@@ -327,6 +338,7 @@ class LogState:
         state.checkpoint_entry = header.last_entry
         state.revision = header.revision
         state.oldest = Position(*header.oldest)
+        state.bodies_from = tuple(body.bodies_from)
         try:
             state._fill_tables(body)
         except (msgspec.MsgspecError, KeyError, ValueError, OverflowError) as error:
@@ -379,7 +391,7 @@ class LogState:
         self.batches, self.commits = newer.batches, newer.commits
         self.checkpoint, self.checkpoint_crc = newer.checkpoint, newer.checkpoint_crc
         self.checkpoint_entry, self.revision = newer.checkpoint_entry, newer.revision
-        self.oldest = newer.oldest
+        self.oldest, self.bodies_from = newer.oldest, newer.bodies_from
         newer_pending = {pending.path for pending in newer.pending}
         still = {pending.path for pending in self.pending}
         spent = {path: self.last_timestamp for path in newer_pending - still}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,23 +28,9 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
+    from tailrace_server.wal.state.expired_bodies import ExpiredBodies
+    from tailrace_server.wal.state.schemas import Schemas
     from tailrace_server.wal.state.segment_table import SegmentTable
-
-
-class Schemas(Protocol):
-    """The schemas of a log: ``SchemaHistory``, or a part of each."""
-
-    def at(self, version: int) -> Schema:
-        """Return the schema that a version was written with; the empty one before the first."""
-
-    def span(self, version: int) -> tuple[int, int | None]:
-        """Return the first version with a version's schema, and the first with the next; None: none yet."""
-
-    def up_to(self, version: int) -> Iterator[Schema]:
-        """Yield the schemas that begin up to a version, oldest first."""
-
-    def had_entity_type(self, name: str, version: int) -> bool:
-        """Return whether a schema that begins up to a version has an entity type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +56,8 @@ class LogView:
     """Newest log entry read."""
     unknown_changes: tuple[str, ...]
     """Entity types of which updates came without ``before`` when they were last committed."""
+    bodies: ExpiredBodies
+    """Which records have no bodies any more."""
     _batches: npt.NDArray[np.int64]
     _batch_count: int
     _segments: SegmentTable

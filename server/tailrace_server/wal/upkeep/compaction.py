@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.errors import LogError
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -38,11 +39,13 @@ from tailrace_server.wal.state.batch_table import (
 )
 from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.expired_bodies import ExpiredBodies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from tailrace_server.wal.state.expired_bodies import BodiesFrom
     from tailrace_server.wal.state.state import LogState
 
 SMALL_ROWS: Final = 16_384
@@ -77,7 +80,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
     """Neighbouring batches that become one segment: places in the table, and of their segments."""
 
     batches: range
@@ -107,34 +110,56 @@ def compact(path: Path, now: int) -> Compaction | None:
             stretch
             for run in _small_runs(log.state)
             if len(run) > 1
-            for stretch in _cut(log.state, run)
+            for stretch in stretches_of(log.state, run, least=2)
         ]
         if not stretches:
             return None
-        segments = log.state.batches.segments
-        old = [segments[place] for stretch in stretches for place in stretch.segments]
-        # 2. Write the new files. Nothing names them yet, so a failure or a kill changes nothing that readers
-        #    see.
-        # 3. Name them all by one checkpoint. Until then the old files are the log, from then on the new ones.
-        # 4. If that failed, delete them. After a kill they are orphans, which retention finds by their number.
-        written: list[SegmentReceipt] = []
-        named = False
-        try:
-            for stretch in stretches:
-                written.append(_rewrite(log, stretch))  # noqa: PERF401 - kept if one fails
-            named = _name(log, stretches, written, now)
-        finally:
-            if not named:
-                _delete_unnamed_of(log, written)
-        if named:
-            return Compaction(
-                segments_before=len(old),
-                segments_after=len(written),
-                rows=sum(receipt.rows for receipt in written),
-                bytes_before=sum(segment.bytes for segment in old),
-                bytes_after=sum(receipt.bytes for receipt in written),
-            )
+        # 2. Put new segments in their place.
+        if (done := rewrite(log, stretches, now)) is not None:
+            return done
     return None
+
+
+def rewrite(
+    log: CommitLog, stretches: Sequence[Stretch], now: int, bodies_from: BodiesFrom | None = None
+) -> Compaction | None:
+    """Put new segments in the place of old ones; None, and nothing is changed, if another came first.
+
+    Args:
+        log: As it is now.
+        stretches: What to rewrite, published, in the order of the log.
+        now: µs since the epoch.
+        bodies_from: Of which records the log has no bodies any more from then on: these are left out. None: of
+            the same as before.
+
+    Raises:
+        LogCorrupted, LogFull: As ``compact``.
+    """
+    segments = log.state.batches.segments
+    old = [segments[place] for stretch in stretches for place in stretch.segments]
+    gone = log.state.bodies_from if bodies_from is None else bodies_from
+    expired = ExpiredBodies(gone, log.schemas)
+    # 1. Write the new files. Nothing names them yet, so a failure or a kill changes nothing that readers see.
+    # 2. Name them all by one checkpoint. Until then the old files are the log, from then on the new ones.
+    # 3. If that failed, delete them. After a kill they are orphans, which retention finds by their number.
+    written: list[SegmentReceipt] = []
+    named = False
+    try:
+        for stretch in stretches:
+            written.append(_rewrite(log, stretch, expired))  # noqa: PERF401 - kept if one fails
+        named = _name(log, stretches, written, now, gone)
+    finally:
+        if not named:
+            _delete_unnamed_of(log, written)
+    if not named:
+        return None
+    return Compaction(
+        segments_before=len(old),
+        segments_after=len(written),
+        rows=sum(receipt.rows for receipt in written),
+        bytes_before=sum(segment.bytes for segment in old),
+        bytes_after=sum(receipt.bytes for receipt in written),
+    )
 
 
 def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> None:
@@ -149,7 +174,11 @@ def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> Non
 
 
 def _name(
-    log: CommitLog, stretches: Sequence[_Stretch], written: list[SegmentReceipt], now: int
+    log: CommitLog,
+    stretches: Sequence[Stretch],
+    written: list[SegmentReceipt],
+    now: int,
+    bodies_from: BodiesFrom,
 ) -> bool:
     """Name what was written by the next checkpoint; False when another compaction or a trim came first.
 
@@ -160,7 +189,9 @@ def _name(
     for _ in range(_ATTEMPTS):
         # 1. The checkpoint also lists the files to delete, which a log that follows does not keep in memory.
         log.read_newest_checkpoint()
-        if write_checkpoint(log, _with_replaced(log.state, stretches, written, now), now):
+        changed = _with_replaced(log.state, stretches, written, now)
+        changed.bodies_from = bodies_from
+        if write_checkpoint(log, changed, now):
             return True
         # 2. The number is taken. With another revision the places in ``stretches`` mean other segments now.
         log.advance()
@@ -186,7 +217,7 @@ def _small_runs(state: LogState) -> list[range]:
     """Return the runs of neighbouring small published segments, as places in the table of segments."""
     runs, start = [], 0
     segments = state.batches.segments
-    stop = _published_segments(state)
+    stop = published_segments(state)
     are_small = (segments.rows < SMALL_ROWS) & (segments.sizes < SMALL_BYTES)
     for place, small in enumerate([*are_small[:stop].tolist(), False]):
         if not small:
@@ -196,7 +227,7 @@ def _small_runs(state: LogState) -> list[range]:
     return runs
 
 
-def _published_segments(state: LogState) -> int:
+def published_segments(state: LogState) -> int:
     """Return how many segments hold nothing but published records."""
     count = state.published_batches()
     if count == len(state.batches):
@@ -204,8 +235,14 @@ def _published_segments(state: LogState) -> int:
     return int(state.batches.columns[SEGMENT, count])
 
 
-def _cut(state: LogState, run: range) -> list[_Stretch]:
-    """Cut a run of small segments where a new segment is full; a stretch of one segment is left alone."""
+def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
+    """Cut a run of neighbouring segments where a new segment is full; stretches of few segments are left alone.
+
+    Args:
+        state: The log.
+        run: Places of the segments.
+        least: Segments that a stretch has at least.
+    """
     lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
     owners = state.batches.columns[SEGMENT, : len(state.batches)]
     stretches, start, rows, size = [], run.start, 0, 0
@@ -214,9 +251,9 @@ def _cut(state: LogState, run: range) -> list[_Stretch]:
             rows + lengths[place] > LARGE_ROWS or size + sizes[place] > LARGE_BYTES
         )
         if full and place > start:
-            if place - start > 1:
+            if place - start >= least:
                 first, last = np.searchsorted(owners, [start, place])
-                stretches.append(_Stretch(range(int(first), int(last)), range(start, place)))
+                stretches.append(Stretch(range(int(first), int(last)), range(start, place)))
             start, rows, size = place, 0, 0
         if place < run.stop:
             rows += lengths[place]
@@ -224,24 +261,41 @@ def _cut(state: LogState, run: range) -> list[_Stretch]:
     return stretches
 
 
-def _rewrite(log: CommitLog, stretch: _Stretch) -> SegmentReceipt:
-    """Write the records of a stretch into one new segment."""
+def _rewrite(log: CommitLog, stretch: Stretch, expired: ExpiredBodies) -> SegmentReceipt:
+    """Write the records of a stretch into one new segment, without the bodies that are gone."""
     table = log.state.batches
     base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
     name = _file_name(log.state, f"{base_version}-{secrets.token_hex(4)}.arrow")
-    with BatchReader(log.path) as reader:
-        parts = [
-            _records(reader, batch_ref(table.segments, table.columns, place), base_version)
-            for place in stretch.batches
-        ]
-    with SegmentWriter(log.path / COMPACT_FOLDER / name) as writer:
+    with (
+        BatchReader(log.path) as reader,
+        SegmentWriter(log.path / COMPACT_FOLDER / name) as writer,
+    ):
+        parts: list[pa.RecordBatch] = []
+        size = 0
+        for place in stretch.batches:
+            ref = batch_ref(table.segments, table.columns, place)
+            # A segment that was large before is written piece by piece: it may be larger than memory.
+            if parts and size + ref.length > LARGE_BYTES:
+                writer.write(pa.Table.from_batches(parts).combine_chunks())
+                parts, size = [], 0
+            parts.append(_records(reader, ref, base_version, expired))
+            size += ref.length
         writer.write(pa.Table.from_batches(parts).combine_chunks())
         return writer.close()
 
 
-def _records(reader: BatchReader, ref: BatchRef, base_version: int) -> pa.RecordBatch:
+def _records(
+    reader: BatchReader, ref: BatchRef, base_version: int, expired: ExpiredBodies
+) -> pa.RecordBatch:
     """Return the records of a batch as a segment writer takes them."""
     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
+    gone = expired.rows_in(head)
+    if gone is not None and gone.any():
+        kept = pa.array(~gone)
+        body = {
+            name: pc.if_else(kept, texts, pa.scalar(None, pa.binary()))
+            for name, texts in body.items()
+        }
     codes = pa.array(head.type_codes, mask=head.type_codes < 0)
     names = head.changed.values.dictionary_decode()
     changed = pa.Array.from_buffers(
@@ -263,7 +317,7 @@ def _records(reader: BatchReader, ref: BatchRef, base_version: int) -> pa.Record
 
 
 def _with_replaced(
-    state: LogState, stretches: Sequence[_Stretch], written: Sequence[SegmentReceipt], now: int
+    state: LogState, stretches: Sequence[Stretch], written: Sequence[SegmentReceipt], now: int
 ) -> LogState:
     """Return a copy of a state in which new segments stand for the stretches."""
     old, table, place = state.batches, BatchTable(), 0

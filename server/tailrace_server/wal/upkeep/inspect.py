@@ -64,6 +64,10 @@ class LogSummary:
     """Commit timestamp of its version; 0 where nothing is kept."""
     settings: dict[str, int]
     """What is set of the catalog: lengths of time in µs, amounts in bytes."""
+    type_settings: dict[str, dict[str, int]]
+    """The same of entity types."""
+    bodies_from: dict[str, int]
+    """Entity types that lack old bodies → first version that has them."""
     newest_timestamp: int
     """Commit timestamp of the newest published version; 0 for none."""
     epoch: int
@@ -164,6 +168,8 @@ class RecordDetail:
     change: bytes | None
     before: bytes | None
     after: bytes | None
+    bodies_expired: bool
+    """Whether it has no bodies any more, whatever it had."""
     segment: str
     batch_offset: int
     """Byte offset of its batch in the segment."""
@@ -181,6 +187,7 @@ def summarize(path: Path) -> LogSummary:
     log.read_newest_checkpoint()
     state, view = log.state, log.view
     known = newest_bases(log.store, log.uuid)
+    known_settings = newest_settings(log.store, log.uuid)
     counts: Counter[str] = Counter()
     for segment in state.batches.segments:
         counts.update(segment.counts or {})
@@ -193,7 +200,9 @@ def summarize(path: Path) -> LogSummary:
         gate=log.gate,
         oldest=state.oldest,
         oldest_timestamp=view.known_timestamp_of(state.oldest.version) or 0,
-        settings=dict(newest_settings(log.store, log.uuid).settings),
+        settings=dict(known_settings.settings),
+        type_settings={name: dict(of) for name, of in known_settings.by_type(view).items()},
+        bodies_from=view.bodies.by_name(view.published),
         newest_timestamp=view.newest_timestamp,
         epoch=state.epoch,
         holder=state.holder,
@@ -309,6 +318,7 @@ def record(path: Path, position: Position) -> RecordDetail | None:
         body = {
             name: column[row].as_py() for name, column in reader.body(ref, BODY_COLUMNS).items()
         }
+    gone = view.bodies.rows_in(head)
     code = int(head.type_codes[row])
     changed = head.changed[row].as_py()
     return RecordDetail(
@@ -322,6 +332,7 @@ def record(path: Path, position: Position) -> RecordDetail | None:
         primary_key=head.primary_keys[row].as_py(),
         key_hash=int(head.key_hashes[row]),
         changed=None if changed is None else tuple(changed),
+        bodies_expired=gone is not None and bool(gone[row]),
         segment=ref.segment.path,
         batch_offset=ref.offset,
         **body,

@@ -68,7 +68,7 @@ def judge(state: LogState, settings: Mapping[str, int], now: int) -> Keeping:
     due = False
     if lookback is not None:
         before = max(oldest, first_after(state, now - lookback))
-        slack = 0 if is_large else max(lookback // _SLACK, _SLACK_MIN)
+        slack = 0 if is_large else slack_of(lookback)
         due = before > oldest and first_after(state, now - lookback - slack) > oldest
     elif bytes_max is not None and is_large:
         before = max(oldest, _first_within(state, int(bytes_max * _SHRUNK)))
@@ -76,6 +76,11 @@ def judge(state: LogState, settings: Mapping[str, int], now: int) -> Keeping:
     left = size if before == oldest else _bytes_from(state, before)
     over = 0 if bytes_max is None else max(0, left - bytes_max)
     return Keeping(before, due, size, over)
+
+
+def slack_of(kept: int) -> int:
+    """Return for how long, µs, what need be kept for a time is kept beyond it: each trim makes a base."""
+    return max(kept // _SLACK, _SLACK_MIN)
 
 
 def first_after(state: LogState, time: int) -> int:

@@ -18,6 +18,7 @@ from tailrace_server.wal.base.making import base_is_due, make_base
 from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact, is_due
+from tailrace_server.wal.upkeep.expiring import expire
 from tailrace_server.wal.upkeep.retention import (
     DELETE_FILES,
     delete_unnamed,
@@ -43,6 +44,9 @@ def run_if_due(path: Path, now: int) -> None:
     verdict = trim_by_settings(path, now)
     if verdict.due:
         _log.info("catalog %s: let go of all below version %d", path.name, verdict.before)
+    expired = expire(path, now)
+    if expired is not None:
+        _log.info("catalog %s: let go of bodies: %s", path.name, expired)
     log = CommitLog.open(path)
     if rebases := base_is_due(log):
         _log.debug("catalog %s: %s", path.name, make_base(path, now))
@@ -54,6 +58,7 @@ def run_if_due(path: Path, now: int) -> None:
         compacts
         or rebases
         or verdict.due
+        or expired is not None
         or deletion_is_due(log, now)
         or last_writer_left_orphans(log)
     ):

@@ -238,6 +238,7 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
     trimmed.commits = CommitTable()
     trimmed.commits.append(commits[:, first:])
     trimmed.oldest = oldest
+    trimmed.bodies_from = tuple(each for each in state.bodies_from if each[1] > oldest.version)
     trimmed.revision += 1
     return trimmed
 

@@ -22,6 +22,7 @@ from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.settings.values import MAX_LOOKBACK
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.upkeep.expiring import expiry_is_due
 from tailrace_server.wal.upkeep.keeping import judge
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
 
@@ -158,8 +159,9 @@ class UpkeepTrigger:
             return False
 
     def _trim_is_due(self, log: CommitLog) -> bool:
-        """Return whether the settings let go of versions; tell if they cannot keep the log small enough."""
-        settings = newest_settings(log.store, log.uuid).settings
+        """Return whether the settings let go of versions or bodies; tell if the log is too large still."""
+        known = newest_settings(log.store, log.uuid)
+        settings = known.settings
         verdict = judge(log.state, settings, self._clock.now())
         now = self._clock.monotonic()
         if verdict.bytes_over and not verdict.due and now >= self._next_large_warning:
@@ -171,7 +173,7 @@ class UpkeepTrigger:
                 if MAX_LOOKBACK in settings
                 else "its newest segment alone is larger",
             )
-        return verdict.due
+        return verdict.due or expiry_is_due(log, known.by_type(log.view), self._clock.now())
 
     def _put_off_deletion_check(self) -> None:
         self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S

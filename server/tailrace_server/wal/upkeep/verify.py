@@ -7,7 +7,8 @@ It reads everything and goes on behind a fault, so that one run names all that i
 * the newest checkpoint against the state that the entries alone give;
 * segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
   and checksum;
-* bodies: each is a UTF-8 JSON object; ``changed``: the version's schema has each column;
+* bodies: each is a UTF-8 JSON object, and none is left of what should be gone; ``changed``: the version's
+  schema has each column;
 * records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
   hashes; the counts of each segment; the counts of every lead against the records of its transaction;
 * bases: their checksums, order and key hashes; and whether they are the fold of the log (base/checking.py).
@@ -236,6 +237,7 @@ class _Records:
         self._store = log.store
         self._state = state = log.state
         self._schema_of = log.view.schema_of
+        self._bodies = log.view.bodies
         self._result = result
         self._progress = progress
         self._last: tuple[int, int] | None = (0, 0) if state.oldest == FIRST else None
@@ -323,6 +325,16 @@ class _Records:
         self, ref: BatchRef, head: BatchHead, bodies: dict[str, pa.BinaryArray]
     ) -> None:
         """Find the first body of each kind that is no object."""
+        gone = self._bodies.rows_in(head)
+        if gone is not None and gone.any():
+            left = np.flatnonzero(
+                gone & np.any([each.is_valid() for each in bodies.values()], axis=0)
+            )
+            if len(left):
+                reason = (
+                    f"{_position(head, int(left[0]))} has a body, and its bodies should be gone"
+                )
+                self._fault(ref.segment.path, ref.offset, reason)
         for name, texts in bodies.items():
             found = first_non_object(texts)
             if found is not None:

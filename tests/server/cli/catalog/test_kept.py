@@ -86,6 +86,14 @@ def test_a_catalog_is_created_with_its_settings_once(log_root: Path) -> None:
         (("set", "shop", "max_bytes=1GiB", "max_bytes=2GiB"), "max_bytes is given twice"),
         (("unset", "shop", "max_byte"), "did you mean max_bytes?"),
         (("set", "shpo", "max_bytes=1GiB"), "shpo"),
+        (
+            ("set", "shop", "bodies=3d"),
+            "bodies is a setting of an entity type: name one with --entity-type",
+        ),
+        (("set", "shop", "max_bytes=1GiB", "--entity-type", "order"), "leave --entity-type out"),
+        (("set", "shop", "bodies=5m", "--entity-type", "order"), "at least 10m"),
+        (("set", "shop", "bodies", "--entity-type", "order"), "write NAME=VALUE, as bodies=3d"),
+        (("set", "shop", "bodies=3d", "--entity-type", "odrer"), "'odrer'; it has: order"),
         (("create", "sh op"), "cannot name a catalog"),
         (("create", "other", "max_bytes=-1GiB"), "is not negative"),
     ],
@@ -117,3 +125,30 @@ def test_log_trim_without_a_version_goes_by_the_settings(log_root: Path) -> None
     _, out, _ = tailrace("catalog", "show", "shop", "--log", log_root)
     assert "oldest kept  4:0, committed" in out
     assert "due" not in out
+
+
+def test_bodies_of_an_entity_type_go_by_log_trim_where_no_writer_is(log_root: Path) -> None:
+    write_old(log_root, 3)
+    write(log_root, "shop", 1)
+    catalog, at = log_root / "shop", ("--log", log_root)
+    status, out, _ = tailrace("catalog", "set", "shop", "bodies=36h", "--entity-type", "order", *at)
+    assert (status, "order  bodies=36h\n" in out) == (0, True)
+    status, _, note = tailrace("log", "trim", catalog)
+    assert (status, "bodies let go of: " in note, "oldest position kept: 1:0" in note) == (
+        0,
+        True,
+        True,
+    )
+    _, out, _ = tailrace("catalog", "show", "shop", *at)
+    assert "order  bodies=36h, heads alone below version 4\n" in out
+    _, out, _ = tailrace("catalog", "show", "shop", *at, "--json")
+    assert orjson.loads(out)["entityTypes"] == {
+        "order": {"settings": {"bodies": 129_600_000_000}, "bodiesFrom": 4}
+    }
+    _, out, _ = tailrace("log", "inspect", catalog)
+    assert "order  bodies=36h, heads alone below version 4" in out
+    _, out, _ = tailrace("log", "inspect", catalog, "--record", "2:1")
+    assert "its bodies are gone" in out
+    tailrace("catalog", "unset", "shop", "bodies", "--entity-type", "order", *at)
+    _, out, _ = tailrace("catalog", "show", "shop", *at)
+    assert "order  heads alone below version 4\n" in out

@@ -1,0 +1,229 @@
+"""Letting bodies go: old records of an entity type are rewritten without their images.
+
+The setting ``bodies`` of an entity type says how long. Heads stay, so positions, running numbers, counts and
+what a reader of heads is sent do. Before the images go, a base is made of the version before the first that
+keeps them, so the state of the table stays readable from there on::
+
+    heads     ────────────────────────────────────────────▶
+    bodies                        ┃───────────────────────▶
+                                  ┃◀──── bodies ──────────  now
+    bases                        ▲
+
+The first version that has bodies, and the files without the others, are named by one checkpoint. So what the
+log says of a record and what lies on the disk never differ. As with trims, an eighth of the time is waited for
+before it is done again: each time makes a base, and rewrites the segments that hold the end.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tailrace.errors import LogError, LogFull
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.base.bases import newest_bases
+from tailrace_server.wal.base.making import drop_unneeded, make_base
+from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.settings.values import BODIES
+from tailrace_server.wal.state.batch_table import FIRST_VERSION, LAST_VERSION, SEGMENT
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.upkeep.compaction import (
+    Compaction,
+    published_segments,
+    rewrite,
+    stretches_of,
+)
+from tailrace_server.wal.upkeep.keeping import first_after, slack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from tailrace_server.wal.state.expired_bodies import BodiesFrom
+    from tailrace_server.wal.state.state import LogState
+
+_STEP_BYTES: Final = 4 << 30
+"""Of the segments that one checkpoint replaces: so much work may be in vain if another process comes first."""
+_ATTEMPTS: Final = 8
+
+
+class _Due(NamedTuple):
+    """What is to go of one entity type."""
+
+    entity_type: str
+    """Its newest name."""
+    names: EntityNames
+    first: int
+    """First version that keeps its bodies."""
+    segments: npt.NDArray[np.int64]
+    """Places of the segments that hold bodies below."""
+
+
+def expiry_is_due(log: CommitLog, settings: Mapping[str, Mapping[str, int]], now: int) -> bool:
+    """Return whether bodies of some entity type have been kept for an eighth longer than they need be.
+
+    Args:
+        log: The log.
+        settings: Of its entity types, by their newest names.
+        now: µs since the epoch.
+    """
+    return bool(_due(log, settings, now, at_once=False))
+
+
+def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
+    """Let go of bodies that are due, of a few GiB of segments at most; return what was rewritten, or None.
+
+    Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+        at_once: Also of what is not due yet.
+
+    Raises:
+        LogFull: No room for the base or the new segments; the log is as it was.
+        LogCorrupted: A batch to be rewritten, or what the base would be made from, is damaged.
+        LogError: Others made bases all the time, and none could be made here; the log is as it was.
+    """
+    for _ in range(_ATTEMPTS):
+        log = CommitLog.open(path)
+        settings = newest_settings(log.store, log.uuid).by_type(log.view)
+        due = _due(log, settings, now, at_once=at_once)
+        if not due:
+            return None
+        # 1. How far this step goes, and from where on each entity type has its bodies then.
+        stop = _end_of_step(log.state, due)
+        begins = [each._replace(first=min(each.first, stop)) for each in due]
+        bodies_from = _joined(log, begins)
+        # 2. Bases first: without the images below, state can be read from there on alone.
+        bases = sorted({each.first - 1 for each in begins})
+        for version in bases:
+            make_base(path, now, version, besides=bases)
+        _refuse_loss(log, begins)
+        reach("expire.has_base")
+        # 3. Rewrite what holds such bodies, and name all by one checkpoint.
+        places = sorted({place for each in due for place in each.segments.tolist()})
+        chosen = [place for place in places if _first_version(log.state, place) < stop]
+        stretches = [
+            stretch for run in _runs(chosen) for stretch in stretches_of(log.state, run, least=1)
+        ]
+        if (done := rewrite(log, stretches, now, bodies_from)) is not None:
+            with suppress(LogFull):  # they go with the next base
+                drop_unneeded(path, now)
+            return done
+    return None
+
+
+def _due(
+    log: CommitLog, settings: Mapping[str, Mapping[str, int]], now: int, *, at_once: bool
+) -> list[_Due]:
+    view, state = log.view, log.state
+    schema = view.schema_of(view.published)
+    found = []
+    for entity_type, given in settings.items():
+        kept = given.get(BODIES)
+        if kept is None or entity_type not in schema.entity_types:
+            continue
+        names = EntityNames(schema, entity_type)
+        begun = max(view.oldest.version, view.bodies.first_kept(entity_type, view.published))
+        first = min(first_after(state, now - kept), _unpublished(state))
+        segments = _segments_with(log, names, begun, first)
+        if not len(segments):
+            continue
+        oldest = max(begun, _first_version(state, int(segments[0])))
+        late = now - kept - (0 if at_once else slack_of(kept))
+        if oldest < first_after(state, late):
+            found.append(_Due(entity_type, names, first, segments))
+    return found
+
+
+def _segments_with(
+    log: CommitLog, names: EntityNames, begin: int, stop: int
+) -> npt.NDArray[np.int64]:
+    """Return the places of the segments that may have records of an entity type in a range of versions."""
+    state = log.state
+    if stop <= begin:
+        return np.zeros(0, np.int64)
+    called = {names.name_in(schema) for schema in log.view.schemas()}
+    columns = state.batches.columns[:, : len(state.batches)]
+    ranged = (columns[LAST_VERSION] >= begin) & (columns[FIRST_VERSION] < stop)
+    places: npt.NDArray[np.int64] = np.unique(columns[SEGMENT][ranged])
+    segments = state.batches.segments
+    counts = (segments[place].counts for place in places.tolist())
+    has_some = [each is None or not called.isdisjoint(each) for each in counts]
+    found: npt.NDArray[np.int64] = places[np.array(has_some, np.bool_)]
+    return found
+
+
+def _unpublished(state: LogState) -> int:
+    """Return the version from which on segments hold what is not published, and so stay as they are."""
+    count = published_segments(state)
+    if count == len(state.batches.segments):
+        return state.published + 1
+    return _first_version(state, count)
+
+
+def _first_version(state: LogState, segment: int) -> int:
+    columns = state.batches.columns[:, : len(state.batches)]
+    return int(columns[FIRST_VERSION, int(np.searchsorted(columns[SEGMENT], segment))])
+
+
+def _end_of_step(state: LogState, due: Iterable[_Due]) -> int:
+    """Return the version up to which one step goes, exclusive: at least one that something is due below."""
+    places = sorted({place for each in due for place in each.segments.tolist()})
+    sizes = state.batches.segments.sizes
+    begin, size = _first_version(state, places[0]), 0
+    for place in places:
+        # What begins at the same version cannot be left for later: the end is one of versions.
+        if size > _STEP_BYTES and (first := _first_version(state, place)) > begin:
+            return first
+        size += int(sizes[place])
+    return max(each.first for each in due)
+
+
+def _joined(log: CommitLog, begins: Iterable[_Due]) -> BodiesFrom:
+    """Return from where on each entity type has bodies, by its name there; the others as before."""
+    view = log.view
+    newer = [(each.names.name_in(view.schema_of(each.first)), each) for each in begins]
+    changed = {each.entity_type for each in begins}
+    kept = [
+        (name, first)
+        for name, first in view.bodies.bodies_from
+        if EntityNames(view.schema_of(first), name).name_in(view.schema_of(view.published))
+        not in changed
+    ]
+    return tuple(kept) + tuple((name, each.first) for name, each in newer if name is not None)
+
+
+def _refuse_loss(log: CommitLog, begins: Iterable[_Due]) -> None:
+    """Refuse to let images go that no base has.
+
+    Raises:
+        LogError: It would come to that.
+    """
+    known = newest_bases(log.store, log.uuid)
+    if known.first_readable(log.state.oldest) is None:
+        return  # nothing says what the rows were, so nothing is lost
+    versions = {each.version for each in known.bases}
+    for each in begins:
+        if each.first > 1 and each.first - 1 not in versions:
+            raise LogError(
+                f"no bodies of {each.entity_type!r} were let go in {log.path}: no base of version "
+                f"{each.first - 1} could be made, as others make bases at the same time; try again"
+            )
+
+
+def _runs(places: list[int]) -> list[range]:
+    """Return the runs of neighbours."""
+    runs: list[range] = []
+    for place in places:
+        if runs and runs[-1].stop == place:
+            runs[-1] = range(runs[-1].start, place + 1)
+        else:
+            runs.append(range(place, place + 1))
+    return runs
