@@ -40,6 +40,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.SubscriptionPaused("billing"),
     errors.Unsupported("criteria[0].where", "later"),
     errors.PositionCompacted(Position(3), Position(9, 2), Position(12, END)),
+    errors.BodiesExpired(Position(41, 3), "product", Position(90)),
     errors.DeadlineExceeded("shop", 9, 7, 10.0),
     errors.ImagesMissing(7, "4711", "before"),
     errors.ImagesMissing(8, None, "before"),
