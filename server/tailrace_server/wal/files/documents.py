@@ -364,7 +364,9 @@ def _newest(kind: Any) -> int:
     """Return the newest format version of a kind that is read."""
     if kind is SchemaDocument:
         return DIFFERENCE
-    return max(GATED, BODIES_VERSION) if kind in (Entry, CheckpointHeader) else FORMAT_VERSION
+    if kind is CheckpointHeader:
+        return max(GATED, BODIES_VERSION)
+    return GATED if kind == Entry else FORMAT_VERSION
 
 
 def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw, kind: Any) -> None:

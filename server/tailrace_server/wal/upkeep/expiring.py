@@ -1,8 +1,9 @@
 """Letting bodies go: old records of an entity type are rewritten without their images.
 
-The setting ``bodies`` of an entity type says how long. Heads stay, so positions, running numbers, counts and
-what a reader of heads is sent do. Before the images go, a base is made of the version before the first that
-keeps them, so the state of the table stays readable from there on::
+The setting ``bodies`` of an entity type says how long; what a named subscription holds keeps them as well.
+Heads stay, so positions, running numbers, counts and what a reader of heads is sent do. Before the images go, a
+base is made of the version before the first that keeps them. So the state of the table stays readable from
+there on::
 
     heads     ────────────────────────────────────────────▶
     bodies                        ┃───────────────────────▶
@@ -30,6 +31,7 @@ from tailrace_server.wal.settings.values import BODIES
 from tailrace_server.wal.state.batch_table import FIRST_VERSION, LAST_VERSION, SEGMENT
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.subscriptions.holds import held_from
 from tailrace_server.wal.upkeep.compaction import (
     Compaction,
     published_segments,
@@ -132,6 +134,7 @@ def _due(
         names = EntityNames(schema, entity_type)
         begun = max(view.oldest.version, view.bodies.first_kept(entity_type, view.published))
         first = min(first_after(state, now - kept), _unpublished(state))
+        first = held_from(log.path, view, first, now)  # a named subscription may want bodies
         segments = _segments_with(log, names, begun, first)
         if not len(segments):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,8 @@ from tailrace_server.wal.settings.kept import change_settings
 from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.entity_records import EntityRecords
+from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep import expiring
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.expiring import expire, expiry_is_due
@@ -333,6 +335,19 @@ def test_verify_names_a_body_that_should_be_gone(log_root: Path) -> None:
     reasons = [fault.reason for fault in verify(catalog).faults]
     assert reasons[0] == "(1, 3) has a body, and its bodies should be gone"
     assert len(reasons) == 2
+
+
+def test_what_a_named_subscription_holds_keeps_its_bodies(log_root: Path) -> None:
+    write_hourly(log_root, 1, 6)
+    log, now = keep_bodies(log_root), time_of(log_root, 5)
+    sequences = SubscriptionSequences(log.path, log.uuid)
+    options: dict[str, Any] = {"hold_us": 7 * DAY, "hold_bytes": 1 << 30, "now": 0, "owner": ""}
+    sequences.create(new_subscription(log.view, "billing", (), "3", cap=HoldCap(), **options))
+    expire(log.path, now, at_once=True)
+    assert CommitLog.open(log.path).view.bodies.by_name(6) == {"order": 3}
+    sequences.delete("billing", 0)
+    expire(log.path, now, at_once=True)
+    assert CommitLog.open(log.path).view.bodies.by_name(6) == {"order": 6}
 
 
 def test_a_writer_at_work_has_it_done(log_root: Path) -> None:
