@@ -11,7 +11,7 @@ time of one thread, a ratio is the median of those of neighbouring rounds.
 
     python -m bench.typed_columns
 
-It does not show values that compiled code leaves to Python (escapes, more than 18 digits): a microsecond each.
+It does not show values that compiled code leaves to Python (more than 18 digits): a microsecond or two each.
 """
 
 from __future__ import annotations

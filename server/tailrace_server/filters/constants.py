@@ -153,7 +153,7 @@ def _moment(text: str, family: Family, kind: pa.DataType) -> Border:
     try:
         count = form_of(Column("", sql_type=sql_type)).decode(json.dumps(text).encode())
     except Misfit as error:
-        raise WrongValue(f"{_shown(text)}: {error}") from None
+        raise WrongValue(f"{_shown(text)} is no {family.value}: {error}") from None
     if family is Family.DATE:
         return Border(Side.AT, pa.scalar(count, kind))
     if kind.unit == "ns":
