@@ -51,16 +51,20 @@ async def read_condition(text: str, parameters: tuple[str, ...]) -> StateConditi
     Raises:
         ConditionRefused: It is none.
     """
-    # Its parser is loaded by those who filter.
-    from tailrace_server.filters.parsing import parse
-
     values: dict[str, str] = {}
     for each in parameters:
         name, equals, value = each.partition("=")
         if not equals or name in values:
             raise ConditionRefused("where_parameter: write each once, as name=value")
         values[name] = value
-    return StateCondition(await asyncio.to_thread(parse, text), (*sorted(values.items()),))
+    return StateCondition(await asyncio.to_thread(_parsed, text), (*sorted(values.items()),))
+
+
+def _parsed(text: str) -> Condition:
+    # The parser is loaded by the first who filters, in this thread: it takes longer than a text of any size.
+    from tailrace_server.filters.parsing import parse
+
+    return parse(text)
 
 
 class StateFilter:
