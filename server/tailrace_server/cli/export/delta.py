@@ -119,7 +119,7 @@ def delta(
     settings = DeltaSettings(
         log=log.absolute(),
         catalog=catalog,
-        target=target.absolute(),
+        target=target.resolve(),
         entity_types=tuple(dict.fromkeys(entity_types or ())),
         gate=gate,
         on_misfit=choices[misfits],

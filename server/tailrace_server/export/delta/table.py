@@ -270,7 +270,10 @@ class LakeTable:
             raise LakeTableChanged(
                 self.path, f"somebody else wrote to it at the same time ({_first_line(error)})"
             ) from error
-        except (DeltaError, OSError) as error:
+        except Exception as error:
+            # The library raises some of its errors as bare exceptions.
+            if type(error) is not Exception and not isinstance(error, DeltaError | OSError):
+                raise
             raise LakeUnwritable(self.path, _first_line(error)) from error
 
 
