@@ -130,8 +130,10 @@ class LakeTable:
 
     def merge(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int, *, counted: bool
-    ) -> None:
-        """Apply what changed up to a version.
+    ) -> bool:
+        """Apply what changed up to a version; return whether there was anything to commit.
+
+        There is not if all that was removed was never there: the table shows the version as it is.
 
         Args:
             schema: Of the batches: the table's columns, and behind them whether the row lives.
@@ -165,7 +167,10 @@ class LakeTable:
                     .when_not_matched_insert_all(f"s.{LIVE}", except_cols=[LIVE])
                 )
             merger.execute()
+        if self._table.version() == self._delta_version:
+            return False
         self._committed(version)
+        return True
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add columns, which are null in all rows that there are."""

@@ -142,10 +142,11 @@ class TableExport:
             first = next(batches, None)
             if first is None:
                 return self._idle(name, version)
-            how = "merged"
-            self.table.merge(
-                columns.source_schema, _with(first, batches), version, counted=columns.counted
-            )
+            how, batches = "merged", _with(first, batches)
+            if not self.table.merge(
+                columns.source_schema, batches, version, counted=columns.counted
+            ):
+                return self._idle(name, version)
         self._seen = version
         return TableStep(
             *(name, how, why, counts.rows, counts.removed, tuple(counts.nulls)),

@@ -67,6 +67,22 @@ def test_a_table_is_the_state_at_each_version_and_says_which(log_root: Path, lak
     assert table.transaction_version(app) == newest
 
 
+def test_a_row_that_is_removed_and_was_never_there_changes_nothing(
+    log_root: Path, lake: Path
+) -> None:
+    """Delta makes no commit of it; what comes then is merged all the same."""
+    with open_shop(log_root) as writer:
+        put(writer, item(1, 1))
+        with DeltaExport.begin(settings(log_root, lake)) as exporting:
+            exporting.advance()
+            put(writer, gone(7))
+            done = exporting.advance()
+            assert (done.version, done.steps) == (2, ())
+            put(writer, item(2, 2))
+            assert hows(exporting.advance()) == {"item": "merged"}
+    assert lake_rows(lake / "item") == state_rows(log_root)
+
+
 def test_what_is_far_behind_comes_in_steps(
     log_root: Path, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +292,7 @@ def test_contract_07_whoever_is_told_of_a_version_finds_it_in_the_tables(
             assert gate is not None
             since = gate.since
             while seen < 8:
+                assert following.is_alive()
                 if reader.refresh() is None or reader.view.published <= since:
                     continue
                 told = reader.view.published
