@@ -42,7 +42,7 @@ async def test_a_live_table_in_javascript_is_the_fold_of_history(
         command = (found("node"), "--input-type=module", "-e", PROGRAM, url)
         async with Program(*command, folder=EXAMPLES / "browser") as program:
             seen = 0
-            for cut in (3_000, 1_000, None):
+            for cut in (1_000, 400, None):
                 if cut is not None:
                     proxy.cut_after(cut)
                 shop.trade(15)

