@@ -59,7 +59,7 @@ def rows() -> Iterator[str]:
     """Yield a row of the table for each metric, in the order of the answer."""
     cache, observer = (
         zeros(CacheStatistics),
-        zeros(ObserverStatistics, catalog="", uuid=UUID(int=0)),
+        zeros(ObserverStatistics, catalog="", uuid=UUID(int=0), bodies_from=nothing()),
     )
     named = {"unreadable": nothing(), "latencies": nothing(), "disks": nothing(), "faults": ()}
     engine = zeros(EngineStatistics, cache=cache, observers=(observer,), **named)

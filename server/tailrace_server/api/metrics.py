@@ -44,12 +44,17 @@ OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("published_version", "published", "Highest version that subscribers may see."),
     ("committed_version", "committed", "Highest durable version, published or not."),
+    ("oldest_version", "oldest", "First version that is kept."),
     ("records", "records", "Published records, trimmed ones included."),
     ("records_routed", "records_routed", "How far the live path has come, in records."),
     ("publishers", "publishers", "Shared publishers, one for each distinct criteria set."),
     ("subscriptions", "subscriptions", "Subscriptions that are open."),
     ("ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
 )
+_COMMIT_AGES: Final = {
+    "newest": "Since the newest published version was committed.",
+    "oldest": "Since the oldest version that is kept was committed.",
+}
 _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
     ("subscriptions_failed", "subscriptions_failed", "Subscriptions ended by an error."),
@@ -444,16 +449,23 @@ def _catalogs(observers: tuple[ObserverStatistics, ...]) -> Iterable[Metric]:
     for each in observers:
         unreadable.add_metric([each.catalog], each.batches_unreadable)
     yield unreadable
-    age = GaugeMetricFamily(
-        "tailrace_newest_commit_age_seconds",
-        "Since the newest published version was committed.",
-        labels=["catalog"],
-    )
     now = time.time()
+    for end, help_text in _COMMIT_AGES.items():
+        name = f"tailrace_{end}_commit_age_seconds"
+        age = GaugeMetricFamily(name, help_text, labels=["catalog"])
+        for each in observers:
+            if timestamp := getattr(each, f"{end}_timestamp"):
+                age.add_metric([each.catalog], max(0.0, now - timestamp / 1e6))
+        yield age
+    bodies = GaugeMetricFamily(
+        "tailrace_oldest_bodies_version",
+        "First version that has bodies, of each entity type that has lost some.",
+        labels=["catalog", "entity_type"],
+    )
     for each in observers:
-        if each.newest_timestamp:
-            age.add_metric([each.catalog], max(0.0, now - each.newest_timestamp / 1e6))
-    yield age
+        for entity_type, version in each.bodies_from.items():
+            bodies.add_metric([each.catalog, entity_type], version)
+    yield bodies
 
 
 def _latencies(found: Mapping[str, LatencyHistogram]) -> Metric:

@@ -227,6 +227,7 @@ class Observer:
     def statistics(self) -> ObserverStatistics:
         """Return the figures of this moment."""
         log, publishers = self.log, self._publishers.values()
+        oldest = log.view.oldest.version
         return ObserverStatistics(
             catalog=log.view.name,
             uuid=log.view.uuid,
@@ -239,6 +240,9 @@ class Observer:
             batches_unreadable=self._batches_unreadable,
             ring_bytes=sum(each.ring.bytes for each in publishers),
             newest_timestamp=log.view.newest_timestamp,
+            oldest=oldest,
+            oldest_timestamp=log.view.known_timestamp_of(oldest) or 0,
+            bodies_from=log.view.bodies.by_name(log.view.published),
         )
 
     def publishers(self) -> tuple[Publisher[Subscription], ...]:

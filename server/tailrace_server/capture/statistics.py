@@ -85,6 +85,12 @@ class ObserverStatistics:
     ring_bytes: int
     newest_timestamp: int
     """Commit timestamp of ``published``, µs; 0 for none."""
+    oldest: int = 1
+    """First version that is kept."""
+    oldest_timestamp: int = 0
+    """Its commit timestamp, µs; 0 for none."""
+    bodies_from: Mapping[str, int] = field(default_factory=dict)
+    """First version that has bodies, of each entity type that has lost some."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         catalog="shop",
         uuid=UUID(int=1),
         newest_timestamp=(time.time_ns() - 90_000_000_000) // 1_000,
+        oldest_timestamp=(time.time_ns() - 900_000_000_000) // 1_000,
+        bodies_from={"product": 4711},
     )
     latency = LatencyHistogram()
     latency.observe(0.002)
@@ -70,6 +72,9 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
     assert {997, 996} <= exposed  # the disk
     [age] = [each.value for each in samples if each.name == "tailrace_newest_commit_age_seconds"]
     assert age >= 90
+    [age] = [each.value for each in samples if each.name == "tailrace_oldest_commit_age_seconds"]
+    assert age >= 900
+    assert 4711 in exposed  # the oldest bodies
     buckets = {
         each.labels["le"]: each.value
         for each in samples

@@ -126,6 +126,10 @@ async def test_a_subscription_gets_all_before_and_is_then_told(
         with pytest.raises(BodiesExpired) as told:
             await receive(needs, 1)
         assert told.value.wanted.version == 2
+        observers = engine.statistics(ANONYMOUS).observers
+        (figures,) = (each for each in observers if each.catalog == "shop")
+        assert (figures.oldest, figures.bodies_from) == (1, {"product": 6})
+        assert figures.oldest_timestamp == log.view.timestamp_of(1)
         # The cursor is where it was: whoever asks for heads alone, or begins later, goes on.
         assert needs.resume_cursor().version == 2
         writer.write([upsert("product", 9)])
