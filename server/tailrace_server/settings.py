@@ -376,9 +376,6 @@ def _type(each: Setting) -> Any:
         return Annotated[count | None, BeforeValidator(_count_or_off)]
     if each.unit == "bytes":
         return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
-    if each.name == "hold_max_s":
-        longest = 3_650 * 86_400
-        return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=longest)]
     if each.unit == "seconds" and each.default is None:
         amount = Annotated[float, Field(gt=0, le=_DAY_S)]
         return Annotated[amount | None, BeforeValidator(_seconds_or_off)]
