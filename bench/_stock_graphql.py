@@ -14,7 +14,6 @@ from strawberry.asgi import GraphQL
 
 from bench._bare_starlette import serve
 from tailrace import wire
-from tailrace.capture import Capture, Heartbeat
 from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
 from tailrace_server.api.graphql.arguments import Scope, wish_of
 from tailrace_server.api.graphql.context import Context
@@ -24,9 +23,12 @@ from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from tailrace.capture import Capture
 
 
 def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
@@ -48,7 +50,7 @@ def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
         try:
             while True:
                 message = await subscription.receive()
-                if not isinstance(message, Heartbeat):
+                if isinstance(message, Frames):
                     response = SubscribeResponseParts.FromString(message.data)
                     for capture in wire.captures(response.captures, uuid):
                         yield capture

@@ -11,16 +11,19 @@
 from __future__ import annotations
 
 from tailrace.acknowledgement import Acknowledgement, Limits
-from tailrace.capture import Capture, Heartbeat
+from tailrace.capture import Capture, Heartbeat, StateComplete
 from tailrace.checkpoint import CheckpointStore, FileCheckpoint
 from tailrace.client import Client, connect
 from tailrace.criteria import (
     After,
     Area,
+    CaptureKind,
     ContainerType,
     Content,
     Criteria,
+    FromState,
     FromTime,
+    Initial,
     Operation,
     OverrunPolicy,
     Since,
@@ -94,6 +97,7 @@ __all__ = [
     "Area",
     "BodiesExpired",
     "Capture",
+    "CaptureKind",
     "Catalog",
     "CatalogReplaced",
     "CatalogUnknown",
@@ -112,6 +116,7 @@ __all__ = [
     "EndedByOperator",
     "EntityTypeUnknown",
     "FileCheckpoint",
+    "FromState",
     "FromTime",
     "Heartbeat",
     "HeartbeatMissed",
@@ -120,6 +125,7 @@ __all__ = [
     "HistoryHeader",
     "HistoryReplaced",
     "ImagesMissing",
+    "Initial",
     "InternalError",
     "InvalidRequest",
     "Limits",
@@ -148,6 +154,7 @@ __all__ = [
     "Since",
     "Start",
     "State",
+    "StateComplete",
     "StateEnd",
     "StateHeader",
     "StateRow",

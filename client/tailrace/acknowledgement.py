@@ -63,3 +63,5 @@ class Acknowledgement:
     """The named subscription that is read; empty: none."""
     epoch: int = 0
     """This reader's among all that the named subscription has had; 0: none."""
+    state_version: int | None = None
+    """The version of the state that is sent first; ``start`` is that of the changes. None: changes only."""

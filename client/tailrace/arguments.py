@@ -8,7 +8,16 @@ from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace import wire
-from tailrace.criteria import After, Content, Criteria, FromTime, OverrunPolicy, Since
+from tailrace.criteria import (
+    After,
+    Content,
+    Criteria,
+    FromState,
+    FromTime,
+    Initial,
+    OverrunPolicy,
+    Since,
+)
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
@@ -24,7 +33,7 @@ from tailrace.v1.change_capture_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tailrace.criteria import Start
+    from tailrace.criteria import Beginning, Start
     from tailrace.v1.capture_pb2 import Body
 
 _Callback = TypeVar("_Callback")
@@ -60,6 +69,28 @@ def start_of(
         cursor = after if isinstance(after, Cursor) else _parsed(after)
         return After(cursor, None if from_time is None else micros(from_time))
     return None if from_time is None else FromTime(micros(from_time))
+
+
+def beginning_of(
+    since: Place | None,
+    after: Cursor | str | None,
+    from_time: Time | None,
+    initial: Initial | None,
+) -> Beginning | None:
+    """Return what a subscription begins with: a state, or the start of ``start_of``.
+
+    Raises:
+        InvalidRequest: ``initial`` beside another start than ``after``, or one has no meaning.
+    """
+    if initial is None:
+        return start_of(since, after, from_time)
+    if not isinstance(initial, Initial):
+        raise InvalidRequest(f"initial {initial!r}: write Initial.STATE")
+    if since is not None or from_time is not None:
+        raise InvalidRequest(
+            "give initial without since and from_time: a state is of the version of now, and changes follow"
+        )
+    return FromState(after if isinstance(after, Cursor | None) else _parsed(after))
 
 
 def lower_bound_of(

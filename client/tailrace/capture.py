@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tailrace.criteria import Content
-from tailrace.cursor import Cursor
+from tailrace.criteria import CaptureKind, Content
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 from tailrace.typed.values import JSON
@@ -60,6 +60,9 @@ class Capture(NamedTuple):
     with ``read_changes``."""
     reader: RowReader | None = None
     """With ``typed=True``, of rows: knows the columns as of this version."""
+    kind: CaptureKind = CaptureKind.CHANGE
+    state: StateCursor | None = None
+    """Of a row of the state that a subscription begins with: the cursor before the first row."""
 
     def row(self, content: Content | None = None) -> dict[str, Any] | None:
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
@@ -97,7 +100,9 @@ class Capture(NamedTuple):
 
     @property
     def cursor(self) -> Cursor:
-        """Resume strictly after this capture."""
+        """Resume strictly after this capture; of a row of a state this is a place in the state."""
+        if self.state is not None:
+            return self.state.behind(self.entity_type or "", self.primary_key or "", self.ordinal)
         return Cursor(
             self.catalog_uuid, self.version, self.index, self.ordinal, self.commit_timestamp
         )
@@ -123,3 +128,13 @@ class Heartbeat:
     """Seconds until retention may take what lies behind ``cursor``, at least; None: it does not by time."""
     lost_in_bytes: int | None = None
     """How much more the log may grow before that, at least; None: retention does not take it by bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateComplete:
+    """All rows of the state that a subscription began with were sent; what follows are changes."""
+
+    version: int
+    """The version of the state."""
+    cursor: Cursor
+    """Goes on from there: every change of a later version is still to come."""

@@ -12,6 +12,7 @@ from tailrace.arguments import (
     Place,
     Time,
     Wanted,
+    beginning_of,
     callback,
     content_numbers,
     milliseconds,
@@ -21,7 +22,7 @@ from tailrace.arguments import (
     start_of,
     subscribe_request,
 )
-from tailrace.criteria import Content, OverrunPolicy
+from tailrace.criteria import Content, Initial, OverrunPolicy
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.link import Link, LinkOptions
 from tailrace.named.acknowledger import Acknowledger
@@ -151,6 +152,7 @@ class Client(TableCalls, SubscriptionCalls):
         since: Place | None = None,
         after: Cursor | str | None = None,
         from_time: Time | None = None,
+        initial: Initial | None = None,
         content: Content = Content.HEADER,
         decoded: bool = False,
         typed: bool = False,
@@ -176,6 +178,8 @@ class Client(TableCalls, SubscriptionCalls):
             after: Cursor of the last capture received, exclusive.
             from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch. Beside
                 ``after`` whichever comes later.
+            initial: ``Initial.STATE`` begins with the rows of the tables, and goes on with what changes in them
+                (docs/state.md). Beside ``after`` it goes on from there.
             content: Bodies that the captures carry.
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
@@ -215,7 +219,7 @@ class Client(TableCalls, SubscriptionCalls):
                 wait_for=wait_for,
                 wait_s=wait_s,
             )
-            wire.set_start(request, start_of(since, after, from_time))
+            wire.set_start(request, beginning_of(since, after, from_time, initial))
             acknowledger = None
             if name is not None:
                 request.name = name
@@ -298,6 +302,7 @@ class Client(TableCalls, SubscriptionCalls):
         since: Place | None = None,
         after: Cursor | str | None = None,
         from_time: Time | None = None,
+        initial: Initial | None = None,
         content: Content = Content.HEADER,
         decoded: bool = False,
         heartbeat_interval_s: float | None = None,
@@ -319,7 +324,7 @@ class Client(TableCalls, SubscriptionCalls):
                 wait_for=wait_for,
                 wait_s=wait_s,
             )
-            wire.set_start(request, start_of(since, after, from_time))
+            wire.set_start(request, beginning_of(since, after, from_time, initial))
         return Publisher(self._link_opener(request), self._start_publishing)
 
     async def list_catalogs(self) -> tuple[Catalog, ...]:

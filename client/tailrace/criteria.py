@@ -36,6 +36,22 @@ class Operation(IntEnum):
     EXPIRE = 4
 
 
+class CaptureKind(IntEnum):
+    """What a capture stands for."""
+
+    CHANGE = 0
+    """The change that it tells of."""
+    STATE = 1
+    """The row that the change left: a part of the state that a subscription begins with."""
+
+
+class Initial(IntEnum):
+    """What a subscription begins with."""
+
+    STATE = 1
+    """The rows of its tables as of one version."""
+
+
 class ContainerType(IntEnum):
     """The level that a capture speaks of: the catalog, a row, or a column by its declared role.
 
@@ -274,3 +290,15 @@ class FromTime:
 
 Start = Since | After | FromTime
 """Where a subscription starts; None in its place = the first version after the one published at acceptance."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromState:
+    """Start with the rows of the criteria's tables as of one version, and go on with the changes behind it."""
+
+    after: Cursor | None = None
+    """Go on strictly after it, in the state or behind it; None: with the state as of now."""
+
+
+Beginning = Start | FromState
+"""What a subscription begins with; None as of ``Start``."""

@@ -12,23 +12,46 @@ tested.
 The commit timestamp tells the histories of a log apart. A log that was restored from an older copy
 and written anew has the same uuid and the same version numbers, but other commits. The timestamp
 may be left out: such a cursor is not checked against the history.
+
+A reader that begins with the state of tables as of a version V has a cursor of another form until it has
+every row, a ``StateCursor``::
+
+    2.<catalog uuid>.<V>.<commit timestamp of V, or nothing>.<tables, 16 hex digits>
+    2.<catalog uuid>.<V>.<commit timestamp of V, or nothing>.<tables>.<row>
+
+    row:  <entity type, 16 hex digits>.<ordinal>.k<primary key, base64url without padding>
+          <entity type, 16 hex digits>.<ordinal>.d<digest of a long key, 32 hex digits>
+
+The first one stands before the first row. Tables, entity types and long keys are BLAKE2b digests.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Final
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tailrace.errors import CursorInvalid
 from tailrace.position import END, MAX_VERSION, Position
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
 _FORM: Final = re.compile(
     rf"1\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?", re.ASCII
 )
+_STATE_FORM: Final = re.compile(
+    rf"2\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}?\.([0-9a-f]{{16}})"
+    rf"(?:\.([0-9a-f]{{16}})\.{_NUMBER}\.(?:k([A-Za-z0-9_-]*)|d([0-9a-f]{{32}})))?",
+    re.ASCII,
+)
 _TIMESTAMP_MAX: Final = 2**63 - 1
+_KEY_BYTES_MAX: Final = 600
+"""A longer primary key is a digest, so that a cursor fits into the headers of any client."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,6 +77,8 @@ class Cursor:
         Raises:
             CursorInvalid: The text is not a cursor; says what a cursor looks like.
         """
+        if text.startswith("2."):
+            return _state_cursor(text)
         match = _FORM.fullmatch(text)
         if match is None:
             raise CursorInvalid(text)
@@ -87,3 +112,118 @@ class Cursor:
         """Write the text form."""
         place = f"1.{self.catalog_uuid.hex}.{self.version}.{self.index}.{self.ordinal}"
         return place if self.commit_timestamp is None else f"{place}.{self.commit_timestamp}"
+
+
+class RowMark(NamedTuple):
+    """The place of a capture of a row in the state of some tables."""
+
+    entity_type: str
+    """Digest of its name."""
+    ordinal: int
+    primary_key: str | None
+    """None: a long one, by its digest."""
+    key_digest: str = ""
+
+    def is_of_key(self, primary_key: str) -> bool:
+        """Return whether it is the row of a key."""
+        if self.primary_key is not None:
+            return primary_key == self.primary_key
+        return _digest(primary_key.encode(), 16) == self.key_digest
+
+    def __str__(self) -> str:
+        if self.primary_key is None:
+            return f"{self.entity_type}.{self.ordinal}.d{self.key_digest}"
+        key = urlsafe_b64encode(self.primary_key.encode()).decode().rstrip("=")
+        return f"{self.entity_type}.{self.ordinal}.k{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateCursor(Cursor):
+    """A place in the state that a subscription begins with; as a place in the log it is the end of ``version``.
+
+    So whoever takes it for a cursor of the log would miss the rows behind it.
+    """
+
+    tables: str = ""
+    """Digest of the entity types that the state has: a row's place is known only among these."""
+    row: RowMark | None = None
+    """The capture that was passed last; None: none yet."""
+
+    @classmethod
+    def begin(cls, version: Cursor, entity_types: Iterable[str]) -> StateCursor:
+        """Return the cursor before the first row of tables, in this order, as of the end of a version."""
+        names = "\0".join(entity_types).encode()
+        return cls(
+            version.catalog_uuid,
+            version.version,
+            END,
+            commit_timestamp=version.commit_timestamp,
+            tables=_digest(names, 8),
+        )
+
+    def behind(self, entity_type: str, primary_key: str, ordinal: int = 0) -> StateCursor:
+        """Return the cursor behind a capture of a row of the same state."""
+        return replace(self, row=row_mark(entity_type, primary_key, ordinal))
+
+    def behind_state(self) -> Cursor:
+        """Return the cursor of a reader that has all of the state."""
+        return Cursor(self.catalog_uuid, self.version, END, commit_timestamp=self.commit_timestamp)
+
+    def __str__(self) -> str:
+        """Write the text form."""
+        timestamp = "" if self.commit_timestamp is None else self.commit_timestamp
+        start = f"2.{self.catalog_uuid.hex}.{self.version}.{timestamp}.{self.tables}"
+        return start if self.row is None else f"{start}.{self.row}"
+
+
+def row_mark(entity_type: str, primary_key: str, ordinal: int) -> RowMark:
+    """Return the place of a capture of a row."""
+    data = primary_key.encode()
+    known = len(data) <= _KEY_BYTES_MAX
+    return RowMark(
+        type_mark(entity_type),
+        ordinal,
+        primary_key if known else None,
+        "" if known else _digest(data, 16),
+    )
+
+
+def type_mark(entity_type: str) -> str:
+    """Return what stands for an entity type in the place of a row."""
+    return _digest(entity_type.encode(), 8)
+
+
+def _digest(data: bytes, size: int) -> str:
+    return blake2b(data, digest_size=size).hexdigest()
+
+
+def _state_cursor(text: str) -> StateCursor:
+    """Read the text form of a place in a state.
+
+    Raises:
+        CursorInvalid: It is none.
+    """
+    match = _STATE_FORM.fullmatch(text)
+    if match is None or int(match[2]) > MAX_VERSION or int(match[3] or 0) > _TIMESTAMP_MAX:
+        raise CursorInvalid(text)
+    row = None
+    if match[5] is not None:
+        if int(match[6]) > END:
+            raise CursorInvalid(text)
+        try:
+            key = None if match[7] is None else urlsafe_b64decode(_padded(match[7])).decode()
+        except ValueError:
+            raise CursorInvalid(text) from None
+        row = RowMark(match[5], int(match[6]), key, match[8] or "")
+    return StateCursor(
+        UUID(hex=match[1]),
+        int(match[2]),
+        END,
+        commit_timestamp=None if match[3] is None else int(match[3]),
+        tables=match[4],
+        row=row,
+    )
+
+
+def _padded(text: str) -> str:
+    return text + "=" * (-len(text) % 4)

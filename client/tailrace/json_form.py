@@ -20,10 +20,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from tailrace.criteria import Content
+from tailrace.criteria import CaptureKind, Content
 
 if TYPE_CHECKING:
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
 
 _BODIES: Final = (
     (Content.CHANGE, "change"),
@@ -41,7 +41,9 @@ def render(capture: Capture, content: Content = Content.BODY) -> bytes:
         content: What was asked for; it decides which bodies appear, also as null.
     """
     encode = _encoder.encode
-    container = omitted = ""
+    container = omitted = kind = ""
+    if capture.kind is not CaptureKind.CHANGE:
+        kind = f',"kind":"{capture.kind.name}"'
     if capture.container_type is not None:
         container = (
             f',"containerType":"{capture.container_type.name}"'
@@ -53,7 +55,7 @@ def render(capture: Capture, content: Content = Content.BODY) -> bytes:
         f'{{"version":{capture.version},"index":{capture.index},"ordinal":{capture.ordinal}'
         f',"cursor":"{capture.cursor}","commitTimestamp":{capture.commit_timestamp}'
         f',"area":"{capture.area.name}","operation":"{capture.operation.name}"'
-        f',"entityType":{encode(capture.entity_type)},"primaryKey":{encode(capture.primary_key)}'
+        f',"entityType":{encode(capture.entity_type)}{kind},"primaryKey":{encode(capture.primary_key)}'
         f',"changed":{encode(capture.changed)}{container}'
     )
     parts = [head.encode()]
@@ -75,6 +77,12 @@ def render_line(capture: Capture, content: Content = Content.BODY) -> bytes:
     if b"\n" in line or b"\r" in line:
         line = line.replace(b"\n", b" ").replace(b"\r", b" ")
     return line + b"\n"
+
+
+def render_state_complete(mark: StateComplete) -> bytes:
+    """Return that a state is complete as one line, its line end included; ``stateComplete`` names the form."""
+    fields = {"stateComplete": True, "version": mark.version, "cursor": str(mark.cursor)}
+    return _encoder.encode(fields).encode() + b"\n"
 
 
 def render_heartbeat(heartbeat: Heartbeat) -> bytes:

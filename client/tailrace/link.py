@@ -35,15 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tailrace.acknowledgement import Acknowledgement
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.clock import Clock
     from tailrace.cursor import Cursor
     from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream, Transport
-    from tailrace.v1.change_capture_pb2 import (
-        DemandRequest,
-        SubscribeSystemRequest,
-    )
+    from tailrace.v1.change_capture_pb2 import DemandRequest, SubscribeSystemRequest
 
 _PATIENCE: Final = 2.0
 """A heartbeat is missed after this many times the announced interval …"""
@@ -111,8 +108,8 @@ class LinkSink(Protocol):
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
         """Captures came, at least one, in a message of ``nbytes``."""
 
-    def beat(self, heartbeat: Heartbeat) -> None:
-        """A heartbeat came, behind the captures that were delivered before."""
+    def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
+        """A heartbeat came, or the end of a state, behind the captures that were delivered before."""
 
     async def room(self) -> None:
         """Wait until another message can be taken."""
@@ -164,9 +161,13 @@ class Link:
 
     @property
     def has_start(self) -> bool:
-        """Whether the request names a start; else the server chooses it, and later it would choose another."""
+        """Whether the request names a start; else the server chooses it, and later it would choose another.
+
+        One that begins with a state begins with it again until a row was finished with.
+        """
         request = self._request
         given = request.HasField("since_version") or request.HasField("after")
+        given = given or (isinstance(request, SubscribeRequest) and bool(request.initial))
         return self.cursor is not None or given or request.HasField("from_time")
 
     @property
@@ -272,13 +273,19 @@ class Link:
         attempts.number = 0
         if message.captures:
             assert self.cursor is not None
-            captures = wire.captures(message.captures, self.cursor.catalog_uuid, self._content)
+            captures = wire.captures(
+                message.captures, self.cursor.catalog_uuid, self._content, self.cursor
+            )
             # Counted and noted before delivery: whatever the sink does, the next connection must neither ask
             # for these captures again nor count them as still requested.
             self.demand.received += len(captures)
             self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None
             sink.deliver(captures, len(data))
+        if message.HasField("state_complete"):
+            mark = wire.state_complete(message.state_complete)
+            self.cursor = mark.cursor
+            sink.beat(mark)
         if message.HasField("heartbeat"):
             heartbeat = wire.heartbeat(message.heartbeat)
             self._expect_within(heartbeat.next_within_s)

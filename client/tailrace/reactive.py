@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.acknowledgement import Acknowledgement
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.link import Link
 
 _TURN: Final = 256
@@ -192,7 +192,7 @@ class StreamSubscription:
         """Queue captures; ``room`` hands them over before anything else is read."""
         self._waiting.extend(captures)
 
-    def beat(self, heartbeat: Heartbeat) -> None:
+    def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
         """Do nothing: the link has noted the cursor."""
 
     async def room(self) -> None:

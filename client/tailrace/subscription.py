@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.checkpoint import CheckpointStore, load_from, save_to
 from tailrace.cursor import Cursor
 from tailrace.demand import whole
@@ -35,6 +35,7 @@ BUFFER_BYTES_MAX: Final = 64 << 20
 
 _T = TypeVar("_T")
 _Batch = tuple["Capture", ...]
+_Message = _Batch | Heartbeat | StateComplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Subscription(OnOneLoop):
         self._task: asyncio.Task[None] | None = None
         self._acknowledgement: Acknowledgement | None = None
         self._reconnects = -1
-        self._buffer: deque[tuple[_Batch, int] | Heartbeat] = deque()
+        self._buffer: deque[tuple[_Batch, int] | Heartbeat | StateComplete] = deque()
         self._buffered = 0
         self._buffered_bytes = 0
         self._current: list[Capture] = []
@@ -311,7 +312,7 @@ class Subscription(OnOneLoop):
         """
         while not self._current:
             message = await self._next_message()
-            if not isinstance(message, Heartbeat):
+            if isinstance(message, tuple):
                 self._current = list(reversed(message))
         capture = self._current.pop()
         self._last = capture
@@ -322,30 +323,30 @@ class Subscription(OnOneLoop):
         """Iterate over captures as they came, at least one at a time, in order."""
         return Messages(self._next_batch)
 
-    def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat]:
+    def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat | StateComplete]:
         """Iterate over captures as they came and heartbeats between them, in order.
 
-        Of several heartbeats in a row that were not taken only the last is kept.
+        Of heartbeats in a row only the last is kept. A ``StateComplete`` stands behind the rows of a state.
         """
         return Messages(self._take_message)
 
     async def _next_batch(self) -> _Batch:
-        while isinstance(message := await self._take_message(), Heartbeat):
+        while not isinstance(message := await self._take_message(), tuple):
             pass
         return message
 
-    async def _take_message(self) -> _Batch | Heartbeat:
+    async def _take_message(self) -> _Message:
         if self._current:
-            message: _Batch | Heartbeat = tuple(reversed(self._current))
+            message: _Message = tuple(reversed(self._current))
             self._current.clear()
         else:
             message = await self._next_message()
-        if not isinstance(message, Heartbeat):
+        if isinstance(message, tuple):
             self._last = message[-1]
             self._count(len(message))
         return message
 
-    async def _next_message(self) -> _Batch | Heartbeat:
+    async def _next_message(self) -> _Message:
         # The buffer comes before the end: what was received before an error is delivered, then the error.
         self._check_loop()
         while not self._buffer or await self._prepared(self._buffer[0]):
@@ -359,8 +360,8 @@ class Subscription(OnOneLoop):
                 )
             await self._wait()
         message = self._buffer.popleft()
-        # A heartbeat's cursor is past all captures before it, which have all been taken by now.
-        if isinstance(message, Heartbeat):
+        # Its cursor is past all captures before it, which have all been taken by now.
+        if isinstance(message, Heartbeat | StateComplete):
             self._cursor, self._last = message.cursor, None
             if self._acknowledger is not None and self._acknowledged == self._taken:
                 self._acknowledger.note(message.cursor)
@@ -374,9 +375,9 @@ class Subscription(OnOneLoop):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    async def _prepared(self, message: tuple[_Batch, int] | Heartbeat) -> bool:
+    async def _prepared(self, message: tuple[_Batch, int] | Heartbeat | StateComplete) -> bool:
         """Do with a message what has to be awaited before it is taken; return whether anything was done."""
-        if isinstance(message, Heartbeat):
+        if isinstance(message, Heartbeat | StateComplete):
             return await self._saved_heartbeat(message)
         if self._typing is None or isinstance(message[0], TypedBatch):
             return False
@@ -398,7 +399,7 @@ class Subscription(OnOneLoop):
             self._buffered -= batch.passed_over
             self._link.demand.request(batch.passed_over)
 
-    async def _saved_heartbeat(self, message: Heartbeat) -> bool:
+    async def _saved_heartbeat(self, message: Heartbeat | StateComplete) -> bool:
         """Save the cursor of a heartbeat where all that was taken is committed; return whether it was.
 
         It is still in the buffer then: a call that is cancelled takes nothing.
@@ -485,8 +486,8 @@ class Subscription(OnOneLoop):
         self._buffered_bytes += nbytes
         self._wake()
 
-    def beat(self, heartbeat: Heartbeat) -> None:
-        """Keep a heartbeat for the user, in place of one right before it."""
+    def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
+        """Keep what stands between captures for the user, in place of a heartbeat right before it."""
         if self._buffer and isinstance(self._buffer[-1], Heartbeat):
             self._buffer.pop()
         self._buffer.append(heartbeat)

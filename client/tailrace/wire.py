@@ -11,6 +11,7 @@ and a search by its name, and each capture an object of the parser beside its ow
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -19,19 +20,21 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from tailrace.acknowledgement import Acknowledgement, Limits
-from tailrace.capture import Capture, Heartbeat
+from tailrace.capture import Capture, Heartbeat, StateComplete
 from tailrace.criteria import (
     After,
     Area,
+    CaptureKind,
     ContainerType,
     Content,
     Criteria,
+    FromState,
     FromTime,
     Operation,
     OverrunPolicy,
     Since,
 )
-from tailrace.cursor import Cursor
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position
 from tailrace.schema import Column, Origin, Schema, SchemaSpan
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tailrace.criteria import Start
+    from tailrace.criteria import Beginning
 
     _Request = (
         change_capture_pb2.SubscribeRequest
@@ -60,6 +63,7 @@ _BODIES: Final[tuple[tuple[Content, capture_pb2.Body.ValueType], ...]] = (
 )
 _AREAS: Final = (Area.DATA, *Area)
 _OPERATIONS: Final = (Operation.UPSERT, *Operation)
+_KINDS: Final = tuple(CaptureKind)
 _CONTAINER_TYPES: Final = (None, *ContainerType)
 """By number; 0 never comes but for entity-level captures, whose container type is None."""
 
@@ -119,7 +123,10 @@ def _came(data: bytes | None) -> bytes:
 
 
 def captures(
-    encoded: Sequence[bytes], catalog_uuid: UUID, content: Content = Content.BODY
+    encoded: Sequence[bytes],
+    catalog_uuid: UUID,
+    content: Content = Content.BODY,
+    cursor: Cursor | None = None,
 ) -> tuple[Capture, ...]:
     """Return the captures of a message, in its order.
 
@@ -127,24 +134,28 @@ def captures(
         encoded: Each as its bytes: ``captures`` of ``SubscribeResponseParts`` or ``ReadChangesResponseParts``.
         catalog_uuid: Of the catalog that they are of.
         content: The bodies that were asked for; no other is looked at.
+        cursor: What they come after, if that is a place in a state: the rows have their cursors from it.
 
     Raises:
         TransportError: One is no capture.
         Unsupported: An enum value that this client does not know; the server is newer.
     """
     try:
-        return _captures([*encoded], catalog_uuid, content)
+        return _captures([*encoded], catalog_uuid, content, cursor)
     except IndexError:
         raise Unsupported(
-            "captures", "an area, operation or container type of a newer server; update this client"
+            "captures",
+            "an area, operation, kind or container type of a newer server; update this client",
         ) from None
 
 
 def _captures(
-    encoded: Sequence[bytes], catalog_uuid: UUID, content: Content
+    encoded: Sequence[bytes], catalog_uuid: UUID, content: Content, cursor: Cursor | None
 ) -> tuple[Capture, ...]:
     columns = _Columns(encoded)
     none = [None] * len(encoded)
+    kinds = columns.read("kind", 0)
+    state = replace(cursor, row=None) if isinstance(cursor, StateCursor) else None
     ordinals = columns.read("ordinal", 0)
     changed = columns.read("changed", None)
     return tuple(
@@ -169,6 +180,8 @@ def _captures(
                 ),
                 columns.read("omitted_bytes", 0),
                 repeat(None),
+                map(_KINDS.__getitem__, kinds),
+                [state if kind == CaptureKind.STATE else None for kind in kinds],
                 strict=False,
             ),
         )
@@ -254,12 +267,13 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
             request_bytes=limits.request_bytes,
         ),
         features=frozenset(message.features),
-        overrun_policy=OverrunPolicy(message.overrun_policy),
+        overrun_policy=OverrunPolicy(message.overrun_policy or OverrunPolicy.RESYNC),
         unknown_names=tuple(message.unknown_names),
         unknown_changes=tuple(message.unknown_changes),
         effective_criteria=criteria_of(message.effective_criteria),
         name=message.name,
         epoch=message.epoch,
+        state_version=message.state_version if message.HasField("state_version") else None,
     )
 
 
@@ -275,6 +289,11 @@ def heartbeat(message: change_capture_pb2.Heartbeat) -> Heartbeat:
         lost_in_s=message.lost_in_ms / 1000 if message.HasField("lost_in_ms") else None,
         lost_in_bytes=message.lost_in_bytes if message.HasField("lost_in_bytes") else None,
     )
+
+
+def state_complete(message: change_capture_pb2.StateComplete) -> StateComplete:
+    """Read that the state is complete."""
+    return StateComplete(message.version, Cursor.parse(message.resume_cursor))
 
 
 def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
@@ -358,9 +377,19 @@ def content_of(numbers: Iterable[capture_pb2.Body.ValueType]) -> Content:
     return found
 
 
-def set_start(request: _Request, start: Start | None) -> None:
-    """Write a start, or the lower bound of a read, into a request; None leaves it out."""
+def set_start(request: _Request, start: Beginning | None) -> None:
+    """Write a start, or the lower bound of a read, into a request; None leaves it out.
+
+    Raises:
+        ValueError: The request cannot begin with a state.
+    """
     match start:
+        case FromState(after):
+            if not isinstance(request, change_capture_pb2.SubscribeRequest):
+                raise ValueError("only a subscription to a catalog begins with its state")
+            request.initial = change_capture_pb2.INITIAL_STATE
+            if after is not None:
+                request.after = str(after)
         case Since(position):
             request.since_version = position.version
             if position.index:

@@ -16,7 +16,7 @@ import grpc.aio
 
 import tailrace
 from tailrace import wire
-from tailrace.capture import Capture, Heartbeat
+from tailrace.capture import Capture, Heartbeat, StateComplete
 from tailrace.criteria import Area, Content, Operation
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_status import error_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Beginning, Criteria
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
     from tailrace_server.capture.delivery.subscription import Subscription as EngineSubscription
     from tailrace_server.capture.settings import EngineSettings
@@ -83,7 +83,7 @@ class InProcess(Driver):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -155,6 +155,7 @@ class _InProcessSubscription:
     def __init__(self, subscription: EngineSubscription) -> None:
         self._subscription = subscription
         self.acknowledgement = subscription.acknowledgement
+        self.marks: list[StateComplete] = []
 
     async def request(self, n: int) -> None:
         """Ask; what is wrong with it is heard from ``receive``, as over a wire."""
@@ -165,11 +166,15 @@ class _InProcessSubscription:
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
         message = await self._subscription.receive()
+        if isinstance(message, StateComplete):
+            self.marks.append(message)
+            return ()
         if isinstance(message, Heartbeat):
             return message
         captures = SubscribeResponseParts.FromString(message.data).captures
         assert len(captures) == message.count
-        return wire.captures(captures, self.acknowledgement.catalog_uuid)
+        cursor = self.acknowledgement.resume_cursor
+        return wire.captures(captures, cursor.catalog_uuid, cursor=cursor)
 
     async def cancel(self) -> None:
         self._subscription.cancel()
@@ -209,7 +214,7 @@ class OurClient(_OverGrpc):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -275,6 +280,7 @@ class _ClientSubscription:
     def __init__(self, subscription: tailrace.Subscription) -> None:
         self._subscription = subscription
         self._messages = subscription.messages()
+        self.marks: list[StateComplete] = []
 
     @property
     def acknowledgement(self) -> Acknowledged:
@@ -288,7 +294,11 @@ class _ClientSubscription:
             return
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
-        return await anext(self._messages)
+        message = await anext(self._messages)
+        if isinstance(message, StateComplete):
+            self.marks.append(message)
+            return ()
+        return message
 
     async def cancel(self) -> None:
         await self._subscription.close()
@@ -321,7 +331,7 @@ class BareStub(_OverGrpc):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -394,6 +404,7 @@ class _StubSubscription:
     def __init__(self, call: Any) -> None:
         self._call = call
         self._ready: deque[tuple[Capture, ...] | Heartbeat] = deque()
+        self.marks: list[StateComplete] = []
 
     async def begin(self) -> None:
         message = await self._read()
@@ -408,8 +419,11 @@ class _StubSubscription:
             message = await self._read()
             assert not message.HasField("acknowledgement")
             if message.captures:
-                uuid = self.acknowledgement.catalog_uuid
-                self._ready.append(_read(message, uuid))
+                cursor = self.acknowledgement.resume_cursor
+                self._ready.append(_read(message, cursor.catalog_uuid, cursor))
+            if message.HasField("state_complete"):
+                self.marks.append(wire.state_complete(message.state_complete))
+                self._ready.append(())
             if message.HasField("heartbeat"):
                 self._ready.append(wire.heartbeat(message.heartbeat))
         return self._ready.popleft()
@@ -455,10 +469,12 @@ def _renamed(asked: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def _arguments(start: Start | None) -> dict[str, Any]:
+def _arguments(start: Beginning | None) -> dict[str, Any]:
     match start:
         case None:
             return {}
+        case tailrace.FromState(after):
+            return {"initial": tailrace.Initial.STATE, "after": after}
         case tailrace.Since(position):
             return {"since": position}
         case tailrace.After(cursor, from_time):
@@ -488,5 +504,10 @@ async def serving(
         yield driver
 
 
-def _read(message: SubscribeResponse | ReadChangesResponse, uuid: UUID) -> tuple[Capture, ...]:
-    return wire.captures([each.SerializeToString() for each in message.captures], uuid)
+def _read(
+    message: SubscribeResponse | ReadChangesResponse,
+    uuid: UUID,
+    cursor: tailrace.Cursor | None = None,
+) -> tuple[Capture, ...]:
+    encoded = [each.SerializeToString() for each in message.captures]
+    return wire.captures(encoded, uuid, cursor=cursor)

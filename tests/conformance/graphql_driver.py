@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import httpx
     from websockets.asyncio.client import ClientConnection
 
-    from tailrace.capture import Capture, Heartbeat
-    from tailrace.criteria import Criteria, Start
+    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.criteria import Beginning, Criteria
     from tailrace.errors import TailraceError
 
 _HEAD: Final = (
-    "version index ordinal cursor commitTimestamp area operation entityType primaryKey changed "
+    "version index ordinal cursor commitTimestamp area operation kind entityType primaryKey changed "
     "containerType containerName omittedBytes"
 )
 _TYPES: Final = {
@@ -37,6 +37,7 @@ _TYPES: Final = {
     "overrunPolicy": "OverrunPolicy",
     **dict.fromkeys(("after", "before"), "String"),
     "reverse": "Boolean",
+    "initial": "Initial",
     "criteria": "[Criteria!]",
 }
 
@@ -53,7 +54,7 @@ class GraphqlWebSocket(OverHttp):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -123,7 +124,7 @@ class GraphqlEvents(GraphqlWebSocket):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -155,6 +156,7 @@ class _EventSubscription:
         self._chunks = chunks
         self._timed = timed
         """Whether it starts by time: events before that have no id."""
+        self.marks: list[StateComplete] = []
         self._text = b""
 
     async def begin(self) -> None:
@@ -167,6 +169,11 @@ class _EventSubscription:
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
         answer, id = await self._next()
+        if "stateComplete" in answer.extensions:
+            mark = json_captures.state_complete(answer.extensions["stateComplete"])
+            self._expect_id(id, mark.cursor)
+            self.marks.append(mark)
+            return ()
         if answer.extensions:
             beat = json_captures.heartbeat(answer.extensions["heartbeat"])
             self._expect_id(id, beat.cursor)
@@ -205,7 +212,7 @@ def _checked(answer: _Answer) -> _Answer:
 
 
 def _asked(
-    criteria: Sequence[Criteria], start: Start | None, content: Content, more: Mapping[str, Any]
+    criteria: Sequence[Criteria], start: Beginning | None, content: Content, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     arguments = {
         **json_captures.start(start),
@@ -236,6 +243,7 @@ class _Subscription:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
+        self.marks: list[StateComplete] = []
 
     async def begin(self, init: dict[str, Any], payload: dict[str, Any]) -> None:
         await self._send({"type": "connection_init", **init})
@@ -249,6 +257,10 @@ class _Subscription:
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
         answer = await self._next()
+        if "stateComplete" in answer.extensions:
+            found = answer.extensions["stateComplete"]
+            self.marks.append(json_captures.state_complete(found))
+            return ()
         if answer.extensions:
             return json_captures.heartbeat(answer.extensions["heartbeat"])
         assert answer.data is not None

@@ -29,8 +29,8 @@ from tests.conformance.ways import DrivenSubscription, Driver, Page, Rows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from tailrace.capture import Capture, Heartbeat
-    from tailrace.criteria import Criteria, Start
+    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.criteria import Beginning, Criteria
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
 
@@ -153,7 +153,7 @@ class RestWebSocket(OverHttp):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -184,6 +184,7 @@ class _SocketSubscription:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
+        self.marks: list[StateComplete] = []
 
     async def begin(self, payload: dict[str, Any]) -> None:
         await self._send("connection_init", id=None)
@@ -200,6 +201,9 @@ class _SocketSubscription:
         message = await self._receive()
         if message.type == "heartbeat":
             return json_captures.heartbeat(msgspec.json.decode(message.payload))
+        if message.type == "stateComplete":
+            self.marks.append(json_captures.state_complete(msgspec.json.decode(message.payload)))
+            return ()
         assert message.type == "next"
         parts = msgspec.json.decode(message.payload, type=dict[str, msgspec.Raw])
         captures = json_captures.captures(parts["captures"])
@@ -241,7 +245,7 @@ class ServerSentEvents(OverHttp):
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,
@@ -283,6 +287,7 @@ class _EventSubscription:
         self._chunks = chunks
         self._timed = timed
         """Whether it starts by time: events before that have no id."""
+        self.marks: list[StateComplete] = []
         self._text = b""
 
     async def begin(self) -> None:
@@ -307,6 +312,11 @@ class _EventSubscription:
                 beat = json_captures.heartbeat(msgspec.json.decode(fields["data"]))
                 self._expect_id(fields, beat.cursor)
                 return beat
+            case b"stateComplete":
+                mark = json_captures.state_complete(msgspec.json.decode(fields["data"]))
+                self._expect_id(fields, mark.cursor)
+                self.marks.append(mark)
+                return ()
             case b"error":
                 raise json_captures.error(msgspec.json.decode(fields["data"]))
             case other:

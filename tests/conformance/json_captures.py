@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 import tailrace
-from tailrace.capture import Capture, Heartbeat
+from tailrace.capture import Capture, Heartbeat, StateComplete
 from tailrace.criteria import (
     Area,
+    CaptureKind,
     ContainerType,
     Content,
     Criteria,
     Operation,
     OverrunPolicy,
 )
+from tailrace.cursor import StateCursor
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc_status import rebuild
 
@@ -40,6 +43,7 @@ class _Capture(msgspec.Struct, forbid_unknown_fields=True):
     entityType: str | None
     primaryKey: str | None
     changed: tuple[str, ...] | None
+    kind: str = "CHANGE"
     containerType: str | None = None
     containerName: str | None = None
     change: msgspec.Raw = _NO_BODY
@@ -60,12 +64,8 @@ def capture(data: bytes) -> Capture:
 
 def _capture(each: _Capture) -> Capture:
     cursor = tailrace.Cursor.parse(each.cursor)
-    assert (cursor.version, cursor.index, cursor.ordinal) == (
-        each.version,
-        each.index,
-        each.ordinal,
-    )
-    return Capture(
+    state = replace(cursor, row=None) if isinstance(cursor, StateCursor) else None
+    found = Capture(
         catalog_uuid=cursor.catalog_uuid,
         version=each.version,
         index=each.index,
@@ -82,7 +82,11 @@ def _capture(each: _Capture) -> Capture:
         before=_body(each.before),
         after=_body(each.after),
         omitted_bytes=each.omittedBytes,
+        kind=CaptureKind[each.kind],
+        state=state,
     )
+    assert str(found.cursor) == each.cursor
+    return found
 
 
 def _body(raw: msgspec.Raw) -> bytes | None:
@@ -101,6 +105,11 @@ def heartbeat(value: dict[str, Any]) -> Heartbeat:
     )
 
 
+def state_complete(value: dict[str, Any]) -> StateComplete:
+    """Return that a state is complete."""
+    return StateComplete(value["version"], tailrace.Cursor.parse(value["resumeCursor"]))
+
+
 class JsonAcknowledgement:
     """The payload of ``subscribed``."""
 
@@ -115,6 +124,7 @@ class JsonAcknowledgement:
         self.overrun_policy = OverrunPolicy[value["overrunPolicy"]]
         self.unknown_names: tuple[str, ...] = tuple(value["unknownNames"])
         self.unknown_changes: tuple[str, ...] = tuple(value["unknownChanges"])
+        self.state_version: int | None = value.get("stateVersion")
 
 
 def error(problem: dict[str, Any]) -> TailraceError:
@@ -148,11 +158,15 @@ def bodies(content: Content) -> list[str]:
     return [str(flag.name).lower() for flag in flags if flag in content]
 
 
-def start(value: tailrace.criteria.Start | None) -> dict[str, Any]:
+def start(value: tailrace.criteria.Beginning | None) -> dict[str, Any]:
     """Return the members that name a start."""
     match value:
         case None:
             return {}
+        case tailrace.FromState(None):
+            return {"initial": "STATE"}
+        case tailrace.FromState(cursor):
+            return {"initial": "STATE", "after": str(cursor)}
         case tailrace.Since(position) if position.index:
             return {"sinceVersion": position.version, "sinceIndex": position.index}
         case tailrace.Since(position):

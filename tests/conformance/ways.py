@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from uuid import UUID
 
-    from tailrace.capture import Capture, Heartbeat
-    from tailrace.criteria import Criteria, OverrunPolicy, Start
+    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.criteria import Beginning, Criteria, OverrunPolicy
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.engine import Engine
@@ -42,6 +42,8 @@ class Acknowledged(Protocol):
     def unknown_names(self) -> tuple[str, ...]: ...
     @property
     def unknown_changes(self) -> tuple[str, ...]: ...
+    @property
+    def state_version(self) -> int | None: ...
 
 
 class DrivenSubscription(Protocol):
@@ -49,6 +51,9 @@ class DrivenSubscription(Protocol):
 
     @property
     def acknowledgement(self) -> Acknowledged: ...
+
+    marks: list[StateComplete]
+    """That the state is complete, for which ``receive`` returns no captures."""
 
     async def request(self, n: int) -> None:
         """Ask for more; only where the subscription was made with a demand."""
@@ -106,7 +111,7 @@ class Driver:
         criteria: Sequence[Criteria] = (),
         *,
         catalog: str = "shop",
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
         **asked: Any,

@@ -33,6 +33,7 @@ from tailrace.position import END, Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.upkeep import retention
 from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects, observer_of
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria, Start
     from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.reading.frames import Frames
     from tests.support.model import Coordinates, ModelMutation
 
 
@@ -254,6 +254,7 @@ class Law(RuleBasedStateMachine):
         """Take one message of captures and hold it against the list."""
         while isinstance(message := await follower.subscription.receive(), Heartbeat):
             self.check_heartbeat(follower, message)
+        assert isinstance(message, Frames)
         self.take(follower, message)
 
     def take(self, follower: Follower, message: Frames) -> None:

@@ -38,9 +38,9 @@ async def read(
             client.subscribe(catalog, since=0, content=tailrace.Content.BODY) as subscription,
         ):
             async for message in subscription.messages():
-                if not isinstance(message, tailrace.Heartbeat):
+                if isinstance(message, tuple):
                     captures += [each._replace(catalog_uuid=UUID(int=0)) for each in message]
-                elif message.cursor.version >= message.published:
+                elif message.cursor.version >= getattr(message, "published", 0):
                     break
     except tailrace.TailraceError as error:
         return captures, error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.capture import Heartbeat
 from tailrace.schema import Column, Origin, Schema
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.observer import Observer
-    from tailrace_server.capture.reading.frames import Frames
     from tests.support.model import Coordinates, ModelLog, ModelMutation
 
 PATIENCE_S = 20.0
@@ -114,7 +114,7 @@ async def receive(subscription: Subscription, count: int) -> list[dict[str, Any]
     async with asyncio.timeout(PATIENCE_S):
         while len(received) < count:
             message = await subscription.receive()
-            if not isinstance(message, Heartbeat):
+            if isinstance(message, Frames):
                 received.extend(objects(message))
     assert len(received) == count
     return received
@@ -125,6 +125,6 @@ async def heartbeat_at(subscription: Subscription, version: int) -> Heartbeat:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             message = await subscription.receive()
-            assert isinstance(message, Heartbeat), objects(message)
+            assert isinstance(message, Heartbeat), message
             if message.cursor.version >= version:
                 return message

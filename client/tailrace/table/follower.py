@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tailrace.capture import StateComplete
 from tailrace.clock import SystemClock
 from tailrace.criteria import Content
 from tailrace.errors import (
@@ -166,6 +167,7 @@ class Follower:
             if cursor.version >= published:
                 table.enter()
             async for message in captures.messages():
+                assert not isinstance(message, StateComplete), "no state was asked for"
                 steps = fold.take(message)
                 await contents.apply(steps, table.log)
                 whole = [step.cursor for step in steps if step.cursor is not None]

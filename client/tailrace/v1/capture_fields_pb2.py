@@ -26,7 +26,7 @@ from tailrace.v1 import capture_pb2 as tailrace_dot_v1_dot_capture__pb2
 from tailrace.v1 import change_capture_pb2 as tailrace_dot_v1_dot_change__capture__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n tailrace/v1/capture_fields.proto\x12\x0btailrace.v1\x1a\x19tailrace/v1/capture.proto\x1a tailrace/v1/change_capture.proto\"\x8c\x01\n\x16SubscribeResponseParts\x12\x10\n\x08\x63\x61ptures\x18\x01 \x03(\x0c\x12\x35\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32\x1c.tailrace.v1.Acknowledgement\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.tailrace.v1.Heartbeat\"~\n\x18ReadChangesResponseParts\x12\x10\n\x08\x63\x61ptures\x18\x01 \x03(\x0c\x12*\n\x06header\x18\x02 \x01(\x0b\x32\x1a.tailrace.v1.HistoryHeader\x12$\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x17.tailrace.v1.HistoryEnd\"t\n\x16ReadStateResponseParts\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.tailrace.v1.StateHeader\x12\"\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x15.tailrace.v1.StateEnd\"\x84\x03\n\rCaptureFields\x12\x0f\n\x07version\x18\x01 \x03(\x10\x12\r\n\x05index\x18\x02 \x03(\x0f\x12\x0f\n\x07ordinal\x18\x03 \x03(\x0f\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x03(\x10\x12\x1f\n\x04\x61rea\x18\x05 \x03(\x0e\x32\x11.tailrace.v1.Area\x12)\n\toperation\x18\x06 \x03(\x0e\x32\x16.tailrace.v1.Operation\x12\x13\n\x0b\x65ntity_type\x18\x07 \x03(\t\x12\x13\n\x0bprimary_key\x18\x08 \x03(\t\x12\x0f\n\x07\x63hanged\x18\t \x03(\x0c\x12\x32\n\x0e\x63ontainer_type\x18\n \x03(\x0e\x32\x1a.tailrace.v1.ContainerType\x12\x16\n\x0e\x63ontainer_name\x18\x0b \x03(\t\x12\x0e\n\x06\x63hange\x18\x0c \x03(\x0c\x12\x0e\n\x06\x62\x65\x66ore\x18\r \x03(\x0c\x12\r\n\x05\x61\x66ter\x18\x0e \x03(\x0c\x12\x15\n\romitted_bytes\x18\x0f \x03(\x04\x12\x0f\n\x06\x62order\x18\xff\x0f \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n tailrace/v1/capture_fields.proto\x12\x0btailrace.v1\x1a\x19tailrace/v1/capture.proto\x1a tailrace/v1/change_capture.proto\"\xc0\x01\n\x16SubscribeResponseParts\x12\x10\n\x08\x63\x61ptures\x18\x01 \x03(\x0c\x12\x35\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32\x1c.tailrace.v1.Acknowledgement\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.tailrace.v1.Heartbeat\x12\x32\n\x0estate_complete\x18\x06 \x01(\x0b\x32\x1a.tailrace.v1.StateComplete\"~\n\x18ReadChangesResponseParts\x12\x10\n\x08\x63\x61ptures\x18\x01 \x03(\x0c\x12*\n\x06header\x18\x02 \x01(\x0b\x32\x1a.tailrace.v1.HistoryHeader\x12$\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x17.tailrace.v1.HistoryEnd\"t\n\x16ReadStateResponseParts\x12\x0c\n\x04rows\x18\x01 \x03(\x0c\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.tailrace.v1.StateHeader\x12\"\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x15.tailrace.v1.StateEnd\"\xac\x03\n\rCaptureFields\x12\x0f\n\x07version\x18\x01 \x03(\x10\x12\r\n\x05index\x18\x02 \x03(\x0f\x12\x0f\n\x07ordinal\x18\x03 \x03(\x0f\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x03(\x10\x12\x1f\n\x04\x61rea\x18\x05 \x03(\x0e\x32\x11.tailrace.v1.Area\x12)\n\toperation\x18\x06 \x03(\x0e\x32\x16.tailrace.v1.Operation\x12\x13\n\x0b\x65ntity_type\x18\x07 \x03(\t\x12\x13\n\x0bprimary_key\x18\x08 \x03(\t\x12\x0f\n\x07\x63hanged\x18\t \x03(\x0c\x12\x32\n\x0e\x63ontainer_type\x18\n \x03(\x0e\x32\x1a.tailrace.v1.ContainerType\x12\x16\n\x0e\x63ontainer_name\x18\x0b \x03(\t\x12\x0e\n\x06\x63hange\x18\x0c \x03(\x0c\x12\x0e\n\x06\x62\x65\x66ore\x18\r \x03(\x0c\x12\r\n\x05\x61\x66ter\x18\x0e \x03(\x0c\x12\x15\n\romitted_bytes\x18\x0f \x03(\x04\x12&\n\x04kind\x18\x10 \x03(\x0e\x32\x18.tailrace.v1.CaptureKind\x12\x0f\n\x06\x62order\x18\xff\x0f \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tailrace.v1.capture_fields_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SUBSCRIBERESPONSEPARTS']._serialized_start=111
-  _globals['_SUBSCRIBERESPONSEPARTS']._serialized_end=251
-  _globals['_READCHANGESRESPONSEPARTS']._serialized_start=253
-  _globals['_READCHANGESRESPONSEPARTS']._serialized_end=379
-  _globals['_READSTATERESPONSEPARTS']._serialized_start=381
-  _globals['_READSTATERESPONSEPARTS']._serialized_end=497
-  _globals['_CAPTUREFIELDS']._serialized_start=500
-  _globals['_CAPTUREFIELDS']._serialized_end=888
+  _globals['_SUBSCRIBERESPONSEPARTS']._serialized_end=303
+  _globals['_READCHANGESRESPONSEPARTS']._serialized_start=305
+  _globals['_READCHANGESRESPONSEPARTS']._serialized_end=431
+  _globals['_READSTATERESPONSEPARTS']._serialized_start=433
+  _globals['_READSTATERESPONSEPARTS']._serialized_end=549
+  _globals['_CAPTUREFIELDS']._serialized_start=552
+  _globals['_CAPTUREFIELDS']._serialized_end=980
 # @@protoc_insertion_point(module_scope)

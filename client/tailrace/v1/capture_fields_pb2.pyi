@@ -34,22 +34,26 @@ class SubscribeResponseParts(_message.Message):
     CAPTURES_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    STATE_COMPLETE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def captures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
     def acknowledgement(self) -> _change_capture_pb2.Acknowledgement: ...
     @_builtins.property
     def heartbeat(self) -> _change_capture_pb2.Heartbeat: ...
+    @_builtins.property
+    def state_complete(self) -> _change_capture_pb2.StateComplete: ...
     def __init__(
         self,
         *,
         captures: _abc.Iterable[_builtins.bytes] | None = ...,
         acknowledgement: _change_capture_pb2.Acknowledgement | None = ...,
         heartbeat: _change_capture_pb2.Heartbeat | None = ...,
+        state_complete: _change_capture_pb2.StateComplete | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat", "state_complete", b"state_complete"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat", "state_complete", b"state_complete"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -138,6 +142,7 @@ class CaptureFields(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     OMITTED_BYTES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     BORDER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def version(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -172,6 +177,8 @@ class CaptureFields(_message.Message):
     @_builtins.property
     def omitted_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
+    def kind(self) -> _containers.RepeatedScalarFieldContainer[_capture_pb2.CaptureKind.ValueType]: ...
+    @_builtins.property
     def border(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """No field of a capture: put behind each when they are joined. A capture that is cut short takes bytes of it as
         its own, so that there are too few.
@@ -195,11 +202,12 @@ class CaptureFields(_message.Message):
         before: _abc.Iterable[_builtins.bytes] | None = ...,
         after: _abc.Iterable[_builtins.bytes] | None = ...,
         omitted_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        kind: _abc.Iterable[_capture_pb2.CaptureKind.ValueType] | None = ...,
         border: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "area", b"area", "before", b"before", "border", b"border", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "area", b"area", "before", b"before", "border", b"border", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

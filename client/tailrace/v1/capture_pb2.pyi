@@ -150,6 +150,26 @@ BODY_ALL: Body.ValueType  # 4
 """All three."""
 Global___Body: _TypeAlias = Body  # noqa: Y015
 
+class _CaptureKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CaptureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CaptureKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CAPTURE_KIND_UNSPECIFIED: _CaptureKind.ValueType  # 0
+    """The change that it tells of."""
+    CAPTURE_KIND_STATE: _CaptureKind.ValueType  # 1
+    """The row that the change left: a part of the state that a subscription begins with (`initial`)."""
+
+class CaptureKind(_CaptureKind, metaclass=_CaptureKindEnumTypeWrapper):
+    """What a capture stands for."""
+
+CAPTURE_KIND_UNSPECIFIED: CaptureKind.ValueType  # 0
+"""The change that it tells of."""
+CAPTURE_KIND_STATE: CaptureKind.ValueType  # 1
+"""The row that the change left: a part of the state that a subscription begins with (`initial`)."""
+Global___CaptureKind: _TypeAlias = CaptureKind  # noqa: Y015
+
 @_typing.final
 class Criteria(_message.Message):
     """One alternative of what is wanted. Its fields are AND, the values of one field any-of; a field that is absent or
@@ -258,6 +278,7 @@ class Capture(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     OMITTED_BYTES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The transaction, from 1."""
     index: _builtins.int
@@ -288,6 +309,8 @@ class Capture(_message.Message):
     """Bytes of bodies that were left out because the capture exceeds `max_message_bytes`; ReadChanges with a larger
     limit fetches them. 0: nothing was left out.
     """
+    kind: Global___CaptureKind.ValueType
+    """What it stands for."""
     @_builtins.property
     def changed(self) -> Global___ChangedColumns:
         """The columns that an update changed. Absent for inserts and removals."""
@@ -310,10 +333,11 @@ class Capture(_message.Message):
         before: _builtins.bytes | None = ...,
         after: _builtins.bytes | None = ...,
         omitted_bytes: _builtins.int = ...,
+        kind: Global___CaptureKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "before", b"before", "change", b"change", "changed", b"changed", "entity_type", b"entity_type", "primary_key", b"primary_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "area", b"area", "before", b"before", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "area", b"area", "before", b"before", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

@@ -23,6 +23,32 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Initial:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InitialEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Initial.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INITIAL_UNSPECIFIED: _Initial.ValueType  # 0
+    """In a request: with changes."""
+    INITIAL_STATE: _Initial.ValueType  # 1
+    """With the rows, as of one version V, that the criteria match as UPSERT of area DATA: captures of kind STATE, one
+    entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. A cursor of a
+    row goes on behind it, as long as the state at V and the changes behind it are kept: then POSITION_COMPACTED.
+    """
+
+class Initial(_Initial, metaclass=_InitialEnumTypeWrapper):
+    """What a subscription begins with."""
+
+INITIAL_UNSPECIFIED: Initial.ValueType  # 0
+"""In a request: with changes."""
+INITIAL_STATE: Initial.ValueType  # 1
+"""With the rows, as of one version V, that the criteria match as UPSERT of area DATA: captures of kind STATE, one
+entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. A cursor of a
+row goes on behind it, as long as the state at V and the changes behind it are kept: then POSITION_COMPACTED.
+"""
+Global___Initial: _TypeAlias = Initial  # noqa: Y015
+
 class _Values:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -123,6 +149,7 @@ class SubscribeRequest(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    INITIAL_FIELD_NUMBER: _builtins.int
     OVERRUN_POLICY_FIELD_NUMBER: _builtins.int
     WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
@@ -158,6 +185,11 @@ class SubscribeRequest(_message.Message):
     """
     values: Global___Values.ValueType
     """How values stand in the bodies. UNSPECIFIED: as the source wrote them. Not with CDCV2."""
+    initial: Global___Initial.ValueType
+    """What comes before the changes. UNSPECIFIED: nothing. Beside `after` it counts only until the first cursor: a
+    request with `initial` and the last cursor goes on, in the state or behind it. Not with `since_version` or
+    `from_time`, and not with CDCV2.
+    """
     overrun_policy: Global___OverrunPolicy.ValueType
     """What becomes of the subscription when the server's ring has overtaken it. UNSPECIFIED: RESYNC."""
     wait_for_version: _builtins.int
@@ -197,6 +229,7 @@ class SubscribeRequest(_message.Message):
         heartbeat_interval_ms: _builtins.int | None = ...,
         encoding: Global___Encoding.ValueType = ...,
         values: Global___Values.ValueType = ...,
+        initial: Global___Initial.ValueType = ...,
         overrun_policy: Global___OverrunPolicy.ValueType = ...,
         wait_for_version: _builtins.int | None = ...,
         wait_ms: _builtins.int | None = ...,
@@ -205,7 +238,7 @@ class SubscribeRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "name", b"name", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "name", b"name", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial", b"initial", "max_message_bytes", b"max_message_bytes", "name", b"name", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -369,6 +402,7 @@ class SubscribeResponse(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    STATE_COMPLETE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def captures(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Capture]:
         """In order. Empty in acknowledgements and heartbeats."""
@@ -389,6 +423,10 @@ class SubscribeResponse(_message.Message):
     def progress(self) -> Global___Progress:
         """With CDCV2: behind the updates that it closes, or with a heartbeat."""
 
+    @_builtins.property
+    def state_complete(self) -> Global___StateComplete:
+        """With `initial` STATE, once: behind the last row, and before the first change. Comes at demand 0, too."""
+
     def __init__(
         self,
         *,
@@ -397,14 +435,41 @@ class SubscribeResponse(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         updates: _abc.Iterable[Global___Update] | None = ...,
         progress: Global___Progress | None = ...,
+        state_complete: Global___StateComplete | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat", "progress", b"progress", "state_complete", b"state_complete"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat", "progress", b"progress", "updates", b"updates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat", "progress", b"progress", "state_complete", b"state_complete", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class StateComplete(_message.Message):
+    """All rows of the state were sent before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    RESUME_CURSOR_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """V, as in the acknowledgement."""
+    resume_cursor: _builtins.str
+    """Goes on from V: every change from V + 1 on is still to come."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        resume_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resume_cursor", b"resume_cursor", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateComplete: _TypeAlias = StateComplete  # noqa: Y015
 
 @_typing.final
 class Update(_message.Message):
@@ -527,6 +592,7 @@ class Acknowledgement(_message.Message):
     UNKNOWN_NAMES_FIELD_NUMBER: _builtins.int
     UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
     EFFECTIVE_CRITERIA_FIELD_NUMBER: _builtins.int
+    STATE_VERSION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
@@ -541,6 +607,10 @@ class Acknowledgement(_message.Message):
     """A capture or a heartbeat comes at least this often. Milliseconds."""
     overrun_policy: Global___OverrunPolicy.ValueType
     """As the request asked, or the default."""
+    state_version: _builtins.int
+    """V, the version of the state that is sent first, or that a cursor goes on in; `start` is that of the changes.
+    Absent: only changes are sent.
+    """
     name: _builtins.str
     """The named subscription that is read. Absent: none."""
     epoch: _builtins.int
@@ -588,21 +658,26 @@ class Acknowledgement(_message.Message):
         unknown_names: _abc.Iterable[_builtins.str] | None = ...,
         unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
         effective_criteria: _abc.Iterable[_capture_pb2.Criteria] | None = ...,
+        state_version: _builtins.int | None = ...,
         name: _builtins.str | None = ...,
         epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start", "state_version", b"state_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "state_version", b"state_version", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__state_version: _TypeAlias = _typing.Literal["state_version"]  # noqa: Y015
+    _WhichOneofArgType__state_version: _TypeAlias = _typing.Literal["_state_version", b"_state_version"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__state_version) -> _WhichOneofReturnType__state_version | None: ...
 
 Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.cursor import Cursor
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import requests
 from tailrace_server.capture.named.values import NamedAsked
@@ -39,4 +39,7 @@ def acknowledgement(request: AcknowledgeRequest) -> tuple[str, int, Cursor]:
         raise InvalidRequest(
             "epoch: that of the acknowledgement which the reader got when it subscribed is required"
         )
-    return request.name, request.epoch, Cursor.parse(request.cursor)
+    cursor = Cursor.parse(request.cursor)
+    if isinstance(cursor, StateCursor):
+        raise InvalidRequest("cursor: it is a place in a state, which is no place in the log")
+    return request.name, request.epoch, cursor

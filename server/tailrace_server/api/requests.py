@@ -19,16 +19,22 @@ from tailrace.criteria import (
     ContainerType,
     Content,
     Criteria,
+    FromState,
     FromTime,
     Operation,
     OverrunPolicy,
     Since,
 )
-from tailrace.cursor import Cursor
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
-from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, VALUES_DECODED, Values
+from tailrace.v1.change_capture_pb2 import (
+    ENCODING_CDCV2,
+    INITIAL_UNSPECIFIED,
+    VALUES_DECODED,
+    Values,
+)
 from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.named.values import NameAsked
@@ -40,7 +46,7 @@ from tailrace_server.wal.subscriptions.sequence import check_subscription_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from tailrace.criteria import Start
+    from tailrace.criteria import Beginning, Start
     from tailrace.v1.change_capture_pb2 import (
         ReadChangesRequest,
         ReadStateRequest,
@@ -88,7 +94,7 @@ class Wish:
     """What a subscribe asks for, checked."""
 
     criteria: tuple[Criteria, ...]
-    start: Start | None
+    start: Beginning | None
     content: Content
     limits: SubscriptionLimits
     cdcv2: bool = False
@@ -138,6 +144,12 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
     if wish.named is not None:
         raise InvalidRequest("name: a named subscription has captures; leave CDCV2 out")
     start = wish.start
+    if isinstance(start, FromState) or (
+        isinstance(start, After) and isinstance(start.cursor, StateCursor)
+    ):
+        raise InvalidRequest(
+            "initial: CDCV2 has no state; its updates from since_version 0 on add up to one"
+        )
     inside = isinstance(start, After) and start.cursor.index != END
     if inside or request.HasField("from_time") or request.since_index:
         raise InvalidRequest(
@@ -150,7 +162,7 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
 def _captures_wish(request: SubscribeRequest) -> Wish:
     return Wish(
         criteria=criteria(request.criteria),
-        start=start(request),
+        start=_beginning(request),
         content=content(request.body),
         limits=SubscriptionLimits(
             max_message_bytes=_max_message_bytes(request),
@@ -175,6 +187,23 @@ def name_asked(request: SubscribeRequest) -> NameAsked | None:
         return None
     check_subscription_name(request.name)
     return NameAsked(request.name, request.epoch if request.HasField("epoch") else None)
+
+
+def _beginning(request: SubscribeRequest) -> Beginning | None:
+    """Return what a subscribe begins with; beside a cursor ``initial`` says nothing more.
+
+    Raises:
+        InvalidRequest, CursorInvalid: As ``start``; ``initial`` beside a start that is no cursor.
+    """
+    if request.initial == INITIAL_UNSPECIFIED:
+        return start(request)
+    for name in ("since_version", "since_index", "from_time"):
+        if request.HasField(name):
+            raise InvalidRequest(
+                f"{name}: not with initial, which begins with the state as of now and goes on with the changes "
+                "behind it; leave one of them out"
+            )
+    return FromState(Cursor.parse(request.after) if request.HasField("after") else None)
 
 
 def subscribe_system(request: SubscribeSystemRequest) -> Wish:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
 
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Beginning, Criteria
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.memory_governor import Stallable
@@ -170,7 +170,7 @@ class Engine:
         catalog: str,
         criteria: Sequence[Criteria] = (),
         *,
-        start: Start | None = None,
+        start: Beginning | None = None,
         content: Content = Content.HEADER,
         codec: Codec,
         demand: int | None = None,
@@ -438,7 +438,7 @@ class Engine:
                 for _ in range(_MEASUREMENTS):
                     await asyncio.sleep(_MEASURE_EVERY_S)
                     self._governor.measure()
-                    self._reads.relieve(loop.time())
+                    self._reads.relieve(loop.time(), self._cache.scans)
                 readers: tuple[Stallable, ...] = (*self._all_subscriptions(), *self._reads.open)
                 self._governor.relieve(readers, loop.time())
             except Exception:  # the server stays, and measures again

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.criteria import FromTime, Since
+from tailrace.criteria import After, FromTime, Since
+from tailrace.cursor import StateCursor
 from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
@@ -59,6 +60,16 @@ class HistoryBounds:
     """Version that an earlier page was pinned to."""
     wait: VersionWait | None = None
     """The range is that of the moment when a version is published; None: of now."""
+
+    def __post_init__(self) -> None:
+        """Refuse a place in a state: the log has no rows behind it, but changes."""
+        lower = self.lower.cursor if isinstance(self.lower, After) else None
+        for name, cursor in (("after", lower), ("before", self.before)):
+            if isinstance(cursor, StateCursor):
+                raise InvalidRequest(
+                    f"{name}: the cursor is a place in the state that a subscription begins with; history has "
+                    "no such place. Go on with it in a subscription"
+                )
 
 
 @dataclass(frozen=True, slots=True)

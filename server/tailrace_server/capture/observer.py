@@ -27,6 +27,7 @@ from tailrace_server.capture.delivery.routing_pace import RoutingPace
 from tailrace_server.capture.delivery.start import resolve
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
+from tailrace_server.capture.following.state_phase import begun
 from tailrace_server.capture.kept_bytes import criteria_bytes
 from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.compilation import compiled
@@ -43,13 +44,14 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Beginning, Criteria
     from tailrace.errors import TailraceError
     from tailrace_server.capture.catalog_info import WriterInfo
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.delivery.start import ResolvedStart
+    from tailrace_server.capture.following.state_phase import StatePhase
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.kept_bytes import Kept, KeptBytes
     from tailrace_server.capture.loop_turns import LoopTurns
@@ -145,7 +147,7 @@ class Observer:
             finally:
                 del error  # this frame would keep it, and it this frame
 
-    async def subscribe(self, start: Start | None, options: DeliveryOptions) -> Subscription:
+    async def subscribe(self, start: Beginning | None, options: DeliveryOptions) -> Subscription:
         """Resolve a start and attach a subscription to what its options grant, after the wait that they name.
 
         Raises:
@@ -180,15 +182,16 @@ class Observer:
         key: tuple[tuple[Criteria, ...], Visibility | None],
         known: Publisher[Subscription] | None,
         kept: Kept,
-        start: Start | None,
+        start: Beginning | None,
         options: DeliveryOptions,
     ) -> Subscription:
         predicate = known.predicate if known is not None else await compiled(*key)
-        found = await resolve(self.log, start)
+        state, behind = await begun(self.log, start, predicate, options)
+        found = await resolve(self.log, behind)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
-        acknowledgement = self._acknowledge(found, options)
+        acknowledgement = self._acknowledge(found, options, state)
         options.admission.began(acknowledgement.subscription_id, str(acknowledgement.start))
         publisher = self._by_criteria.get(key) or self._open_publisher(predicate, kept)
         subscription = Subscription(
@@ -200,6 +203,7 @@ class Observer:
             self._large,
             found,
             self._detach,
+            state,
         )
         self.log.reading.small_commits.add(_frame_request(subscription, publisher))
         return subscription
@@ -441,7 +445,7 @@ class Observer:
         return publisher
 
     def _acknowledge(
-        self, start: ResolvedStart, options: DeliveryOptions
+        self, start: ResolvedStart, options: DeliveryOptions, state: StatePhase | None
     ) -> SubscribeAcknowledgement:
         view, use = self.log.view, options.use
         return SubscribeAcknowledgement(
@@ -449,7 +453,7 @@ class Observer:
             catalog=view.name,
             catalog_uuid=view.uuid,
             start=start.position,
-            resume_cursor=view.cursor(*start.before[1:]),
+            resume_cursor=view.cursor(*start.before[1:]) if state is None else state.cursor,
             published=view.published,
             heartbeat_interval_s=options.heartbeat_interval_s,
             queue_captures=options.queue_captures,
@@ -459,6 +463,7 @@ class Observer:
             unknown_names=unknown_names(view, use.asked),
             unknown_changes=unknown_changes(view, use.narrowed.criteria),
             effective_criteria=use.effective,
+            state_version=None if state is None else state.version,
         )
 
 

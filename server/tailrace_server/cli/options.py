@@ -16,6 +16,7 @@ from tailrace.criteria import (
     Content,
     Criteria,
     FromTime,
+    Initial,
     Operation,
     Since,
 )
@@ -129,6 +130,16 @@ AfterCursor = Annotated[
         panel=_START,
     ),
 ]
+InitialState = Annotated[
+    str | None,
+    Option(
+        "--initial",
+        metavar="state",
+        help="Begin with the rows as they are now, and go on with their changes. Beside --after it goes on "
+        "from there.",
+        panel=_START,
+    ),
+]
 FromTimeText = Annotated[
     str | None,
     Option(
@@ -227,6 +238,15 @@ def start_of(since: str | None, after: str | None, from_time: str | None) -> Sta
     if after is not None:
         return After(Cursor.parse(after))
     return None if from_time is None else FromTime(time_of(from_time, "--from-time"))
+
+
+def initial_of(text: str | None) -> Initial | None:
+    """Return what a subscription begins with.
+
+    Raises:
+        InvalidRequest: It is nothing that there is.
+    """
+    return None if text is None else _named(Initial, text, "--initial")
 
 
 class StartArguments(TypedDict, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, NotGrpc
 from tailrace_server.cli import options
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture
     from tailrace.client import Client
-    from tailrace.criteria import Content, Criteria, Start
+    from tailrace.criteria import Content, Criteria, Initial, Start
     from tailrace.link import Disconnected, Reconnected
     from tailrace.subscription import Subscription
     from tailrace_server.cli.shown.forms import OutputForm
@@ -42,6 +42,7 @@ def watch(
     since: options.SincePosition = None,
     after: options.AfterCursor = None,
     from_time: options.FromTimeText = None,
+    initial: options.InitialState = None,
     body: options.Bodies = "all",
     values: options.Values = None,
     as_json: options.AsJson = False,
@@ -64,13 +65,19 @@ def watch(
 ) -> int:
     """Show the changes of a catalog as they are published.
 
-    Without a start only what is published from now on is shown. A server
-    that goes away is waited for, and nothing is lost or shown twice.
+    Without a start only what is published from now on is shown; with
+    --initial state, the rows as they are now come first. A server that goes
+    away is waited for, and nothing is lost or shown twice.
     """
     if system == (catalog is not None):
         raise InvalidRequest("watch: name a catalog, or give --system alone")
     if system and (entity_type or key or operation or area or column):
         raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
+    begins = options.initial_of(initial)
+    if begins is not None and (system or since is not None or from_time is not None):
+        raise InvalidRequest(
+            "watch: --initial goes with a catalog, and not with --since or --from-time"
+        )
     wanted = WatchOptions(
         catalog=catalog,
         criteria=options.criteria_of(
@@ -83,6 +90,7 @@ def watch(
         ),
         leads=leads or operation is not None or area is not None,
         start=options.start_of(since, after, from_time),
+        initial=begins,
         content=options.content_of(body),
         decoded=options.decoded_of(values, as_json=as_json),
     )
@@ -114,6 +122,7 @@ class WatchOptions:
     leads: bool
     """Whether to show transaction leads; the server cannot leave them out of the system log."""
     start: Start | None
+    initial: Initial | None
     content: Content
     decoded: bool
 
@@ -129,8 +138,11 @@ async def _watch(
         _subscribe(client, wanted, server) as subscription,
     ):
         acknowledgement = subscription.acknowledgement
+        rows = ""
+        if acknowledgement.state_version is not None:
+            rows = f", first the rows as of version {acknowledgement.state_version}"
         note(
-            f"watching {acknowledgement.catalog} on {server} from {acknowledgement.start}; "
+            f"watching {acknowledgement.catalog} on {server} from {acknowledgement.start}{rows}; "
             f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
@@ -146,7 +158,9 @@ async def _watch(
         shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():
-                if not isinstance(message, Heartbeat):
+                if isinstance(message, StateComplete):
+                    await shown.state_complete(message)
+                elif not isinstance(message, Heartbeat):
                     await shown.captures(message if wanted.leads else without_leads(message))
                 elif heartbeats:
                     await shown.heartbeat(message)
@@ -171,6 +185,7 @@ def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscriptio
         wanted.criteria,
         content=wanted.content,
         decoded=wanted.decoded,
+        initial=wanted.initial,
         on_disconnect=teller.disconnected,
         on_reconnect=teller.reconnected,
         **start,

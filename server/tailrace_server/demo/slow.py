@@ -49,7 +49,7 @@ async def main(server: str, catalog: str, behind: int) -> None:
                     done = not await _stall(client, catalog, message.cursor.version, behind)
                     _say("reads again")
                     live_since = float("inf")
-            else:
+            elif isinstance(message, tuple):
                 _write(b"".join(render_line(each) for each in message))
                 await asyncio.sleep(PAUSE_S)
 

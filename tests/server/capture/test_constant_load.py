@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.capture import Heartbeat
 from tailrace.criteria import Operation, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import (
     PATIENCE_S,
@@ -65,7 +65,7 @@ class Laggard:
         async with asyncio.timeout(PATIENCE_S):
             while left:
                 message = await self.subscription.receive()
-                if not isinstance(message, Heartbeat):
+                if isinstance(message, Frames):
                     self.taken += [coordinates(each) for each in objects(message)]
                     left -= message.count
 

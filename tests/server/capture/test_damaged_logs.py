@@ -20,6 +20,7 @@ from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
@@ -49,9 +50,9 @@ async def read(engine: Engine, catalog: str) -> tuple[list[dict[str, Any]], Tail
             )
             while True:
                 message = await subscription.receive()
-                if not isinstance(message, Heartbeat):
+                if isinstance(message, Frames):
                     captures += objects(message)
-                elif message.cursor.version >= message.published:
+                elif isinstance(message, Heartbeat) and message.cursor.version >= message.published:
                     return captures, None
     except TailraceError as error:
         return captures, error

@@ -31,6 +31,7 @@ from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.segment.reader import BatchReader
@@ -63,7 +64,7 @@ def upsert(number: int, entity_type: str = "product") -> ModelMutation:
 async def receive_some(subscription: Subscription) -> list[dict[str, Any]]:
     """Return the captures of the next message with any."""
     async with asyncio.timeout(PATIENCE_S):
-        while isinstance(message := await subscription.receive(), Heartbeat):
+        while not isinstance(message := await subscription.receive(), Frames):
             pass
     return objects(message)
 

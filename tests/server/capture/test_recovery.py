@@ -650,7 +650,7 @@ async def receive_into(received: list[dict[str, Any]], subscription: Subscriptio
     async with asyncio.timeout(PATIENCE_S):
         while True:
             message = await subscription.receive()
-            received += [] if isinstance(message, Heartbeat) else objects(message)
+            received += objects(message) if isinstance(message, Frames) else []
 
 
 async def end_of(subscription: Subscription) -> None:

@@ -271,7 +271,7 @@ async def test_contract_13_48_a_reader_that_stalls_keeps_no_block_and_misses_not
                 keys += [each["primaryKey"] for each in objects(frames)]
                 read._let_go()  # as of each reader that has not moved for a moment
                 engine._cache._evict_down_to(0)
-                read._scans._scans.clear()
+                engine._cache.scans._scans.clear()
         assert len(keys) == len(set(keys)) == 400
 
 
@@ -288,7 +288,7 @@ async def test_contract_48_a_read_of_state_goes_on_in_a_compacted_log(
             compact(log_root, writer)
             engine._cache._evict_down_to(0)
             read._let_go()
-            read._scans._scans.clear()
+            engine._cache.scans._scans.clear()
             async for frames in messages:
                 found += objects(frames)
         assert {each["primaryKey"] for each in found} == {*map(str, range(400))}

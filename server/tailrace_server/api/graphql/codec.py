@@ -183,6 +183,8 @@ def _ordinals(columns: CaptureColumns) -> list[bytes]:
 
 
 def _cursors(columns: CaptureColumns) -> list[bytes]:
+    if columns.cursors is not None:
+        return [b'"%b"' % cursor for cursor in columns.cursors().to_pylist()]
     cursor = b'"1.%b.%%d.%%d.%%d.%%d"' % columns.catalog_uuid.hex.encode()
     zeros = np.zeros(len(columns), np.int32)
     ordinals = zeros if columns.ordinals is None else columns.ordinals
@@ -228,6 +230,7 @@ _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
     "cursor": _cursors,
     "commitTimestamp": lambda columns: _digits(columns.timestamps),
     "area": lambda columns: [_AREAS[area] for area in columns.areas.tolist()],
+    "kind": lambda columns: [_encode(columns.kind.name)] * len(columns),
     "operation": lambda columns: [_OPERATIONS[kind] for kind in columns.operations.tolist()],
     "entityType": _entity_types,
     "primaryKey": lambda columns: list(map(_encode, columns.keys.array.to_pylist())),

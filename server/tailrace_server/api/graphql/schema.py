@@ -47,6 +47,7 @@ from tailrace_server.api.graphql.types import (
     ChangeInterface,
     ChangePage,
     CriteriaInput,
+    InitialEnum,
     OverrunPolicyEnum,
     SchemaObject,
     StatisticsObject,
@@ -273,6 +274,7 @@ def _subscribe(
     since_index: int | None = UNSET,
     after: str | None = UNSET,
     from_time: Long | None = UNSET,
+    initial: InitialEnum | None = UNSET,
     max_message_bytes: int | None = UNSET,
     heartbeat_interval_ms: int | None = UNSET,
     overrun_policy: OverrunPolicyEnum | None = UNSET,
@@ -389,7 +391,8 @@ def _live(change: type, scope: Scope) -> Any:
         graphql_type=change | None,
         description=(
             f"Changes of {about}. Begins at sinceVersion (with sinceIndex; inclusive), after (a cursor; "
-            "exclusive) or fromTime (µs); else with the next version; all of them once waitForVersion is "
+            "exclusive) or fromTime (µs), or with the rows as of now and the changes behind them (initial: "
+            "STATE); else with the next version; all of them once waitForVersion is "
             "published. signals: also acknowledgement and "
             "heartbeats, as results whose data is null, in their extensions."
         ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace_server.api.rest import responses
 
 if TYPE_CHECKING:
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.engine import Engine
@@ -31,6 +31,11 @@ def acknowledgement(
             request_bytes=settings.ws_message_bytes,
         )
     }
+
+
+def state_complete(value: StateComplete) -> dict[str, Any]:
+    """Return what stands behind the last row of a state."""
+    return {"stateComplete": responses.state_complete(value)}
 
 
 def heartbeat(value: Heartbeat) -> dict[str, Any]:

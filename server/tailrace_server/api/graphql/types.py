@@ -60,6 +60,21 @@ class ContainerTypeEnum(Enum):
     REFERENCE = "REFERENCE"
 
 
+@strawberry.enum(name="CaptureKind", description="What a change stands for.")
+class CaptureKindEnum(Enum):
+    """As `tailrace.criteria.CaptureKind`, by name."""
+
+    CHANGE = "CHANGE"
+    STATE = "STATE"
+
+
+@strawberry.enum(name="Initial", description="What a subscription begins with.")
+class InitialEnum(Enum):
+    """As `tailrace.criteria.Initial`, by name."""
+
+    STATE = "STATE"
+
+
 @strawberry.enum(
     name="OverrunPolicy",
     description="What becomes of a live subscription that takes less than comes, once the server's ring has "
@@ -128,6 +143,10 @@ def _operation(root: Any) -> OperationEnum:
     return OperationEnum[root.operation.name]
 
 
+def _kind(root: Any) -> CaptureKindEnum:
+    return CaptureKindEnum[root.kind.name]
+
+
 def _container_type(root: Any) -> ContainerTypeEnum | None:
     found = root.container_type
     return None if found is None else ContainerTypeEnum[found.name]
@@ -166,6 +185,9 @@ class ChangeInterface:
     )
     area: AreaEnum = strawberry.field(resolver=_area)
     operation: OperationEnum = strawberry.field(resolver=_operation)
+    kind: CaptureKindEnum = strawberry.field(
+        resolver=_kind, description="STATE: a row of the state that the subscription begins with."
+    )
     container_type: ContainerTypeEnum | None = strawberry.field(
         resolver=_container_type, description="Role of the column, at column level."
     )
@@ -177,7 +199,15 @@ TOLD_FROM: Final = ("before", "after")
 """Those bodies."""
 HEAD: Final = (
     *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
-    *("entityType", "primaryKey", "changed", "containerType", "containerName", "omittedBytes"),
+    *(
+        "kind",
+        "entityType",
+        "primaryKey",
+        "changed",
+        "containerType",
+        "containerName",
+        "omittedBytes",
+    ),
     UNAVAILABLE,
 )
 """Fields of `ChangeInterface`."""

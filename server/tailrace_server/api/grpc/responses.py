@@ -15,7 +15,7 @@ from tailrace.wire import criteria_messages
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.catalog_info import CatalogInfo
@@ -52,6 +52,7 @@ def acknowledgement(
         effective_criteria=criteria_messages(value.effective_criteria),
         name=value.name or None,
         epoch=value.epoch or None,
+        state_version=value.state_version,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 
@@ -69,6 +70,14 @@ def heartbeat(value: Heartbeat) -> bytes:
         lost_in_bytes=value.lost_in_bytes,
     )
     return SubscribeResponse(heartbeat=message).SerializeToString()
+
+
+def state_complete(value: StateComplete) -> bytes:
+    """Return the message behind the last row of a state."""
+    message = change_capture_pb2.StateComplete(
+        version=value.version, resume_cursor=str(value.cursor)
+    )
+    return SubscribeResponse(state_complete=message).SerializeToString()
 
 
 def history_header(history: HistoryRead, *, catalog: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import (
     InvalidRequest,
     SubscriberTooSlow,
@@ -309,6 +309,9 @@ class ChangeCaptureService:
                         del frames  # the next message may have to wait for the room of this one
                     sender.rest()
                     message = await subscription.receive()
+                    if isinstance(message, StateComplete):
+                        await sender.write(responses.state_complete(message))
+                        continue
                     data = (
                         responses.heartbeat(message)
                         if isinstance(message, Heartbeat)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.errors import logged
@@ -39,6 +39,9 @@ class EventWords(Protocol):
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
         """Return what a heartbeat becomes."""
+
+    def completed(self, value: StateComplete, id_line: bytes) -> bytes:
+        """Return what stands behind the last row of a state."""
 
     def ended(self, error: TailraceError) -> bytes:
         """Return the last words."""
@@ -81,6 +84,8 @@ class EventStream:
                 message = await self._subscription.receive()
                 if isinstance(message, Heartbeat):
                     yield self._words.heartbeat(message, self._id(message.cursor))
+                elif isinstance(message, StateComplete):
+                    yield self._words.completed(message, self._id(message.cursor))
                 else:
                     yield message.data
                 del message  # the next one may have to wait for the room of this one

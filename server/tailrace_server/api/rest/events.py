@@ -53,7 +53,7 @@ from tailrace_server.api.rest.requests import accepted, asked_body, parameters
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
@@ -161,6 +161,9 @@ class _CaptureWords:
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
         return _event("heartbeat", id_line, responses.heartbeat(value))
+
+    def completed(self, value: StateComplete, id_line: bytes) -> bytes:
+        return _event("stateComplete", id_line, responses.state_complete(value))
 
     def ended(self, error: TailraceError) -> bytes:
         again = retry_line() if may_pass(error) else b""

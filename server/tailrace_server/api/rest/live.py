@@ -7,6 +7,7 @@
     subscribed  {"subscriptionId", "start", "resumeCursor", "publishedVersion", "limits", …}
     next        {"captures": [{…}, …], "cursor": "1.….42.2.0", "position": {"version", "index", "ordinal"}}
                 "events" in the place of "captures" where the format is cloudevents
+    stateComplete  {"version", "resumeCursor"}, behind the last row where "initial": "STATE" was asked for
     heartbeat   {"publishedVersion", "resumeCursor", "recordsScanned", "recordsMatched", "nextWithinMs"}
     request     {"n": 100}
     token       {"token": "…"}, without an id: a newer token of the same caller, for the whole socket
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
@@ -150,11 +151,13 @@ class LiveFace:
             message = await subscription.receive()
             if isinstance(message, Heartbeat):
                 await operation.send("heartbeat", responses.heartbeat(message))
+            elif isinstance(message, StateComplete):
+                await operation.send("stateComplete", responses.state_complete(message))
             else:
                 await operation.next(
                     opening,
                     memoryview(message.data)[:-1],
-                    responses.after_captures(message, subscription.cursor_of(message.last)),
+                    responses.after_captures(message, subscription.cursor_behind(message)),
                 )
             del message  # the next one may have to wait for the room of this one
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
@@ -47,6 +47,7 @@ def acknowledgement(
         "unknownChanges": list(value.unknown_changes),
         "effectiveCriteria": criteria(value.effective_criteria),
         **named,
+        **({} if value.state_version is None else {"stateVersion": value.state_version}),
     }
 
 
@@ -84,6 +85,11 @@ def heartbeat(value: Heartbeat) -> dict[str, Any]:
         "recordsMatched": value.records_matched,
         "nextWithinMs": milliseconds(value.next_within_s),
     }
+
+
+def state_complete(value: StateComplete) -> dict[str, Any]:
+    """Return what stands behind the last row of a state."""
+    return {"version": value.version, "resumeCursor": str(value.cursor)}
 
 
 def after_captures(frames: Frames, cursor: Cursor) -> bytes:

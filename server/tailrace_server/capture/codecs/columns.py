@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tailrace.criteria import CaptureKind
 from tailrace.schema import Schema
 from tailrace_server.wal.record.small_arrays import int64s
 from tailrace_server.wal.record.text_columns import NameLists, Texts
@@ -62,6 +63,10 @@ class CaptureColumns:
     """A capture: name of the column; "" at entity level."""
     schema_of: Callable[[int], Schema] = no_schema
     """Version → the schema that it was written with, for codecs that read values."""
+    kind: CaptureKind = CaptureKind.CHANGE
+    """What all of them stand for."""
+    cursors: Callable[[], pa.BinaryArray] | None = None
+    """Makes the text of each capture's cursor. None: it is that of the capture's place in the log."""
 
     def body(self, name: str) -> pa.BinaryArray | None:
         """Return one of ``texts`` as an Arrow array; None if the content leaves it out."""

@@ -4,14 +4,22 @@ A frame is the tag 0x0A, a length and a capture. The numbers of a capture have f
 written, so they lie at fixed places behind the length:
 
     09 version:8   15 index:4   1D ordinal:4   21 timestamp:8   28 area:1   30 operation:1        28 + 4 bytes
-    3A entity type   42 primary key   4A changed   50 container type   5A name   62 6A 72 bodies
+    3A entity type   80 01 kind   42 primary key   4A changed   50 container type   5A name   62 6A 72 bodies
+
+The kind stands behind the entity type, and is not written where it is 0. So whoever writes entity types from a
+table of their fields writes kinds without knowing of them.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from tailrace.criteria import CaptureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CAPTURE: Final = 0x0A
 VERSION: Final = 0x09
@@ -28,6 +36,7 @@ CONTAINER_TYPE: Final = 0x50
 CONTAINER_NAME: Final = 0x5A
 BODIES: Final = {"change": 0x62, "before": 0x6A, "after": 0x72}
 OMITTED_BYTES: Final = 0x78
+KIND: Final = b"\x80\x01"
 
 NUMBERS: Final = np.dtype(
     [
@@ -76,6 +85,12 @@ def varint(number: int) -> bytes:
 def entity_type(name: str) -> bytes:
     """Return the ``entity_type`` field."""
     return field(ENTITY_TYPE, name.encode())
+
+
+def entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
+    """Return the ``entity_type`` fields of names with the ``kind`` behind each; first that of no name."""
+    behind = b"" if kind is CaptureKind.CHANGE else KIND + varint(kind)
+    return [behind, *(entity_type(name) + behind for name in names)]
 
 
 def changed_name(name: str) -> bytes:

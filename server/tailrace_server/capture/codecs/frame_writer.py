@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tailrace.criteria import CaptureKind
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
     Table = tuple[NDArray[np.int32], NDArray[np.uint8]]
@@ -60,7 +61,7 @@ class FrameWriter:
         # the memory alive behind the addresses until this function returns.
         count = len(columns)
         rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
-        types = _entity_type_table(columns.entity_types)
+        types = _entity_type_table(columns.entity_types, columns.kind)
         names = _NO_NAMES if columns.names.all_null else _name_table(columns.names.names)
         # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
         # as they can get: a message of each frame.
@@ -123,9 +124,9 @@ def _name_table(names: tuple[str, ...]) -> Table:
 
 
 @lru_cache(maxsize=64)
-def _entity_type_table(entity_types: tuple[str, ...]) -> Table:
-    """Return the table of entity types as fields; the first, of code -1, is empty."""
-    return _table([b"", *map(fields.entity_type, entity_types)])
+def _entity_type_table(entity_types: tuple[str, ...], kind: CaptureKind) -> Table:
+    """Return the table of entity types and of the kind as fields; the first is of code -1."""
+    return _table(fields.entity_types(entity_types, kind))
 
 
 def _table(texts: Iterable[bytes]) -> Table:

@@ -8,7 +8,8 @@
 
 Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
 byte for byte. `JSON_TEXT` writes them as JSON strings that hold the same bytes, for readers whose parser
-rounds numbers. ``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
+rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that stand for more than their change.
+``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
 appears if the content includes it, and is null if the record has none. ``omittedBytes`` replaces bodies that
 were too large. A frame is the object and a comma, so that joined frames without the last byte are the inside
 of an array.
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.criteria import Area, CaptureKind, ContainerType, Operation
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
 
 if TYPE_CHECKING:
@@ -53,14 +54,12 @@ class JsonCodec(Codec):
         timestamps = digits(columns.timestamps)
         zeros = np.zeros(len(columns), np.int32)
         ordinals = digits(zeros if columns.ordinals is None else columns.ordinals)
-        cursor = f',"cursor":"1.{columns.catalog_uuid.hex}.'
-        dot = _text(b".")
         parts: list[pa.Array | pa.Scalar] = [
             *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
-            *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
-            *(versions, dot, indexes, dot, ordinals, dot, timestamps),
+            *(_text(b',"ordinal":'), ordinals, _text(b',"cursor":"')),
+            *_cursor_parts(columns, versions, indexes, ordinals, timestamps),
             *(_text(b'","commitTimestamp":'), timestamps, _areas_operations_and_types(columns)),
-            *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
+            *(_text(_kind(columns.kind) + b',"primaryKey":'), _keys(columns.keys.array)),
             *(_text(b',"changed":'), encode_name_lists(columns.names, _encode)),
         ]
         if columns.container_types is not None:
@@ -78,12 +77,21 @@ class JsonCodec(Codec):
 
 def cursor_parts(columns: CaptureColumns) -> list[pa.Array | pa.Scalar]:
     """Return what the cursors of captures are joined from."""
-    dot = _text(b".")
     ordinals = _text(b"0") if columns.ordinals is None else digits(columns.ordinals)
-    return [
-        *(_text(b"1.%s." % columns.catalog_uuid.hex.encode()), digits(columns.versions), dot),
-        *(digits(columns.indexes), dot, ordinals, dot, digits(columns.timestamps)),
-    ]
+    places = digits(columns.versions), digits(columns.indexes), ordinals
+    return _cursor_parts(columns, *places, digits(columns.timestamps))
+
+
+def _cursor_parts(
+    columns: CaptureColumns, *numbers: pa.Array | pa.Scalar
+) -> list[pa.Array | pa.Scalar]:
+    """Return the same; ``numbers`` are version, index, ordinal and commit timestamp of each, as text."""
+    if columns.cursors is not None:
+        return [columns.cursors()]
+    parts: list[pa.Array | pa.Scalar] = [_text(b"1.%s" % columns.catalog_uuid.hex.encode())]
+    for each in numbers:
+        parts += [_text(b"."), each]
+    return parts
 
 
 def quoted(texts: pa.BinaryArray) -> pa.BinaryArray:
@@ -126,6 +134,10 @@ def _areas_operations_and_types(columns: CaptureColumns) -> pa.BinaryArray:
             % (Area(rest // 8).name.encode(), Operation(rest % 8).name.encode(), _encode(name))
         )
     return pa.array(texts, pa.binary()).take(pa.array(place))
+
+
+def _kind(kind: CaptureKind) -> bytes:
+    return b"" if kind is CaptureKind.CHANGE else b',"kind":"%b"' % kind.name.encode()
 
 
 def _keys(keys: pa.StringArray) -> pa.BinaryArray:

@@ -101,7 +101,7 @@ class ProtobufCodec(Codec):
         return equal_elements(rows)
 
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
-        encoded = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
+        encoded = fields.entity_types(columns.entity_types, columns.kind)
         return pa.array(encoded, pa.binary()).take(pa.array(columns.type_codes + 1))
 
 
@@ -111,6 +111,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
     versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
     timestamps = columns.timestamps.tolist()
+    types = fields.entity_types(columns.entity_types, columns.kind)
     keys, changed = columns.keys.values(rows), columns.names.values(rows)
     bodies = [
         (tag, columns.texts[name].values(rows))
@@ -126,8 +127,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
                 *(fields.AREA, columns.areas[row], fields.OPERATION, columns.operations[row]),
             )
         ]
-        if columns.type_codes[row] >= 0:
-            parts.append(fields.entity_type(columns.entity_types[columns.type_codes[row]]))
+        parts.append(types[columns.type_codes[row] + 1])
         if (key := keys[place]) is not None:
             parts.append(fields.field(fields.PRIMARY_KEY, key))
         parts.append(_changed(changed[place]))

@@ -6,7 +6,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.statistics import Counters
 
 
@@ -30,8 +29,8 @@ class DeliveryCounts:
         """Seconds since it was opened."""
         return monotonic() - self.since
 
-    def add(self, captures: int, nbytes: int, run: Run) -> None:
-        """Count captures that were handed over together, the first of them from a run.
+    def add(self, captures: int, nbytes: int, committed_at: float) -> None:
+        """Count captures that were handed over together, the first committed at a time by `committed_at`.
 
         What was committed before the subscription began is history. Its latency would be that of the
         subscriber's question, not of the server.
@@ -41,5 +40,5 @@ class DeliveryCounts:
         counters = self._counters
         counters.captures_delivered += captures
         counters.bytes_delivered += nbytes
-        if run.committed_at >= self.since:
-            self._latencies.observe(monotonic() - run.committed_at)
+        if committed_at >= self.since:
+            self._latencies.observe(monotonic() - committed_at)

@@ -60,15 +60,19 @@ def figures_of(
     safe: SafePoint,
     view: LogView,
     early: bool,
+    in_state: bool,
 ) -> SubscriptionStatistics:
-    """Return the figures of this moment; nothing is behind one that is ``early``, above what is published."""
+    """Return the figures of this moment; nothing is behind one that is ``early``, above what is published.
+
+    One ``in_state`` is sent rows of a state, and has all the log behind its version before it.
+    """
     lag = NO_LAG if early else lag_behind(safe, view)
     return SubscriptionStatistics(
         subscription_id=subscription_id,
         peer=peer,
         criteria=criteria,
         age_s=counts.age_s,
-        mode=intake.mode.value,
+        mode="state" if in_state else intake.mode.value,
         demand=demand,
         delivered=counts.captures,
         delivered_bytes=counts.nbytes,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.version_waits import VersionWait, VersionWaits
+from tailrace_server.capture.following.state_phases import StatePhases
 from tailrace_server.capture.named.loss import NO_TERMS
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class FollowedLog:
         "retention",
         "routed",
         "routed_position",
+        "states",
         "turns",
         "view",
         "waits",
@@ -59,6 +61,8 @@ class FollowedLog:
         self.turns = turns
         self.retention = NO_TERMS
         """What the settings of the catalog keep, as read last."""
+        self.states = StatePhases()
+        """The states that subscriptions are being sent."""
         self.waits = VersionWaits()
         """Whoever waits until a version is published."""
         self.view = view

@@ -59,6 +59,8 @@ class SubscribeAcknowledgement:
     """The named subscription that is read; empty: none."""
     epoch: int = 0
     """That of its reader; 0: none."""
+    state_version: int | None = None
+    """The version of the state that is sent first; None: changes only."""
 
 
 @dataclass(frozen=True, slots=True)

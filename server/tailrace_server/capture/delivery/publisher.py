@@ -68,6 +68,14 @@ class Publisher(Generic[_Subscription]):
         self._behind.update(self.subscriptions)
         self._pace.fed(self.subscriptions)
 
+    def took(self, subscription: _Subscription, left: int, has_all_routed: bool) -> None:
+        """Note where a slice begins or ends: so many are ``left``, and of what is routed none is to come."""
+        # With the last one that begins, so that the next batch is routed while this is on its way.
+        if has_all_routed and left == 1:
+            self.hungry(subscription)
+        elif has_all_routed and left == 0:
+            self.caught_up(subscription)
+
     def hungry(self, subscription: _Subscription) -> None:
         """Note that a subscription has queued everything and could take more."""
         self._pace.hungry(subscription)

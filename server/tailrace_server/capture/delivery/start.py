@@ -109,6 +109,30 @@ def compacted_start(log: FollowedLog, waiting: ResolvedStart) -> PositionCompact
     return PositionCompacted(waiting.position, view.oldest, log.newest)
 
 
+def compacted_row(
+    log: FollowedLog, row: int, floor: int, safe: SafePoint
+) -> PositionCompacted | None:
+    """Return the error of a reader whose next row neither the ring, from ``floor`` on, nor the log has."""
+    if row >= log.view.first_row or floor <= row < log.routed:
+        return None
+    return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
+
+
+def is_early(log: FollowedLog, waiting: ResolvedStart) -> bool:
+    """Return whether a start that waits is still above what is published: nothing is behind it then."""
+    return renewed(log, waiting).position.version > log.view.published
+
+
+async def awaited(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
+    """Return a start that waits as it stands now: where it is in the log, once it is published.
+
+    Raises:
+        PositionCompacted: As ``locate``.
+    """
+    start = renewed(log, waiting)
+    return start if is_early(log, start) else await locate(log, start.position, start.ordinal)
+
+
 def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
     """Return a start that waits as it stands now: one by time moves on past what is too early."""
     if waiting.timestamp is None:

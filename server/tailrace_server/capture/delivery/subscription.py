@@ -6,7 +6,7 @@ reading costs its bound, and nobody waits for it.
 
 ::
 
-    receive ─▶ ended? ─▶ heartbeat due? ─▶ demand? ─▶ queue ─▶ frames ─▶ message
+    receive ─▶ ended? ─▶ heartbeat due? ─▶ state? ─▶ demand? ─▶ queue ─▶ frames ─▶ message
                                               │         │ empty
                                               │         ├─ refill from the ring
                                               │         ├─ overrun: one window of the log
@@ -19,6 +19,7 @@ import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tailrace.capture import StateComplete
 from tailrace.criteria import OverrunPolicy
 from tailrace.errors import (
     InvalidRequest,
@@ -29,7 +30,7 @@ from tailrace.errors import (
     again,
     kept,
 )
-from tailrace.position import END, Position
+from tailrace.position import END
 from tailrace_server.capture.delivery.delivery_counts import DeliveryCounts
 from tailrace_server.capture.delivery.figures import NO_HOLD, figures_of, heartbeat_of
 from tailrace_server.capture.delivery.last_message import LastMessage
@@ -37,7 +38,10 @@ from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResul
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
 from tailrace_server.capture.delivery.options import DEMAND_MAX
 from tailrace_server.capture.delivery.overrun import overrun_behind
-from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
+from tailrace_server.capture.delivery.start import awaited, compacted_row, compacted_start, is_early
+from tailrace_server.capture.following.state_phase import ADVICE
+from tailrace_server.capture.latency import NEVER
+from tailrace_server.capture.timed_wait import TimedWait
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import DeliveryOptions, SubscribeAcknowledgement
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.start import ResolvedStart
-    from tailrace_server.capture.matching.run import Run
+    from tailrace_server.capture.following.state_phase import StatePhase
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.statistics import Counters, SubscriptionStatistics
 
@@ -72,11 +76,11 @@ class Subscription:
         "_log",
         "_publisher",
         "_start_row",
+        "_state",
         "_time",
-        "_timer",
         "_uncounted",
         "_uncounted_bytes",
-        "_waiter",
+        "_waiting",
         "_waiting_start",
         "acknowledgement",
         "error",
@@ -96,6 +100,7 @@ class Subscription:
         large: LargeMessages,
         start: ResolvedStart,
         detach: Callable[[Subscription, Publisher[Subscription]], None],
+        state: StatePhase | None = None,
     ) -> None:
         """Attach to a publisher; ``detach`` is called once, when the subscription ends."""
         self.acknowledgement = acknowledgement
@@ -114,10 +119,10 @@ class Subscription:
         """Why it has ended; None while it has not."""
         self._ended_at: SafePoint | None = None
         """Its safe point when it ended; None while it has not."""
-        self._waiter: asyncio.Future[None] | None = None
-        """What ``receive`` waits on; None while it does not wait."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Wakes it for its next heartbeat; one for many waits."""
+        self._waiting = TimedWait()
+        """``receive`` waits there, for its next heartbeat at the longest."""
+        self._state = state
+        """The rows that it is sent first; None once it has them all."""
         self._time = asyncio.get_running_loop().time
         self._heartbeat_at = self._time() + options.heartbeat_interval_s
         self._uncounted = 0
@@ -127,10 +132,12 @@ class Subscription:
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         self._counts = DeliveryCounts(counters, options.peer.transport)
         publisher.attach(self)
+        if state is not None:
+            state.attach(self.wake)
         self._report_nothing_left()
 
-    async def receive(self) -> Frames | Heartbeat:
-        """Return the next message: captures, or a heartbeat that stands between them.
+    async def receive(self) -> Frames | Heartbeat | StateComplete:
+        """Return the next message: captures, or a heartbeat or the end of the state, which stand between them.
 
         A cancelled call takes nothing: the next one returns what it would have.
 
@@ -148,7 +155,7 @@ class Subscription:
             # Before captures: a subscriber that always has some is owed its safe cursor too.
             if (now := self._time()) >= self._heartbeat_at:
                 return self._heartbeat(now)
-            if self._demand == 0:
+            if self._demand == 0 and self._state is None:
                 self._report_nothing_left()
                 await self._wait()
                 continue
@@ -214,7 +221,7 @@ class Subscription:
             assert self.last.frames is not None
             run = self._intake.queue[0].run
             self._intake.deliver(count, self.last.frames.last)
-            self._count(count, self._uncounted_bytes, run)
+            self._count(count, self._uncounted_bytes, run.committed_at)
             self._uncounted = self._uncounted_bytes = 0
 
     def request(self, n: int) -> None:
@@ -261,16 +268,17 @@ class Subscription:
 
     def wake(self) -> None:
         """Let a waiting ``receive`` go on; nothing if none waits."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._waiting.wake()
 
-    def cursor_of(self, place: tuple[int, int, int]) -> Cursor:
-        """Return the cursor of a version, an index and an ordinal of the log."""
-        return self._log.view.cursor(*place)
+    def cursor_behind(self, frames: Frames) -> Cursor:
+        """Return the cursor behind a message, the last one that was handed over."""
+        return self._log.view.cursor(*frames.last) if self._state is None else self._state.cursor
 
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
-        return self.cursor_of(self._safe_point()[1:])
+        if self._state is not None:
+            return self._state.cursor
+        return self._log.view.cursor(*self._safe_point()[1:])
 
     @property
     def awaits_time(self) -> bool:
@@ -297,11 +305,17 @@ class Subscription:
             demand=self._demand,
             safe=self._safe_point(),
             view=log.view,
-            early=start is not None and renewed(log, start).position.version > log.view.published,
+            early=start is not None and is_early(log, start),
+            in_state=self._state is not None,
         )
 
-    async def _advance(self) -> Frames | None:
-        """Do one thing that brings the next message nearer; return it if it is ready."""
+    async def _advance(self) -> Frames | StateComplete | None:
+        """Do one thing that brings the next message nearer; return it if it is ready.
+
+        Here alone it is decided where the next message is from: the state, then the log or the ring.
+        """
+        if self._state is not None:
+            return await self._next_of_state(self._state)
         if self._waiting_start is not None:
             await self._resolve_start(self._waiting_start)
             return None
@@ -317,6 +331,23 @@ class Subscription:
                 self._publisher.caught_up(self)
                 await self._wait()
         return None
+
+    async def _next_of_state(self, state: StatePhase) -> Frames | StateComplete | None:
+        """Return rows, or that there are no more; None after a wait for rows, demand or memory."""
+        # What follows the state is gone: whoever had all rows could not go on behind them.
+        if (gone := self._compacted()) is not None:
+            raise PositionCompacted(gone.wanted, gone.oldest, gone.newest, ADVICE)
+        message = state.cut(self._demand, self.last, self)
+        if message is None:
+            await self._wait()
+        elif isinstance(message, StateComplete):
+            state.close()
+            self._state = None
+        else:
+            state.take(message)
+            self._count(message.count, len(message.data), NEVER)
+            self.last.frames, self.last.handed_at = message, self._time()
+        return message
 
     def _refill(self) -> RefillResult:
         intake = self._intake
@@ -351,13 +382,10 @@ class Subscription:
 
     def _compacted(self) -> PositionCompacted | None:
         """Return the error of one whose next record neither the ring nor the log has; None for any other."""
-        log, row = self._log, self._intake.next.row
         if self._waiting_start is not None:
-            return compacted_start(log, self._waiting_start)
-        if row >= log.view.first_row or self._publisher.ring.floor <= row < log.routed:
-            return None
-        safe = self._safe_point()
-        return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
+            return compacted_start(self._log, self._waiting_start)
+        row, floor = self._intake.next.row, self._publisher.ring.floor
+        return compacted_row(self._log, row, floor, self._safe_point())
 
     def _begin(self, start: ResolvedStart) -> None:
         self._intake = Intake(start.mark, start.before, captures_max=self.options.queue_captures)
@@ -372,13 +400,10 @@ class Subscription:
         """
         if (compacted := self._compacted()) is not None:
             raise compacted
-        self._waiting_start = start = renewed(self._log, start)
-        self._start_row = start.before.rows
-        if self._log.view.published < start.position.version:
+        self._begin(await awaited(self._log, start))
+        if self._waiting_start is not None:
             self._publisher.caught_up(self)
             await self._wait()
-        else:
-            self._begin(await locate(self._log, start.position, start.ordinal))
 
     async def _deliver(self) -> Frames | None:
         """Join what is ready, from the first slice on, to one message."""
@@ -399,7 +424,7 @@ class Subscription:
         # 4. From here on in one step: the queue, the counts and the last message agree.
         frames = self._handed(first, frames, self._time())
         if first.start < first.stop:  # else ``_handed`` has reported
-            self._report_last_taken()
+            self._publisher.took(self, len(self._intake.queue), self._has_all_routed)
         return frames
 
     def _handed(self, first: Slice, frames: Frames, now: float) -> Frames:
@@ -410,34 +435,25 @@ class Subscription:
             self._cutter.taken(first)
             if intake.queue:
                 frames = self._cutter.joined(intake, frames, self._demand, self.last.bytes_max)
-            self._report_last_taken()
-        self._count(frames.count, len(frames.data), first.run)
+            self._publisher.took(self, len(self._intake.queue), self._has_all_routed)
+        self._count(frames.count, len(frames.data), first.run.committed_at)
         self.last.frames, self.last.handed_at = frames, now
         return frames
 
-    def _count(self, captures: int, size: int, run: Run) -> None:
+    def _count(self, captures: int, size: int, committed_at: float) -> None:
         if self._demand is not None:
             self._demand -= captures
-        self._counts.add(captures, size, run)
+        self._counts.add(captures, size, committed_at)
 
     def _report_nothing_left(self) -> None:
         """Tell the publisher if nothing that is routed is left to queue, though no message is asked for."""
-        intake = self._intake
-        if self._waiting_start is not None or (
-            not intake.queue and intake.next.row >= self._log.routed
-        ):
+        waits = self._waiting_start is not None
+        if self._state is None and (waits or (not self._intake.queue and self._has_all_routed)):
             self._publisher.caught_up(self)
 
-    def _report_last_taken(self) -> None:
-        """Tell the publisher if this is the last slice of what is routed, where a slice begins or ends."""
-        # At its begin already, so that the next batch is routed while the last one is on its way.
-        queue = self._intake.queue
-        if len(queue) > 1 or self._intake.next.row < self._log.routed:
-            return
-        if queue:
-            self._publisher.hungry(self)
-        else:
-            self._publisher.caught_up(self)
+    @property
+    def _has_all_routed(self) -> bool:
+        return self._intake.next.row >= self._log.routed
 
     def _heartbeat(self, now: float) -> Heartbeat:
         self._heartbeat_at = now + self.options.heartbeat_interval_s
@@ -445,7 +461,7 @@ class Subscription:
         safe, matched = self._safe_point(), self._intake.matched
         looked_at = self.options.use.looked_at(safe.rows - self._start_row, matched)
         return heartbeat_of(
-            self._log, self.options, self.cursor_of(safe[1:]), looked_at, matched, self.hold
+            self._log, self.options, self.resume_cursor(), looked_at, matched, self.hold
         )
 
     def _safe_point(self) -> SafePoint:
@@ -459,19 +475,7 @@ class Subscription:
 
     async def _wait(self) -> None:
         """Wait for a wake-up or the next heartbeat. Afterwards the caller judges everything anew."""
-        loop = asyncio.get_running_loop()
-        # The timer outlives the wait: one for each interval, not one for each message.
-        if self._timer is None:
-            self._timer = loop.call_at(self._heartbeat_at, self._heartbeat_due)
-        self._waiter = loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _heartbeat_due(self) -> None:
-        self._timer = None
-        self.wake()
+        await self._waiting.until(self._heartbeat_at)
 
     def _finish(self, terminal: TailraceError) -> None:
         # 1. The resume cursor, while the queue still tells what was not handed over.
@@ -481,12 +485,11 @@ class Subscription:
         self._counters.subscriptions_ended += 1
         self.last.end(self)
         self._intake.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._state is not None:
+            self._state.close()  # its cursor stays
         self._detach(self, self._publisher)
         # 3. Tell whoever waits: ``receive``, or a transport that is busy with a message.
-        self.wake()
+        self._waiting.close()
         if self.on_end is not None:
             self.on_end(terminal)
             self.on_end = None

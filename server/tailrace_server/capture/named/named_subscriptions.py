@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from tailrace.criteria import After, Content
+from tailrace.cursor import StateCursor
 from tailrace.errors import (
     InvalidRequest,
     NotPermitted,
@@ -430,6 +431,11 @@ def _refuse_reader(found: SubscriptionDocument, epoch: int) -> None:
 
 def _not_before(named: NamedView, after: Cursor) -> Cursor:
     """Return where a reader begins that keeps its place itself."""
+    if isinstance(after, StateCursor):
+        raise InvalidRequest(
+            "after: the cursor is a place in a state, and a named subscription has changes; take one behind "
+            "it"
+        )
     if after < named.cursor:
         raise InvalidRequest(
             f"after {after}: subscription {named.name!r} is acknowledged up to {named.cursor}, which lies "

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
+from tailrace_server.capture.reading.open_scans import OpenScans
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from concurrent.futures import Executor, Future
@@ -142,6 +144,8 @@ class BatchCache:
         self._loads_running = 0
         self._bytes = 0
         self._hits = self._misses = self._evicted = 0
+        self.scans = OpenScans()
+        """Scans of tables between two parts. They hold no values, and are bounded by their number."""
 
     def peek(self, kind: CacheKind, key: Hashable) -> Sized | None:
         """Return a value if it is held, without marking it as used. Any thread may call it."""

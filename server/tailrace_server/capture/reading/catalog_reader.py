@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
 
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.matching.predicate import Predicate
-    from tailrace_server.capture.reading.batch_cache import BatchCache
+    from tailrace_server.capture.reading.batch_cache import BatchCache, Sized
     from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.reads.state_blocks import StateBlock
+    from tailrace_server.capture.reading.open_scans import OpenScans
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
+_S = TypeVar("_S", bound="Sized")
 
 _READ_AHEAD_BATCHES_MAX: Final = 8
 """Heads that one load reads where they are needed one after the other."""
@@ -320,13 +321,24 @@ class CatalogReader:
         load = partial(_load_table, view, self._reader, entity_type, version, told)
         return (await self._cache.get(CacheKind.SCAN, key, load)).table
 
-    async def state_block(
-        self, key: tuple[Hashable, ...], load: Callable[[], StateBlock]
-    ) -> StateBlock:
+    @property
+    def scans(self) -> OpenScans:
+        """Scans of tables that stand between two parts."""
+        return self._cache.scans
+
+    async def table_part(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
+        """Return a part of a table's rows, read once for all who ask for it, whatever they make of it."""
+        return await self._cache.get(CacheKind.BODY, (self._id, "rows", *key), load)
+
+    def ready_state_block(self, key: tuple[Hashable, ...]) -> Sized | None:
+        """Return a block of a table's rows if it was made and is still there."""
+        return self._cache.get_nowait(CacheKind.FRAMES, (self._id, "state", *key))
+
+    async def state_block(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
         """Return a block of a table's rows, made once for all who ask for the same."""
         return await self._cache.get(CacheKind.FRAMES, (self._id, "state", *key), load)
 
-    def keep_state_block(self, key: tuple[Hashable, ...], block: StateBlock) -> None:
+    def keep_state_block(self, key: tuple[Hashable, ...], block: Sized) -> None:
         """Keep a block under the place in it where its reader will go on."""
         self._cache.put(CacheKind.FRAMES, (self._id, "state", *key), block)
 

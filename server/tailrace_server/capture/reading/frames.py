@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tailrace.criteria import Content
+from tailrace.criteria import CaptureKind, Content
 from tailrace_server.capture.codecs.columns import CaptureColumns, cut_into_messages
 from tailrace_server.capture.matching.column_captures import cut_bodies, roles_of
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
@@ -212,8 +212,13 @@ def encode(
     timestamps_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
     schema_of: Callable[[int], Schema],
     message_bytes: int,
+    kind: CaptureKind = CaptureKind.CHANGE,
+    cursors: Callable[[], pa.BinaryArray] | None = None,
 ) -> FrameBlock:
-    """Encode a selection of a batch. Pure; any thread may call it."""
+    """Encode a selection of a batch. Pure; any thread may call it.
+
+    ``kind`` and ``cursors`` are as of ``CaptureColumns``.
+    """
     # 1. What a capture needs of its own is taken by row; the other columns stay the batch's, and the codec
     # finds a record by `rows`. So a whole batch copies nothing.
     rows = None if selection.identity is None else selection.rows
@@ -240,6 +245,8 @@ def encode(
         rows=rows,
         ordinals=selection.ordinals,
         schema_of=schema_of,
+        kind=kind,
+        cursors=cursors,
     )
     # 2. Column-level captures of one record differ in their bodies, so each gets a record of its own.
     # Only then are the bodies cut: cutting them first would change the record for its other captures.

@@ -23,7 +23,6 @@ from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.reads.log_read import ReadTerms
-from tailrace_server.capture.reads.open_scans import OpenScans
 from tailrace_server.capture.reads.state import StateRead
 from tailrace_server.capture.reads.state_filter import read_condition
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.reading.open_scans import OpenScans
     from tailrace_server.capture.reads.log_read import LogRead
     from tailrace_server.capture.reads.state import StateAsked
     from tailrace_server.capture.settings import EngineSettings
@@ -60,15 +60,14 @@ class Reads:
         self._admissions = admissions
         self._large = large
         self._observer = observer
-        self._scans = OpenScans()
         self.open: WeakSet[LogRead] = WeakSet()
         """Those that somebody has; those that have ended are among them until they are gone."""
 
-    def relieve(self, now: float) -> None:
+    def relieve(self, now: float, scans: OpenScans) -> None:
         """Let go of what readers that do not move have; ``now`` is the event loop's time, seconds."""
+        scans.relieve(now)
         for read in tuple(self.open):
             read.let_go_of_block(now)
-        self._scans.drop_idle()
 
     async def history(
         self,
@@ -140,7 +139,6 @@ class Reads:
                     asked,
                     self._terms(kept, use, admission, max_message_bytes),
                     codec=codec,
-                    scans=self._scans,
                     condition=condition,
                 )
                 await read.begin()

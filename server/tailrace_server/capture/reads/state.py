@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING
 from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, PositionCompacted
 from tailrace.position import END, FIRST
 from tailrace_server.capture.reads.log_read import LogRead
+from tailrace_server.capture.reads.pinned_table import PinnedTable
 from tailrace_server.capture.reads.state_blocks import (
-    KeyedRows,
     StateEncoder,
-    TableScan,
+    block_behind_page,
     unknown_page,
 )
 from tailrace_server.capture.reads.state_filter import StateFilter
 from tailrace_server.capture.reads.state_page import StatePage, type_digest
-from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable
+    from collections.abc import AsyncIterator, Hashable
     from uuid import UUID
 
     from tailrace.cursor import Cursor
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.reads.log_read import ReadTerms
-    from tailrace_server.capture.reads.open_scans import OpenScans
     from tailrace_server.capture.reads.state_blocks import StateBlock
     from tailrace_server.capture.reads.state_filter import StateCondition
     from tailrace_server.wal.base.state_rows import StatePlace
@@ -110,7 +108,6 @@ class StateRead(LogRead):
         terms: ReadTerms,
         *,
         codec: Codec,
-        scans: OpenScans,
         condition: StateCondition | None = None,
     ) -> None:
         """Bind it to a log; nothing is looked at before ``begin``.
@@ -120,7 +117,6 @@ class StateRead(LogRead):
             asked: What of it.
             terms: What it was admitted with.
             codec: The wire form of the frames, cut to what is granted.
-            scans: Those of all reads.
             condition: Which rows are given; None: all of them.
         """
         super().__init__(terms)
@@ -132,8 +128,9 @@ class StateRead(LogRead):
         self._view = log.view
         self._asked = asked
         self._codec = codec
-        self._scans = scans
         self._condition = condition
+        self._chosen: Hashable = None
+        """What tells its blocks from those of readers with another condition."""
         self._left = asked.limit
         """Rows that it may still give; None without a limit."""
         self._place: StatePlace | None = None
@@ -171,7 +168,7 @@ class StateRead(LogRead):
 
     def page_behind(self, primary_key: str) -> StatePage:
         """Return the page behind the row of a key."""
-        place = self._rows.table.place_of(primary_key)
+        place = self._table.table.place_of(primary_key)
         return StatePage.behind(self._view.uuid, self.version, self.entity_type, *place)
 
     def next_page(self) -> StatePage | None:
@@ -202,8 +199,8 @@ class StateRead(LogRead):
         self.version = await self._wanted_version()
         await self._open()
         if page is not None:
-            rows = self._rows
-            self._place = (await self._made(partial(rows.place_of, page), str(page))).end
+            find = partial(block_behind_page, page=page)
+            self._place = (await self._table.behind_page(str(page), find)).end
 
     async def _wanted_version(self) -> int:
         asked = self._asked
@@ -234,40 +231,21 @@ class StateRead(LogRead):
         return view.version_at(timestamp + 1) - 1
 
     async def _open(self) -> None:
-        """Take the newest view, in which V has the same rows wherever its files are."""
-        asked, use = self._asked, self.use
-        while True:
-            view = self._log.view
-            self._refuse_unknown_type(view)
-            try:
-                table = await self._log.reading.table_state(view, asked.entity_type, self.version)
-            except SegmentMissing as missing:
-                await self._log.recover(missing, view.end_row)
-            else:
-                break
-        self._view = view
-        name: Hashable = (view.revision, asked.entity_type, self.version)
-        keys = use.keys
-        shown = use.narrowed.shown
-        condition = self._condition
-        rows_kept = None
+        """Open the table, in the newest view."""
+        self._refuse_unknown_type(self._log.view)
+        table = PinnedTable(self._log, self.entity_type, self.version, self.use.keys)
+        await table.open()
+        self._table, self._view = table, table.view
+        shown, condition, rows_kept = self.use.narrowed.shown, self._condition, None
         if condition is not None:
-            given = (condition, view, asked.entity_type, self.version, shown)
+            given = (condition, table.view, self.entity_type, self.version, shown)
             rows_kept = await asyncio.to_thread(StateFilter, *given)
-        self._rows = (
-            TableScan(table, self._scans, (view.uuid, name))
-            if keys is None
-            else KeyedRows.of(table, keys)
-        )
-        # Blocks of equal conditions are the same, as long as all is shown.
-        if condition is not None:
-            name = (name, condition if shown is None else object())
-        self._name: Hashable = name if keys is None else (name, object())
+            # Blocks of equal conditions are the same, as long as all is shown.
+            self._chosen = condition if shown is None else object()
         self._encoder = StateEncoder(
-            asked.entity_type,
-            view,
+            self.entity_type,
             self._codec,
-            not asked.keys_only,
+            not self._asked.keys_only,
             shown,
             self._terms.message_bytes,
             rows_kept,
@@ -294,7 +272,8 @@ class StateRead(LogRead):
                 if self._left == 0:
                     # The next page begins in this block, and most often comes at once.
                     self.has_next = True
-                    self._log.reading.keep_state_block((self._name, *self._key()), block)
+                    assert self._place is not None
+                    self._table.keep(self._place, self._form(), block)
                     return
                 # 2. A message, once there is room for it. While it waits, neither it nor its block is held.
                 await self._log.turns.turn(self)
@@ -323,19 +302,11 @@ class StateRead(LogRead):
                 self._let_go()
 
     async def _block_behind(self) -> StateBlock:
-        block = self._block
-        while block is None:
-            load = partial(self._rows.behind, self._place, self._encoder)
-            try:
-                block = self._block = await self._made(load, *self._key())
-            except SegmentMissing as missing:
-                await self._log.recover(missing, self._view.end_row)
-                await self._open()
+        if self._block is not None:
+            return self._block
+        block = await self._table.behind(self._place, self._form(), self._encoder.block)
+        self._block, self._view = block, self._table.view
         return block
 
-    def _key(self) -> tuple[Hashable, ...]:
-        return self._place, self._codec.name, self._asked.keys_only
-
-    async def _made(self, load: Callable[[], StateBlock], *key: Hashable) -> StateBlock:
-        """Return a block, made in a reader thread once for all who ask for the same."""
-        return await self._log.reading.state_block((self._name, *key), load)
+    def _form(self) -> tuple[Hashable, ...]:
+        return self._codec.name, self._asked.keys_only, self._chosen

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.json_form import render_heartbeat, render_line
+from tailrace.json_form import render_heartbeat, render_line, render_state_complete
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.criteria import Content
     from tailrace.schema import Schema
 
@@ -22,6 +22,10 @@ class OutputForm:
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return the lines of each capture."""
+        raise NotImplementedError
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return the line behind the last row of a state."""
         raise NotImplementedError
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
@@ -39,6 +43,10 @@ class JsonForm(OutputForm):
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return one line for each."""
         return [render_line(each, self._content) for each in captures]
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return its line."""
+        return render_state_complete(mark)
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from tailrace.criteria import Area, Operation
+from tailrace.criteria import Area, CaptureKind, Operation
 from tailrace_server.cli.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
 
 _KEY_MAX: Final = 28
 _TYPE_MAX: Final = 24
@@ -55,6 +55,7 @@ _COLOURS: Final = {
     "expire": "magenta",
     "truncate": "red",
     "column": "cyan",
+    "row": "green",
     "begin": "blue",
 }
 
@@ -76,7 +77,7 @@ class HumanForm:
 
     def day(self, capture: Capture) -> str | None:
         """Return the line that goes before a capture's where it is of another day than the one before."""
-        if capture.version == self._version:
+        if capture.version == self._version or capture.kind is CaptureKind.STATE:
             return None
         day = day_text(capture.commit_timestamp)
         if day == self._day:
@@ -88,6 +89,7 @@ class HumanForm:
         """Return a capture's line, without a line end."""
         palette = self._palette
         first = capture.version != self._version
+        timed = capture.kind is not CaptureKind.STATE  # rows of a state are of many days
         self._version = capture.version
         version = str(capture.version) if first else ""
         place = f"{version}:{capture.index}" + (f".{capture.ordinal}" if capture.ordinal else "")
@@ -95,7 +97,7 @@ class HumanForm:
         word = _word(capture)
         head = [
             palette.paint(place.rjust(self._position_width), *(("bold",) if first else ("grey",))),
-            palette.dim(clock_text(capture.commit_timestamp) if first else " " * 12),
+            palette.dim(clock_text(capture.commit_timestamp) if first and timed else " " * 12),
             palette.paint(word.ljust(8), _COLOURS[word]),
         ]
         used = self._position_width + 12 + 8 + 2 * 3
@@ -109,6 +111,11 @@ class HumanForm:
             used += self._type_width + self._key_width + 2 * 2
         details = list(_details(capture, self.keys.get(capture.entity_type or "", ()), palette))
         return "  ".join([*head, self._cut(details, used)]).rstrip()
+
+    def state_complete(self, mark: StateComplete) -> str:
+        """Return the line behind the last row of a state."""
+        text = f"{'·':>{self._position_width}}  every row as of version {mark.version} is shown; changes follow"
+        return self._palette.dim(text)
 
     def heartbeat(self, heartbeat: Heartbeat) -> str:
         """Return a heartbeat's line."""
@@ -143,6 +150,8 @@ def _word(capture: Capture) -> str:
     """Return what happened in one word; an upsert is an update where it says what changed."""
     if capture.ordinal:
         return "column"
+    if capture.kind is CaptureKind.STATE:
+        return "row"
     if _is_schema_change(capture):
         return "schema"
     match capture.operation:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.cursor import Cursor
     from tailrace_server.cli.shown.forms import OutputForm
 
@@ -99,6 +99,10 @@ class Shown:
             if whole := self._writer.whole:
                 self.count += whole
                 self.cursor = captures[whole - 1].cursor
+
+    async def state_complete(self, mark: StateComplete) -> None:
+        """Write its line."""
+        await self._writer.write([self._form.state_complete(mark)])
 
     async def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Write its line."""

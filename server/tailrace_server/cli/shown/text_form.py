@@ -13,7 +13,7 @@ from tailrace_server.cli.shown.human import HumanForm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.capture import Capture, Heartbeat
+    from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.schema import Schema
 
 
@@ -45,6 +45,10 @@ class TextForm(OutputForm):
             head = "" if day is None else f"{day}\n"
             pieces.append(f"{head}{self._human.render(capture)}\n".encode())
         return pieces
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return its line."""
+        return f"{self._human.state_complete(mark)}\n".encode()
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""

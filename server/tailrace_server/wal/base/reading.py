@@ -141,6 +141,11 @@ class TableState:
         return self._table.seed_name
 
     @property
+    def names(self) -> EntityNames:
+        """What the entity type is called, version by version."""
+        return self._table.names
+
+    @property
     def counted(self) -> bool:
         """Whether rows have no key, and are counted."""
         return self._table.counted

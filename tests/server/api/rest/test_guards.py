@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.capture.reading.frames import Frames
     from tests.server.api.rest.conftest import RawSocket, Served
     from tests.support.inprocess import ModelWriter
@@ -387,7 +387,7 @@ async def test_a_stop_tells_everybody_while_a_client_is_leaving(
     """The socket that is gone has an operation that still ends; stopping it once more is no error."""
     leaving, may_leave = asyncio.Event(), asyncio.Event()
 
-    async def held(subscription: Subscription) -> Frames | Heartbeat:
+    async def held(subscription: Subscription) -> Frames | Heartbeat | StateComplete:
         try:
             return await whole(subscription)
         except asyncio.CancelledError:

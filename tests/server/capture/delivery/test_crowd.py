@@ -55,7 +55,7 @@ async def receive_waiting(
         asyncio.ensure_future(receive(each, count))
         for each, count in zip(subscriptions, counts, strict=True)
     ]
-    await until(lambda: all(each._waiter is not None for each in subscriptions))
+    await until(lambda: all(each._waiting._waiter is not None for each in subscriptions))
     write()
     return await asyncio.gather(*tasks)
 
@@ -148,7 +148,7 @@ async def test_each_of_a_crowd_ends_with_the_error_of_what_cannot_be_read(
     async with Engine(log_root, SETTINGS) as engine:
         all_five = [await subscribe(engine, number) for number in range(5)]
         tasks = [asyncio.ensure_future(each.receive()) for each in all_five]
-        await until(lambda: all(each._waiter is not None for each in all_five))
+        await until(lambda: all(each._waiting._waiter is not None for each in all_five))
         writer.commit([upsert(number) for number in range(ROWS)])
         (segment,) = (log_root / "shop").rglob("*.arrow")
         data = bytearray(segment.read_bytes())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tailrace.capture import Heartbeat
 from tailrace.criteria import Content, Criteria, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
@@ -16,7 +15,7 @@ from tailrace_server.capture.delivery.live_and_resync import Slice
 from tailrace_server.capture.delivery.messages import whole_messages
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import FrameBlock
+from tailrace_server.capture.reading.frames import FrameBlock, Frames
 from tailrace_server.capture.settings import SubscriptionLimits
 from tests.server.capture.test_engine import upsert
 from tests.support.inprocess import objects
@@ -65,7 +64,7 @@ async def test_what_is_ready_behind_a_slice_comes_in_the_same_message(
             ANONYMOUS, "shop", products, start=OLDEST, codec=JSON, demand=2
         )
         message = await subscription.receive()
-        assert not isinstance(message, Heartbeat)
+        assert isinstance(message, Frames)
         assert [each["version"] for each in objects(message)] == [1, 2]  # demand bounds the join
 
 
@@ -84,7 +83,7 @@ async def test_a_capture_above_the_limit_comes_alone_as_its_header(
             limits=SubscriptionLimits(max_message_bytes=8),
         )
         message = await subscription.receive()
-        assert not isinstance(message, Heartbeat)
+        assert isinstance(message, Frames)
         (capture,) = objects(message)
         assert "after" not in capture
         assert int(capture["omittedBytes"]) > 0

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.capture import Heartbeat
 from tailrace.criteria import Content, Since
 from tailrace.errors import NotPermitted
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tests.server.capture.granting.grants import grants, names_what_is_not_granted, plain, shown
 from tests.support.inprocess import PATIENCE_S, ModelWriter
@@ -118,7 +118,7 @@ async def _received(subscription: Subscription, version: int) -> list[dict[str, 
     async with asyncio.timeout(PATIENCE_S):
         while True:
             message = await subscription.receive()
-            if not isinstance(message, Heartbeat):
+            if isinstance(message, Frames):
                 received += plain(message.data)
             elif message.cursor.version >= version:
                 return received

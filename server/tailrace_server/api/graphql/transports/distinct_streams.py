@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from tailrace.capture import Heartbeat
+    from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
@@ -139,6 +139,11 @@ class _ResultWords:
         if self._signalled is None:
             return b": heartbeat\n%b\n" % id_line
         return id_line + _next(signal(self._signalled, signals.heartbeat(value)))
+
+    def completed(self, value: StateComplete, id_line: bytes) -> bytes:
+        if self._signalled is None:
+            return b": the state is complete\n%b\n" % id_line
+        return id_line + _next(signal(self._signalled, signals.state_complete(value)))
 
     def ended(self, error: TailraceError) -> bytes:
         if self._comes_back and may_pass(error):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from tailrace.capture import Heartbeat
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import InternalError, SubscriberTooSlow, TailraceError
 from tailrace_server.api.byte_budget import UnreadAnswer
 from tailrace_server.api.graphql import signals
@@ -131,7 +131,11 @@ class Operations:
                 await operation.next(signal(live.key, found))
             while True:
                 message = await subscription.receive()
-                if not isinstance(message, Heartbeat):
+                if isinstance(message, StateComplete):
+                    if live.signalled:
+                        found = signals.state_complete(message)
+                        await operation.next(signal(live.key, found))
+                elif not isinstance(message, Heartbeat):
                     await operation.nexts(payloads(message))
                 elif live.signalled:
                     await operation.next(signal(live.key, signals.heartbeat(message)))

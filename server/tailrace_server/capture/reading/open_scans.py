@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -22,14 +23,20 @@ _SCANS_MAX: Final = 4
 _IDLE_S: Final = 10.0
 
 
+class _Follower(Protocol):
+    def let_go_of_block(self, now: float) -> None: ...
+
+
 class OpenScans:
-    """The scans of one engine. Any thread may call it."""
+    """The scans of one engine. Any thread may take and keep them."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._lock = threading.Lock()
         self._scans: OrderedDict[Hashable, tuple[Iterator[StateRows], float]] = OrderedDict()
         """By what they scan and where they stand, the one that was moved longest ago first."""
+        self.followers: WeakSet[_Follower] = WeakSet()
+        """Subscriptions that are being sent a table, and may hold a block of it."""
 
     def __len__(self) -> int:
         """Return the number of scans that are kept."""
@@ -48,8 +55,16 @@ class OpenScans:
             while len(self._scans) > _SCANS_MAX:
                 self._scans.popitem(last=False)
 
-    def drop_idle(self) -> None:
-        """Drop those that nobody has moved for a while."""
+    def relieve(self, now: float) -> None:
+        """Drop the scans that nobody has moved for a while, and let idle followers go of their blocks.
+
+        ``now`` is the event loop's time, seconds.
+        """
+        self._drop_idle()
+        for each in tuple(self.followers):
+            each.let_go_of_block(now)
+
+    def _drop_idle(self) -> None:
         before = time.monotonic() - _IDLE_S
         with self._lock:
             while self._scans and next(iter(self._scans.values()))[1] < before:

@@ -1,0 +1,1 @@
+"""The state that a subscription begins with, before it follows the changes."""
