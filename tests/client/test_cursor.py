@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from tailrace import END, Cursor, Position
+from tailrace.cursor import StateCursor
 from tailrace.errors import CursorInvalid
 
 LOG = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
@@ -54,3 +55,29 @@ def test_cursors_around_a_position_exclude_and_include_its_record() -> None:
     assert before.position == Position(41, 6)
     assert past.position == position
     assert before < Cursor(LOG, 41, 7, 0) < past
+
+
+STATE = StateCursor.begin(Cursor(LOG, 41, END, END, 1_700_000_000_000_000), ("order", "product"))
+
+
+@pytest.mark.parametrize("key", ["", "17", "ключ", "k" * 600, "k" * 601])
+def test_a_place_in_a_state_reads_back_equal(key: str) -> None:
+    for cursor in (STATE, STATE.behind("product", key, 3)):
+        found = Cursor.parse(str(cursor))
+        assert found == cursor
+        assert str(found) == str(cursor)
+        assert len(str(found)) < 1_000
+    assert found.position == Position(41, END)
+    assert isinstance(found, StateCursor)
+    assert found.row is not None
+    assert found.row.is_of_key(key)
+    assert not found.row.is_of_key(f"{key}x")
+    assert found.behind_state() == Cursor(LOG, 41, END)
+    unknown = StateCursor.begin(Cursor(LOG, 41, END), ("order",)).behind("order", key)
+    assert Cursor.parse(str(unknown)) == unknown
+
+
+@pytest.mark.parametrize("end", ["x", ".", ".0.0.k", f".{'a' * 16}.0", f".{'a' * 16}.0.k*"])
+def test_another_text_of_a_place_in_a_state_is_refused(end: str) -> None:
+    with pytest.raises(CursorInvalid):
+        Cursor.parse(f"{STATE}{end}")

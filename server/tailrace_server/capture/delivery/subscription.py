@@ -335,8 +335,8 @@ class Subscription:
     async def _next_of_state(self, state: StatePhase) -> Frames | StateComplete | None:
         """Return rows, or that there are no more; None after a wait for rows, demand or memory."""
         # What follows the state is gone: whoever had all rows could not go on behind them.
-        if (gone := self._compacted()) is not None:
-            raise PositionCompacted(gone.wanted, gone.oldest, gone.newest, ADVICE)
+        if (compacted := self._compacted()) is not None:
+            raise compacted
         message = state.cut(self._demand, self.last, self)
         if message is None:
             await self._wait()
@@ -383,9 +383,13 @@ class Subscription:
     def _compacted(self) -> PositionCompacted | None:
         """Return the error of one whose next record neither the ring nor the log has; None for any other."""
         if self._waiting_start is not None:
-            return compacted_start(self._log, self._waiting_start)
-        row, floor = self._intake.next.row, self._publisher.ring.floor
-        return compacted_row(self._log, row, floor, self._safe_point())
+            found = compacted_start(self._log, self._waiting_start)
+        else:
+            row, floor = self._intake.next.row, self._publisher.ring.floor
+            found = compacted_row(self._log, row, floor, self._safe_point())
+        if found is None or self._state is None:
+            return found
+        return PositionCompacted(found.wanted, found.oldest, found.newest, ADVICE)
 
     def _begin(self, start: ResolvedStart) -> None:
         self._intake = Intake(start.mark, start.before, captures_max=self.options.queue_captures)

@@ -1,0 +1,163 @@
+"""The state that a subscription begins with, in the engine. Over every transport: tests/conformance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.capture import StateComplete
+from tailrace.criteria import Content, Criteria, FromState, Operation
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, INITIAL_STATE, SubscribeRequest
+from tailrace_server.api import requests
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.capture.settings import SubscriptionLimits
+from tailrace_server.wal.upkeep.retention import trim
+from tests.support.inprocess import objects, observer_of
+from tests.support.model import ModelMutation
+from tests.support.polling import until
+from tests.support.principals import Holder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.principal import Principal
+    from tests.support.inprocess import ModelWriter
+
+PRODUCTS = (Criteria(entity_type=("product",)),)
+ROWS = 300
+
+
+def row(key: str, **columns: object) -> ModelMutation:
+    return ModelMutation("product", key, Operation.UPSERT, None, {"id": key, **columns})
+
+
+async def begun(
+    engine: Engine,
+    start: FromState | None = None,
+    caller: Principal = ANONYMOUS,
+    demand: int | None = None,
+    limits: SubscriptionLimits | None = None,
+) -> Subscription:
+    return await engine.subscribe(
+        caller,
+        "shop",
+        PRODUCTS,
+        start=start or FromState(),
+        content=Content.AFTER,
+        codec=JSON,
+        demand=demand,
+        limits=limits,
+    )
+
+
+async def rows_of(subscription: Subscription) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while not isinstance(message := await subscription.receive(), StateComplete):
+        if isinstance(message, Frames):
+            found += objects(message)
+    return found
+
+
+async def test_contract_13_48_a_state_whose_blocks_are_let_go_goes_on_without_gap_or_repeat(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row(str(key), text="x" * 1000) for key in range(ROWS)])
+    async with Engine(log_root) as engine:
+        subscription = await begun(engine)
+        keys: list[str] = []
+        while not isinstance(message := await subscription.receive(), StateComplete):
+            assert isinstance(message, Frames)
+            keys += [each["primaryKey"] for each in objects(message)]
+            assert subscription._state is not None
+            subscription._state._forget_block()  # as of each reader that has not moved for a while
+            engine._cache._evict_down_to(0)
+            engine._cache.scans._scans.clear()
+        assert len(keys) == len(set(keys)) == ROWS
+
+
+async def test_contract_48_a_state_ends_by_name_once_what_follows_it_is_trimmed(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row(str(key)) for key in range(10)])
+    async with Engine(log_root) as engine:
+        subscription = await begun(engine, demand=1)
+        message = await subscription.receive()
+        assert isinstance(message, Frames)
+        cursor = Cursor.parse(objects(message)[0]["cursor"])
+        writer.write([row("a")], [row("b")])
+        trim(log_root / "shop", 3, 0)
+        log = observer_of(engine, "shop").log
+        await until(lambda: log.view.oldest.version == 3)
+        with pytest.raises(PositionCompacted, match="subscribe anew with initial STATE"):
+            await rows_of(subscription)
+        with pytest.raises(PositionCompacted, match="subscribe anew with initial STATE"):
+            await begun(engine, FromState(cursor))
+        assert len(await rows_of(await begun(engine))) == 12
+
+
+async def test_states_that_begin_together_are_of_one_version_and_read_once(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row(str(key)) for key in range(10)])
+    async with Engine(log_root) as engine:
+        first = await begun(engine, demand=1)
+        loads = engine.statistics(ANONYMOUS).cache.misses
+        writer.write([row("later")])
+        await until(lambda: observer_of(engine, "shop").log.view.published == 2)
+        second = await begun(engine)
+        assert second.acknowledgement.state_version == first.acknowledgement.state_version == 1
+        first.request(100)
+        assert await rows_of(first) == await rows_of(second)
+        # Of the table two loads: its rows and their frames. What is found of the log comes beside them.
+        assert engine.statistics(ANONYMOUS).cache.misses - loads <= 4
+        third = await begun(engine)  # nobody is being sent that state any more
+        assert third.acknowledgement.state_version == 2
+
+
+async def test_contract_47_48_a_state_is_what_is_granted_of_it(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row(key, price=1, name="n") for key in ("1", "2", "3")])
+    hidden = Columns(frozenset({"price"}))
+    grant = Grant((Allowance(frozenset({"product"}), frozenset({"1", "3"}), hidden),))
+    async with Engine(log_root) as engine:
+        subscription = await begun(engine, caller=Holder({"shop": grant}))
+        rows = await rows_of(subscription)
+    assert {each["primaryKey"]: [*each["after"]] for each in rows} == {
+        "1": ["id", "name"],
+        "3": ["id", "name"],
+    }
+
+
+async def test_a_row_above_the_limit_comes_as_its_header(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row("large", text="x" * 5_000), row("small")])
+    async with Engine(log_root) as engine:
+        subscription = await begun(engine, limits=SubscriptionLimits(max_message_bytes=1_024))
+        rows = {each["primaryKey"]: each for each in await rows_of(subscription)}
+    assert "after" not in rows["large"]
+    assert int(rows["large"]["omittedBytes"]) > 5_000
+    assert rows["small"]["after"] == {"id": "small"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (SubscribeRequest(since_version=3), "since_version: not with initial"),
+        (SubscribeRequest(from_time=3), "from_time: not with initial"),
+        (SubscribeRequest(encoding=ENCODING_CDCV2), "CDCV2 has no state"),
+    ],
+)
+def test_what_a_state_cannot_stand_beside_is_refused(request_: SubscribeRequest, told: str) -> None:
+    request_.initial = INITIAL_STATE
+    with pytest.raises(InvalidRequest, match=told):
+        requests.wish(request_)
