@@ -35,6 +35,10 @@ def no_leftover_threads_or_files(request: pytest.FixtureRequest) -> Iterator[Non
     if left:
         pytest.fail(f"threads left behind: {', '.join(thread.name for thread in left)}")
     files = _open_files_below(request)
+    deadline = time.monotonic() + GRACE_S
+    while files and time.monotonic() < deadline:
+        time.sleep(0.01)  # threads of a library, which Python does not know, may be closing them just now
+        files = _open_files_below(request)
     if files:
         pytest.fail(f"files left open: {', '.join(files)}")
 
