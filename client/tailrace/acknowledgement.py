@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.criteria import OverrunPolicy
+from tailrace.criteria import CatchUp, OverrunPolicy
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -50,6 +50,8 @@ class Acknowledgement:
     limits: Limits
     features: frozenset[str]
     """What this server can do beyond the first release of the protocol."""
+    catch_up: CatchUp = CatchUp.ALL
+    """What it gets of what it is behind as it begins."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
     """What becomes of it when the server's ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()

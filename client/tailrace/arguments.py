@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace import wire
 from tailrace.criteria import (
     After,
+    CatchUp,
     Content,
     Criteria,
     FromState,
@@ -246,7 +247,8 @@ def subscribe_request(
     max_message_bytes: int,
     *,
     decoded: bool = False,
-    overrun: OverrunPolicy = OverrunPolicy.RESYNC,
+    catch_up: CatchUp = CatchUp.ALL,
+    overrun: OverrunPolicy | None = None,
     wait_for: int | None = None,
     wait_s: float = 0.0,
 ) -> SubscribeRequest:
@@ -262,6 +264,7 @@ def subscribe_request(
         max_message_bytes=message_bytes(max_message_bytes),
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+        catch_up=_catch_up(catch_up),
         overrun_policy=_policy(overrun),
         wait_for_version=waited_version(wait_for),
         wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
@@ -270,11 +273,20 @@ def subscribe_request(
 
 def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
     """Return the policy of a request; the default is left out, so that an older server takes it."""
+    if overrun is None:
+        return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
     if not isinstance(overrun, OverrunPolicy):
         raise InvalidRequest(f"overrun {overrun!r}: write OverrunPolicy.DISCONNECT, for one")
-    if overrun is OverrunPolicy.RESYNC:
-        return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
     return change_capture_pb2.OverrunPolicy.ValueType(overrun)
+
+
+def _catch_up(catch_up: object) -> change_capture_pb2.CatchUp.ValueType:
+    """Return the same of what a reader that is behind gets."""
+    if not isinstance(catch_up, CatchUp):
+        raise InvalidRequest(f"catch_up {catch_up!r}: write CatchUp.LATEST, or CatchUp.ALL")
+    if catch_up is CatchUp.ALL:
+        return change_capture_pb2.CATCH_UP_UNSPECIFIED
+    return change_capture_pb2.CatchUp.ValueType(catch_up)
 
 
 def state_request(

@@ -22,7 +22,7 @@ from tailrace.arguments import (
     start_of,
     subscribe_request,
 )
-from tailrace.criteria import Content, Initial, OverrunPolicy
+from tailrace.criteria import CatchUp, Content, Initial, OverrunPolicy
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.link import Link, LinkOptions
 from tailrace.named.acknowledger import Acknowledger
@@ -159,7 +159,8 @@ class Client(TableCalls, SubscriptionCalls):
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        overrun: OverrunPolicy = OverrunPolicy.RESYNC,
+        catch_up: CatchUp = CatchUp.ALL,
+        overrun: OverrunPolicy | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
         name: str | None = None,
@@ -189,8 +190,10 @@ class Client(TableCalls, SubscriptionCalls):
                 but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
-            overrun: What becomes of it when the server's ring has overtaken it: it is served from the log, or
-                ends with ``SubscriptionOverrun``.
+            catch_up: What it gets where it begins behind what is published, as after each break: every capture,
+                or the latest of each key.
+            overrun: What becomes of it when the server's ring has overtaken it: it is served from the log, gets
+                the latest of each key, or ends with ``SubscriptionOverrun``. None = as ``catch_up`` says.
             wait_for: Begin once this version is published: who has written V begins behind it, or reads it.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             name: The named subscription to read: by its own criteria, behind what was acknowledged
@@ -215,6 +218,7 @@ class Client(TableCalls, SubscriptionCalls):
             request = subscribe_request(
                 *(catalog, (*asked,), content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                catch_up=catch_up,
                 overrun=overrun,
                 wait_for=wait_for,
                 wait_s=wait_s,
@@ -307,7 +311,8 @@ class Client(TableCalls, SubscriptionCalls):
         decoded: bool = False,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        overrun: OverrunPolicy = OverrunPolicy.RESYNC,
+        catch_up: CatchUp = CatchUp.ALL,
+        overrun: OverrunPolicy | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
     ) -> Publisher:
@@ -320,6 +325,7 @@ class Client(TableCalls, SubscriptionCalls):
             request = subscribe_request(
                 *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                catch_up=catch_up,
                 overrun=overrun,
                 wait_for=wait_for,
                 wait_s=wait_s,

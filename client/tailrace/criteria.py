@@ -43,6 +43,8 @@ class CaptureKind(IntEnum):
     """The change that it tells of."""
     STATE = 1
     """The row that the change left: a part of the state that a subscription begins with."""
+    LATEST = 2
+    """The newest change of its key of those that were missed; older ones of the key did not come."""
 
 
 class Initial(IntEnum):
@@ -88,11 +90,22 @@ class Content(Flag):
     BODY = 7
 
 
+class CatchUp(IntEnum):
+    """What a subscription gets that begins behind what is published."""
+
+    ALL = 1
+    """Every capture: no gap, no repeat."""
+    LATEST = 2
+    """Of what it has missed the newest capture of each key, of the kind LATEST; then every capture."""
+
+
 class OverrunPolicy(IntEnum):
     """What becomes of a subscription that takes less than comes, once the server's ring has overtaken it."""
 
     RESYNC = 1
     """It is served from the log until it has caught up: no gap, no repeat."""
+    LATEST = 2
+    """It gets the newest capture of each key that it has missed, as ``CatchUp.LATEST``, and is live again."""
     DISCONNECT = 3
     """It ends with ``SubscriptionOverrun``, behind what came, with the cursor that goes on from there."""
 

@@ -34,6 +34,7 @@ _TYPES: Final = {
     **dict.fromkeys(("first", "sinceIndex", "untilIndex", "waitMs"), "Int"),
     **dict.fromkeys(("from", "to", "fromTime", "sinceVersion", "untilVersion", "anchor"), "Long"),
     "waitForVersion": "Long",
+    "catchUp": "CatchUp",
     "overrunPolicy": "OverrunPolicy",
     **dict.fromkeys(("after", "before"), "String"),
     "reverse": "Boolean",

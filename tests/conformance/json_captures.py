@@ -13,6 +13,7 @@ from tailrace.capture import Capture, Heartbeat, StateComplete
 from tailrace.criteria import (
     Area,
     CaptureKind,
+    CatchUp,
     ContainerType,
     Content,
     Criteria,
@@ -121,6 +122,7 @@ class JsonAcknowledgement:
         self.start = Position(**value["start"])
         self.published: int = value["publishedVersion"]
         self.heartbeat_interval_s: float = value["heartbeatIntervalMs"] / 1000
+        self.catch_up = CatchUp[value["catchUp"]]
         self.overrun_policy = OverrunPolicy[value["overrunPolicy"]]
         self.unknown_names: tuple[str, ...] = tuple(value["unknownNames"])
         self.unknown_changes: tuple[str, ...] = tuple(value["unknownChanges"])

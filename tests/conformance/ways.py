@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from tailrace.criteria import Content
+from tailrace.criteria import CatchUp, Content
 from tests.conformance.entrances import OPEN
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Acknowledged(Protocol):
     def published(self) -> int: ...
     @property
     def heartbeat_interval_s(self) -> float: ...
+    @property
+    def catch_up(self) -> CatchUp: ...
     @property
     def overrun_policy(self) -> OverrunPolicy: ...
     @property

@@ -160,6 +160,10 @@ class _CaptureKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CaptureKi
     """The change that it tells of."""
     CAPTURE_KIND_STATE: _CaptureKind.ValueType  # 1
     """The row that the change left: a part of the state that a subscription begins with (`initial`)."""
+    CAPTURE_KIND_LATEST: _CaptureKind.ValueType  # 2
+    """The newest change of its key of those that a subscription has missed; older ones of the key were not sent
+    (`catch_up`, `overrun_policy`). Its bodies are those of that one change.
+    """
 
 class CaptureKind(_CaptureKind, metaclass=_CaptureKindEnumTypeWrapper):
     """What a capture stands for."""
@@ -168,6 +172,10 @@ CAPTURE_KIND_UNSPECIFIED: CaptureKind.ValueType  # 0
 """The change that it tells of."""
 CAPTURE_KIND_STATE: CaptureKind.ValueType  # 1
 """The row that the change left: a part of the state that a subscription begins with (`initial`)."""
+CAPTURE_KIND_LATEST: CaptureKind.ValueType  # 2
+"""The newest change of its key of those that a subscription has missed; older ones of the key were not sent
+(`catch_up`, `overrun_policy`). Its bodies are those of that one change.
+"""
 Global___CaptureKind: _TypeAlias = CaptureKind  # noqa: Y015
 
 @_typing.final

@@ -107,6 +107,34 @@ anew on the way. gRPC only.
 """
 Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
 
+class _CatchUp:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CatchUpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatchUp.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CATCH_UP_UNSPECIFIED: _CatchUp.ValueType  # 0
+    CATCH_UP_ALL: _CatchUp.ValueType  # 1
+    """Every capture: no gap, no repeat."""
+    CATCH_UP_LATEST: _CatchUp.ValueType  # 2
+    """Of what matches from its start up to the newest published version only the newest capture of each key, marked
+    CAPTURE_KIND_LATEST and in the order of the log; then every capture, live. Should the ring not reach as far back
+    by then, the same again. docs/protocol.md says what it is of captures without a key.
+    """
+
+class CatchUp(_CatchUp, metaclass=_CatchUpEnumTypeWrapper):
+    """What a subscription gets that begins behind what is published."""
+
+CATCH_UP_UNSPECIFIED: CatchUp.ValueType  # 0
+CATCH_UP_ALL: CatchUp.ValueType  # 1
+"""Every capture: no gap, no repeat."""
+CATCH_UP_LATEST: CatchUp.ValueType  # 2
+"""Of what matches from its start up to the newest published version only the newest capture of each key, marked
+CAPTURE_KIND_LATEST and in the order of the log; then every capture, live. Should the ring not reach as far back
+by then, the same again. docs/protocol.md says what it is of captures without a key.
+"""
+Global___CatchUp: _TypeAlias = CatchUp  # noqa: Y015
+
 class _OverrunPolicy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -116,6 +144,8 @@ class _OverrunPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overrun
     OVERRUN_POLICY_UNSPECIFIED: _OverrunPolicy.ValueType  # 0
     OVERRUN_POLICY_RESYNC: _OverrunPolicy.ValueType  # 1
     """Serves it from the log until it has caught up: no gap, no repeat."""
+    OVERRUN_POLICY_LATEST: _OverrunPolicy.ValueType  # 2
+    """Gives it the latest of each key up to what is published now, as CATCH_UP_LATEST does, and then it is live again."""
     OVERRUN_POLICY_DISCONNECT: _OverrunPolicy.ValueType  # 3
     """Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
 
@@ -125,6 +155,8 @@ class OverrunPolicy(_OverrunPolicy, metaclass=_OverrunPolicyEnumTypeWrapper):
 OVERRUN_POLICY_UNSPECIFIED: OverrunPolicy.ValueType  # 0
 OVERRUN_POLICY_RESYNC: OverrunPolicy.ValueType  # 1
 """Serves it from the log until it has caught up: no gap, no repeat."""
+OVERRUN_POLICY_LATEST: OverrunPolicy.ValueType  # 2
+"""Gives it the latest of each key up to what is published now, as CATCH_UP_LATEST does, and then it is live again."""
 OVERRUN_POLICY_DISCONNECT: OverrunPolicy.ValueType  # 3
 """Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
 Global___OverrunPolicy: _TypeAlias = OverrunPolicy  # noqa: Y015
@@ -151,6 +183,7 @@ class SubscribeRequest(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     INITIAL_FIELD_NUMBER: _builtins.int
     OVERRUN_POLICY_FIELD_NUMBER: _builtins.int
+    CATCH_UP_FIELD_NUMBER: _builtins.int
     WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
@@ -191,7 +224,11 @@ class SubscribeRequest(_message.Message):
     `from_time`, and not with CDCV2.
     """
     overrun_policy: Global___OverrunPolicy.ValueType
-    """What becomes of the subscription when the server's ring has overtaken it. UNSPECIFIED: RESYNC."""
+    """What becomes of the subscription when the server's ring has overtaken it. UNSPECIFIED: LATEST with `catch_up`
+    LATEST, else RESYNC.
+    """
+    catch_up: Global___CatchUp.ValueType
+    """What a subscription gets that begins behind what is published. UNSPECIFIED: ALL. LATEST not with CDCV2."""
     wait_for_version: _builtins.int
     """Waits until this version is published, and only then finds the start and acknowledges: the published version that
     the acknowledgement names is this one or a later one.
@@ -231,6 +268,7 @@ class SubscribeRequest(_message.Message):
         values: Global___Values.ValueType = ...,
         initial: Global___Initial.ValueType = ...,
         overrun_policy: Global___OverrunPolicy.ValueType = ...,
+        catch_up: Global___CatchUp.ValueType = ...,
         wait_for_version: _builtins.int | None = ...,
         wait_ms: _builtins.int | None = ...,
         name: _builtins.str | None = ...,
@@ -238,7 +276,7 @@ class SubscribeRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "name", b"name", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial", b"initial", "max_message_bytes", b"max_message_bytes", "name", b"name", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_epoch", b"_epoch", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_name", b"_name", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "catch_up", b"catch_up", "criteria", b"criteria", "encoding", b"encoding", "epoch", b"epoch", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "initial", b"initial", "max_message_bytes", b"max_message_bytes", "name", b"name", "overrun_policy", b"overrun_policy", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -595,6 +633,7 @@ class Acknowledgement(_message.Message):
     STATE_VERSION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    CATCH_UP_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -615,6 +654,8 @@ class Acknowledgement(_message.Message):
     """The named subscription that is read. Absent: none."""
     epoch: _builtins.int
     """This reader's: `Acknowledge` takes it. Absent: none."""
+    catch_up: Global___CatchUp.ValueType
+    """As the request asked, or the default."""
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
         """First position that can come, inclusive."""
@@ -661,10 +702,11 @@ class Acknowledgement(_message.Message):
         state_version: _builtins.int | None = ...,
         name: _builtins.str | None = ...,
         epoch: _builtins.int | None = ...,
+        catch_up: Global___CatchUp.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start", "state_version", b"state_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "state_version", b"state_version", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "catch_up", b"catch_up", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "state_version", b"state_version", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015

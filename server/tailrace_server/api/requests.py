@@ -16,6 +16,7 @@ from pyarrow.compute import sort_indices
 from tailrace.criteria import (
     After,
     Area,
+    CatchUp,
     ContainerType,
     Content,
     Criteria,
@@ -143,6 +144,10 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         raise InvalidRequest("values: CDCV2 has rows as the source wrote them; leave it out")
     if wish.named is not None:
         raise InvalidRequest("name: a named subscription has captures; leave CDCV2 out")
+    if CatchUp.LATEST is wish.limits.catch_up or OverrunPolicy.LATEST is wish.limits.overrun:
+        raise InvalidRequest(
+            "catch_up, overrun_policy: CDCV2 says of every version what went and came; not LATEST"
+        )
     start = wish.start
     if isinstance(start, FromState) or (
         isinstance(start, After) and isinstance(start.cursor, StateCursor)
@@ -159,7 +164,14 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
     return replace(wish, criteria=tuple(alternatives), content=Content.BODY, cdcv2=True)
 
 
+def _overrun(request: SubscribeRequest, catch_up: CatchUp) -> OverrunPolicy:
+    if request.overrun_policy:
+        return OverrunPolicy(request.overrun_policy)
+    return OverrunPolicy.LATEST if catch_up is CatchUp.LATEST else OverrunPolicy.RESYNC
+
+
 def _captures_wish(request: SubscribeRequest) -> Wish:
+    catch_up = CatchUp(request.catch_up or CatchUp.ALL)
     return Wish(
         criteria=criteria(request.criteria),
         start=_beginning(request),
@@ -167,7 +179,8 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
         limits=SubscriptionLimits(
             max_message_bytes=_max_message_bytes(request),
             heartbeat_interval_s=_heartbeat_interval_s(request),
-            overrun=OverrunPolicy(request.overrun_policy or OverrunPolicy.RESYNC),
+            catch_up=catch_up,
+            overrun=_overrun(request, catch_up),
             wait=_wait(request),
         ),
         decoded=decoded(request.values),

@@ -459,6 +459,7 @@ class Observer:
             queue_captures=options.queue_captures,
             message_bytes=options.message_bytes,
             max_message_bytes=options.max_message_bytes,
+            catch_up=options.catch_up,
             overrun_policy=options.overrun,
             unknown_names=unknown_names(view, use.asked),
             unknown_changes=unknown_changes(view, use.narrowed.criteria),

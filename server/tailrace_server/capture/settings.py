@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tailrace.criteria import OverrunPolicy
+from tailrace.criteria import CatchUp, OverrunPolicy
 
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.version_waits import VersionWait
@@ -147,6 +147,8 @@ class SubscriptionLimits:
     queue_captures: int | None = None
     max_message_bytes: int | None = None
     heartbeat_interval_s: float | None = None
+    catch_up: CatchUp = CatchUp.ALL
+    """What it gets of what it is behind as it begins."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
     """What becomes of it when its ring has overtaken it."""
     wait: VersionWait | None = None

@@ -13,11 +13,13 @@ from tailrace.arguments import micros
 from tailrace.criteria import (
     After,
     Area,
+    CatchUp,
     Content,
     Criteria,
     FromTime,
     Initial,
     Operation,
+    OverrunPolicy,
     Since,
 )
 from tailrace.cursor import Cursor
@@ -140,6 +142,25 @@ InitialState = Annotated[
         panel=_START,
     ),
 ]
+CatchUpName = Annotated[
+    str | None,
+    Option(
+        "--catch-up",
+        metavar="all|latest",
+        help="Where it begins behind what is published: all changes, or the latest of each key. [default: all]",
+        panel=_START,
+    ),
+]
+OverrunName = Annotated[
+    str | None,
+    Option(
+        "--overrun",
+        metavar="POLICY",
+        help="When more comes than is shown: resync (all of it), latest (of each key) or disconnect. "
+        "[default: as --catch-up]",
+        panel=_START,
+    ),
+]
 FromTimeText = Annotated[
     str | None,
     Option(
@@ -247,6 +268,27 @@ def initial_of(text: str | None) -> Initial | None:
         InvalidRequest: It is nothing that there is.
     """
     return None if text is None else _named(Initial, text, "--initial")
+
+
+class BehindArguments(TypedDict, total=False):
+    """What becomes of a reader that is behind, as the client's calls take it."""
+
+    catch_up: CatchUp
+    overrun: OverrunPolicy
+
+
+def behind_arguments(catch_up: str | None, overrun: str | None) -> BehindArguments:
+    """Return what ``--catch-up`` and ``--overrun`` ask for.
+
+    Raises:
+        InvalidRequest: One is nothing that there is.
+    """
+    given: BehindArguments = {}
+    if catch_up is not None:
+        given["catch_up"] = _named(CatchUp, catch_up, "--catch-up")
+    if overrun is not None:
+        given["overrun"] = _named(OverrunPolicy, overrun, "--overrun")
+    return given
 
 
 class StartArguments(TypedDict, total=False):

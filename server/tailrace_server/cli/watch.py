@@ -43,6 +43,8 @@ def watch(
     after: options.AfterCursor = None,
     from_time: options.FromTimeText = None,
     initial: options.InitialState = None,
+    catch_up: options.CatchUpName = None,
+    overrun: options.OverrunName = None,
     body: options.Bodies = "all",
     values: options.Values = None,
     as_json: options.AsJson = False,
@@ -73,6 +75,9 @@ def watch(
         raise InvalidRequest("watch: name a catalog, or give --system alone")
     if system and (entity_type or key or operation or area or column):
         raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
+    behind = options.behind_arguments(catch_up, overrun)
+    if system and behind:
+        raise InvalidRequest("watch --system: --catch-up and --overrun go with a catalog")
     begins = options.initial_of(initial)
     if begins is not None and (system or since is not None or from_time is not None):
         raise InvalidRequest(
@@ -91,6 +96,7 @@ def watch(
         leads=leads or operation is not None or area is not None,
         start=options.start_of(since, after, from_time),
         initial=begins,
+        behind=behind,
         content=options.content_of(body),
         decoded=options.decoded_of(values, as_json=as_json),
     )
@@ -123,6 +129,7 @@ class WatchOptions:
     """Whether to show transaction leads; the server cannot leave them out of the system log."""
     start: Start | None
     initial: Initial | None
+    behind: options.BehindArguments
     content: Content
     decoded: bool
 
@@ -188,6 +195,7 @@ def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscriptio
         initial=wanted.initial,
         on_disconnect=teller.disconnected,
         on_reconnect=teller.reconnected,
+        **wanted.behind,
         **start,
     )
 

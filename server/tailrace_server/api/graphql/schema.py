@@ -44,6 +44,7 @@ from tailrace_server.api.graphql.types import (
     CatalogChange,
     CatalogChangeConnection,
     CatalogObject,
+    CatchUpEnum,
     ChangeInterface,
     ChangePage,
     CriteriaInput,
@@ -95,7 +96,7 @@ _RESERVED: Final = (
         "Time",
         "Timestamp",
     ),
-    *("JSON", "Connection", "Edge", "OverrunPolicy"),
+    *("JSON", "Connection", "Edge", "CatchUp", "OverrunPolicy"),
 )
 
 
@@ -277,6 +278,7 @@ def _subscribe(
     initial: InitialEnum | None = UNSET,
     max_message_bytes: int | None = UNSET,
     heartbeat_interval_ms: int | None = UNSET,
+    catch_up: CatchUpEnum | None = UNSET,
     overrun_policy: OverrunPolicyEnum | None = UNSET,
     wait_for_version: Long | None = UNSET,
     wait_ms: int | None = UNSET,

@@ -66,6 +66,7 @@ class CaptureKindEnum(Enum):
 
     CHANGE = "CHANGE"
     STATE = "STATE"
+    LATEST = "LATEST"
 
 
 @strawberry.enum(name="Initial", description="What a subscription begins with.")
@@ -73,6 +74,17 @@ class InitialEnum(Enum):
     """As `tailrace.criteria.Initial`, by name."""
 
     STATE = "STATE"
+
+
+@strawberry.enum(
+    name="CatchUp",
+    description="What a subscription gets that begins behind what is published.",
+)
+class CatchUpEnum(Enum):
+    """As `tailrace.criteria.CatchUp`, by name."""
+
+    ALL = "ALL"
+    LATEST = "LATEST"
 
 
 @strawberry.enum(
@@ -84,6 +96,7 @@ class OverrunPolicyEnum(Enum):
     """As `tailrace.criteria.OverrunPolicy`, by name."""
 
     RESYNC = "RESYNC"
+    LATEST = "LATEST"
     DISCONNECT = "DISCONNECT"
 
 
@@ -186,7 +199,9 @@ class ChangeInterface:
     area: AreaEnum = strawberry.field(resolver=_area)
     operation: OperationEnum = strawberry.field(resolver=_operation)
     kind: CaptureKindEnum = strawberry.field(
-        resolver=_kind, description="STATE: a row of the state that the subscription begins with."
+        resolver=_kind,
+        description="STATE: a row of the state that the subscription begins with. LATEST: the newest change of "
+        "its key of those that it has missed.",
     )
     container_type: ContainerTypeEnum | None = strawberry.field(
         resolver=_container_type, description="Role of the column, at column level."

@@ -39,6 +39,7 @@ def acknowledgement(
         resume_cursor=str(value.resume_cursor),
         published_version=value.published,
         heartbeat_interval_ms=milliseconds(value.heartbeat_interval_s),
+        catch_up=change_capture_pb2.CatchUp.ValueType(value.catch_up),
         overrun_policy=change_capture_pb2.OverrunPolicy.ValueType(value.overrun_policy),
         limits=change_capture_pb2.Limits(
             queue_captures=value.queue_captures,

@@ -35,6 +35,7 @@ def acknowledgement(
         "resumeCursor": str(value.resume_cursor),
         "publishedVersion": value.published,
         "heartbeatIntervalMs": milliseconds(value.heartbeat_interval_s),
+        "catchUp": value.catch_up.name,
         "overrunPolicy": value.overrun_policy.name,
         "limits": {
             "queueCaptures": value.queue_captures,

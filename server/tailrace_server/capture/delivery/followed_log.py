@@ -5,7 +5,8 @@ The observer moves it on. Subscriptions, starts and history reads are given this
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.view import LogView
 
+_NEWEST_AT_ONCE: Final = 2
+
 
 class FollowedLog:
     """The newest view of a log and the routed part of it. Lives on the event loop."""
@@ -28,6 +31,7 @@ class FollowedLog:
     __slots__ = (
         "_on_view",
         "_refresh",
+        "newest_turns",
         "reading",
         "retention",
         "routed",
@@ -63,6 +67,8 @@ class FollowedLog:
         """What the settings of the catalog keep, as read last."""
         self.states = StatePhases()
         """The states that subscriptions are being sent."""
+        self.newest_turns = asyncio.Semaphore(_NEWEST_AT_ONCE)
+        """Of those who look for newest records: each has the keys that it met in memory."""
         self.waits = VersionWaits()
         """Whoever waits until a version is published."""
         self.view = view

@@ -49,6 +49,8 @@ class RefillResult(Enum):
     BEHIND = "behind"
     OVERRUN = "overrun"
     """Behind, and live until now: it took less than came."""
+    LATEST = "latest"
+    """Behind, and what it has missed is to come as the latest of each key (capture/latest)."""
 
 
 class SafePoint(NamedTuple):
@@ -140,6 +142,12 @@ class Intake:
         if scan.end_row > self.next.row:
             self.next = Mark(scan.end_row)
             self._covered = SafePoint(scan.end_row, *scan.end)
+
+    def pass_to(self, point: SafePoint) -> None:
+        """Go on behind a point, before which nothing is wanted any more; the queue is empty."""
+        if point.rows > self.next.row:
+            self.next = Mark(point.rows)
+        self._covered = max(self._covered, point)
 
     def deliver(self, count: int, last: tuple[int, int, int]) -> None:
         """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""

@@ -10,7 +10,7 @@ import weakref
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from tailrace.criteria import Content
+from tailrace.criteria import CaptureKind, Content
 from tailrace_server.capture.matching.run import is_narrow
 from tailrace_server.capture.reading.frames import Frames
 
@@ -91,7 +91,9 @@ class MessageCutter:
         """Return all of a slice if its frames were made for a crowd, and it is one message; else None."""
         run = slice.run
         count = len(run)
-        if not is_narrow(run.selection) or slice.stop - slice.start < count:
+        if run.kind is not CaptureKind.CHANGE or not is_narrow(run.selection):
+            return None
+        if slice.stop - slice.start < count:
             return None
         if demand is not None and demand < count:
             return None

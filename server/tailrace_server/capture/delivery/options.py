@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace.criteria import OverrunPolicy
+from tailrace.criteria import CatchUp, OverrunPolicy
 from tailrace.errors import InvalidRequest
 from tailrace_server.capture.admission import FREE, Admission
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
@@ -47,6 +47,8 @@ class SubscribeAcknowledgement:
     queue_captures: int
     message_bytes: int
     max_message_bytes: int
+    catch_up: CatchUp = CatchUp.ALL
+    """What it gets of what it is behind as it begins."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
     """What becomes of it when its ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()
@@ -81,6 +83,8 @@ class DeliveryOptions:
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
+    catch_up: CatchUp = CatchUp.ALL
+    """What it gets of what it is behind as it begins."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
     """What becomes of it when its ring has overtaken it."""
     wait: VersionWait | None = None
@@ -124,6 +128,7 @@ def delivery_options(
         max_message_bytes=max_message_bytes,
         heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
         peer=peer,
+        catch_up=limits.catch_up,
         overrun=limits.overrun,
         wait=limits.wait,
         caller=use.caller,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tailrace_server.capture.delivery.ring import Ring
+from tailrace_server.capture.latest.passes import NewestPasses
 from tailrace_server.capture.statistics import PublisherStatistics
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Publisher(Generic[_Subscription]):
     It notes which subscriptions there are and asks nothing of them: the observer wakes them.
     """
 
-    __slots__ = ("_behind", "_pace", "id", "kept", "predicate", "ring", "subscriptions")
+    __slots__ = ("_behind", "_pace", "id", "kept", "newest", "predicate", "ring", "subscriptions")
 
     def __init__(
         self,
@@ -46,6 +47,8 @@ class Publisher(Generic[_Subscription]):
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
         )
+        self.newest = NewestPasses()
+        """What finds the newest records for those who are behind and want no others."""
         self.subscriptions: set[_Subscription] = set()
         self._behind: set[_Subscription] = set()
         """The subscriptions that have not taken everything the ring holds."""

@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.capture import StateComplete
-from tailrace.criteria import OverrunPolicy
 from tailrace.errors import (
     InvalidRequest,
     PositionCompacted,
@@ -37,10 +36,10 @@ from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
 from tailrace_server.capture.delivery.options import DEMAND_MAX
-from tailrace_server.capture.delivery.overrun import overrun_behind
 from tailrace_server.capture.delivery.start import awaited, compacted_row, compacted_start, is_early
 from tailrace_server.capture.following.state_phase import ADVICE
 from tailrace_server.capture.latency import NEVER
+from tailrace_server.capture.latest.when_behind import WhenBehind
 from tailrace_server.capture.timed_wait import TimedWait
 from tailrace_server.wal.segment.reader import SegmentMissing
 
@@ -82,6 +81,7 @@ class Subscription:
         "_uncounted_bytes",
         "_waiting",
         "_waiting_start",
+        "_when_behind",
         "acknowledgement",
         "error",
         "hold",
@@ -131,6 +131,7 @@ class Subscription:
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         self._counts = DeliveryCounts(counters, options.peer.transport)
+        self._when_behind = WhenBehind.of(log, publisher, options)
         publisher.attach(self)
         if state is not None:
             state.attach(self.wake)
@@ -310,21 +311,19 @@ class Subscription:
         )
 
     async def _advance(self) -> Frames | StateComplete | None:
-        """Do one thing that brings the next message nearer; return it if it is ready.
-
-        Here alone it is decided where the next message is from: the state, then the log or the ring.
-        """
+        """Bring the next message nearer, or return it: of the state, the latest, the log or the ring."""
         if self._state is not None:
             return await self._next_of_state(self._state)
         if self._waiting_start is not None:
             await self._resolve_start(self._waiting_start)
             return None
         # The queue comes first: what it holds lies before all that the ring or the log could add.
-        match RefillResult.FILLED if self._intake.queue else self._refill():
+        intake, behind, waiting = self._intake, self._when_behind, (self.wake, self._wait)
+        if behind and not intake.queue and await behind.fill(intake, self._compacted, *waiting):
+            return None
+        match RefillResult.FILLED if intake.queue else self._refill():
             case RefillResult.FILLED:
                 return await self._deliver()
-            case RefillResult.OVERRUN if self.options.overrun is OverrunPolicy.DISCONNECT:
-                self.end(overrun_behind(self.resume_cursor()))
             case RefillResult.OVERRUN | RefillResult.BEHIND:
                 await self._read_log()
             case RefillResult.CAUGHT_UP:
@@ -355,7 +354,7 @@ class Subscription:
         result = intake.refill(self._publisher.ring, self._log.routed)
         self._counters.resyncs += intake.resyncs - before[0]
         self._counters.returns += intake.returns - before[1]
-        return result
+        return self._when_behind.judged(result, self.resume_cursor) if self._when_behind else result
 
     async def _read_log(self) -> None:
         """Queue what one window of the log has: the ring no longer covers the next mark."""
@@ -489,6 +488,8 @@ class Subscription:
         self._counters.subscriptions_ended += 1
         self.last.end(self)
         self._intake.clear()
+        if self._when_behind:
+            self._when_behind.close()
         if self._state is not None:
             self._state.close()  # its cursor stays
         self._detach(self, self._publisher)

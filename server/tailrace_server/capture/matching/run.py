@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.criteria import CaptureKind
 from tailrace_server.capture.latency import NEVER
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
@@ -169,6 +170,8 @@ class Run:
     """Whether the publishers match so much of the batch together that it is encoded whole, once."""
     committed_at: float = NEVER
     """When the batch's last version was committed, by `latency.committed_at`."""
+    kind: CaptureKind = CaptureKind.CHANGE
+    """What its captures stand for. One of another kind than CHANGE has frames of its own."""
 
     def __len__(self) -> int:
         """Return the number of captures."""

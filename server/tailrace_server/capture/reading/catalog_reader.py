@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
 
+from tailrace.criteria import CaptureKind
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.latency import committed_at
@@ -23,6 +24,7 @@ from tailrace_server.capture.reading.damaged_bases import DamagedBases
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.record.columns import multiplicity_of
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.reading.open_scans import OpenScans
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.base.reading import TableState
-    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
@@ -150,6 +152,24 @@ class CatalogReader:
             gone = view.bodies.rows_in((await self.grouped(ref)).head)
         return BatchImages(lambda: bodies.columns["after"].array, view.schema_of, gone)
 
+    async def has_no_key(self, view: LogView, head: BatchHead, offset: int) -> bool:
+        """Return whether the entity type of a record of area DATA has no key, so that its rows are counted.
+
+        Args:
+            view: Which schema the record was written with.
+            head: That of its batch.
+            offset: The record; it has a key text.
+        """
+        schema = view.schema_of(int(head.versions[offset]))
+        columns = schema.entity_types.get(head.entity_types[head.type_codes[offset]], ())
+        if any(column.key for column in columns) or head.changed[offset].is_valid:
+            return False
+        names = ("change",)
+        load = partial(self._load_bodies, head.ref, names)
+        bodies = await self._cache.get(CacheKind.BODY, (self._id, head.ref.key, names), load)
+        change = bodies.columns["change"].array[offset].as_py()
+        return change is not None and multiplicity_of(change) is not None
+
     async def row_of(self, view: LogView, position: Position) -> int:
         """Return the row of the first published record at or after a position; the end if there is none."""
         place = view.find(position)
@@ -224,8 +244,8 @@ class CatalogReader:
             if block is not None:
                 self._cache.put(CacheKind.FRAMES, key, block)
         # 3. Frames of the whole batch, of which this run picks its own: copying is cheaper than encoding.
-        # Captures of columns are not among them.
-        if block is None and run.selection.names is None:
+        # Captures of columns are not among them, nor those that are marked.
+        if block is None and run.selection.names is None and run.kind is CaptureKind.CHANGE:
             all_frames = self._frames_key(run.batch, None, codec, content)
             of_batch = cast(
                 "FrameBlock | None", self._cache.get_nowait(CacheKind.FRAMES, all_frames)
@@ -300,7 +320,7 @@ class CatalogReader:
         if run.crowded and selection.names is None and not view.bodies.may_be_in(run.batch):
             selection = whole_batch(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
-        encoded = Run(run.batch, selection, run.first)
+        encoded = Run(run.batch, selection, run.first, kind=run.kind)
         return key, partial(self._load_frames, encoded, view, codec, content)
 
     def _frames_key(
@@ -432,6 +452,7 @@ class CatalogReader:
             timestamps_of=view.timestamps_of,
             schema_of=view.schema_of,
             message_bytes=self._settings.message_bytes,
+            kind=run.kind,
         )
 
 

@@ -110,6 +110,8 @@ class HumanForm:
             head += [palette.paint(entity_type, "bold"), shown_key]
             used += self._type_width + self._key_width + 2 * 2
         details = list(_details(capture, self.keys.get(capture.entity_type or "", ()), palette))
+        if capture.kind is CaptureKind.LATEST:
+            details.insert(0, ("(latest)", palette.dim("(latest)")))
         return "  ".join([*head, self._cut(details, used)]).rstrip()
 
     def state_complete(self, mark: StateComplete) -> str:

@@ -1,0 +1,162 @@
+"""Readers that get the latest alone, while the log moves on under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.criteria import Area, CatchUp, Content, Criteria, Operation, OverrunPolicy
+from tailrace.errors import PositionCompacted, SubscriptionClosed
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.wal.upkeep.retention import delete_unnamed
+from tests.conformance.shop import OLDEST
+from tests.support.inprocess import observer_of, receive
+from tests.support.model import ModelMutation
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tests.support.inprocess import ModelWriter
+
+ROWS = (Criteria(area=Area.DATA),)
+QUICK = EngineSettings(heartbeat_interval_s=0.02, ring_captures=4)
+
+
+def upsert(key: str, price: int = 0, **more: object) -> ModelMutation:
+    return ModelMutation(
+        "product", key, Operation.UPSERT, None, {"id": key, "price": price, **more}
+    )
+
+
+async def latest(engine: Engine, demand: int | None = None, **limits: Any) -> Subscription:
+    return await engine.subscribe(
+        ANONYMOUS,
+        "shop",
+        ROWS,
+        start=OLDEST,
+        content=Content.AFTER,
+        codec=JSON,
+        demand=demand,
+        limits=SubscriptionLimits(catch_up=CatchUp.LATEST, overrun=OverrunPolicy.LATEST, **limits),
+    )
+
+
+def told(captures: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    return [(each["primaryKey"], each["version"], each.get("kind", "CHANGE")) for each in captures]
+
+
+async def test_who_falls_behind_again_gets_the_latest_of_what_came_meanwhile(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write(*([upsert(key)] for key in "abab"))
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, demand=1)
+        found = await receive(subscription, 1)
+        # It takes one, and more comes than the ring holds, for those who are live.
+        other = await engine.subscribe(ANONYMOUS, "shop", ROWS, codec=JSON)
+        for price in range(10):
+            writer.write([upsert("b", price), upsert("c", price)])
+            await receive(other, 2)
+        subscription.request(100)
+        found += await receive(subscription, 3)
+        assert told(found) == [
+            ("a", 3, "LATEST"),
+            ("b", 4, "LATEST"),
+            ("b", 14, "LATEST"),
+            ("c", 14, "LATEST"),
+        ]
+        writer.write([upsert("a", 1)])
+        assert told(await receive(subscription, 1)) == [("a", 15, "CHANGE")]
+
+
+async def test_readers_of_the_same_criteria_share_a_pass_and_its_frames(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write(*([upsert(str(number % 7), number)] for number in range(40)))
+    async with Engine(log_root, QUICK) as engine:
+        subscriptions = [await latest(engine, demand=7) for _ in range(5)]
+        (publisher,) = observer_of(engine, "shop").publishers()
+        shown = [told(await receive(each, 7)) for each in subscriptions]
+        assert shown == [[(str(n % 7), n + 1, "LATEST") for n in range(33, 40)]] * 5
+        assert len(publisher.newest) == 1
+        # It goes with its last reader.
+        writer.write([upsert("live")])
+        for each in subscriptions:
+            each.request(1)
+            assert told(await receive(each, 1)) == [("live", 41, "CHANGE")]
+        assert len(publisher.newest) == 0
+
+
+async def test_a_phase_goes_on_in_a_compacted_log(log_root: Path, writer: ModelWriter) -> None:
+    for number in range(8):
+        writer.write([upsert("hot", number), upsert(str(number), number)])
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, demand=2)
+        found = await receive(subscription, 2)
+        assert writer.writer.compact() is not None
+        assert delete_unnamed(log_root / "shop", 2**62)
+        subscription.request(100)
+        found += await receive(subscription, 7)
+        keys = [key for key, _, _ in told(found)]
+        assert keys == ["0", "1", "2", "3", "4", "5", "6", "hot", "7"]
+        writer.write([upsert("live")])
+        assert told(await receive(subscription, 1)) == [("live", 9, "CHANGE")]
+
+
+@pytest.mark.parametrize("before", [4, 6])
+async def test_what_is_not_the_newest_may_be_trimmed(
+    log_root: Path, writer: ModelWriter, before: int
+) -> None:
+    writer.write([upsert("first")], *([upsert("hot", n)] for n in range(3)), [upsert("last")])
+    writer.write([upsert("hot", 9)])
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, demand=1, queue_captures=1)
+        assert told(await receive(subscription, 1)) == [("first", 1, "LATEST")]
+        writer.writer.trim(before=before)
+        await until(lambda: observer_of(engine, "shop").log.view.oldest.version == before)
+        if subscription.error is None:
+            subscription.request(100)
+        if before == 4:
+            assert told(await receive(subscription, 2)) == [
+                ("last", 5, "LATEST"),
+                ("hot", 6, "LATEST"),
+            ]
+        else:
+            with pytest.raises(PositionCompacted):
+                await receive(subscription, 1)
+
+
+async def test_whoever_leaves_ends_the_pass_that_it_alone_waits_for(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write(*([upsert(str(number % 7), number)] for number in range(40)))
+    async with Engine(log_root, QUICK) as engine:
+        log = observer_of(engine, "shop").log
+        async with log.newest_turns, log.newest_turns:  # nobody may look
+            subscription = await latest(engine)
+            (publisher,) = observer_of(engine, "shop").publishers()
+            assert not isinstance(
+                await subscription.receive(), bytes
+            )  # heartbeats come all the same
+            assert len(publisher.newest) == 1
+            subscription.cancel()
+            assert len(publisher.newest) == 0
+            with pytest.raises(SubscriptionClosed):
+                await subscription.receive()
+
+
+async def test_a_capture_that_is_too_large_comes_as_its_marked_header(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert("large")], [upsert("large", text="x" * 4_000)])
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, max_message_bytes=1_024)
+        (only,) = await receive(subscription, 1)
+        assert only["omittedBytes"] > 4_000
+        assert (only["version"], only["kind"]) == (2, "LATEST")
