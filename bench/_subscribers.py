@@ -1,9 +1,10 @@
 """Raw subscribers: streams without decoding, that count captures by their size.
 
-Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
-"new", ``criteria``: entity type, ``keys``: a primary key for each stream, then without heartbeats, ``go``: call
-Start on the bare server first, ``ca``: the file of a CA, for TLS, ``token``: what is shown). All captures of a
-bench have one size, so bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``.
+Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest",
+"state" or "new", ``criteria``: entity type, ``keys``: a primary key for each stream, then without heartbeats,
+``go``: call Start on the bare server first, ``ca``: the file of a CA, for TLS, ``token``: what is shown).
+All captures of a bench have one size, so bytes tell the count. A frame may have 4 MiB, as our client allows,
+or ``frame_bytes``.
 A stream may have 4 MiB on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty
 streams drift apart, and bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been
 acknowledged, then one JSON line when every stream has everything.
@@ -117,6 +118,8 @@ def _request(options: dict[str, Any], key: str | None) -> bytes:
         request.heartbeat_interval_ms = 3_600_000
     if options.get("start", "oldest") == "oldest":
         request.since_version = 0
+    elif options["start"] == "state":
+        request.initial = change_capture_pb2.INITIAL_STATE
     return request.SerializeToString()
 
 
