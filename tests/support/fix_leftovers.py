@@ -37,7 +37,7 @@ def no_leftover_threads_or_files(request: pytest.FixtureRequest) -> Iterator[Non
     files = _open_files_below(request)
     deadline = time.monotonic() + GRACE_S
     while files and time.monotonic() < deadline:
-        time.sleep(0.01)  # threads of a library, which Python does not know, may be closing them just now
+        time.sleep(0.01)  # a library's own threads may be closing them just now
         files = _open_files_below(request)
     if files:
         pytest.fail(f"files left open: {', '.join(files)}")
