@@ -205,7 +205,7 @@ def test_contract_01_14_any_pace_gets_every_match_once_in_order(
             match intake.refill(subject, routed):
                 case RefillResult.CAUGHT_UP:
                     return
-                case RefillResult.OVERRUN:
+                case RefillResult.OVERRUN | RefillResult.BEHIND:
                     first_row = intake.next.row - intake.next.row % window
                     end = min(first_row + window, routed)
                     runs = [entity_run(row, [0]) for row in matches if first_row <= row < end]
