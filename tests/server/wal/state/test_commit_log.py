@@ -494,7 +494,7 @@ def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
     entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":3'))[0])
     with pytest.raises(LogUnreadable, match="format version 3, and this tailrace reads up to 2"):
         CommitLog.open(log_root / "shop")
-    entry.write_bytes(seal(b'{"kind":"merge","format_version":2,"number":2}')[0])
+    entry.write_bytes(seal(b'{"kind":"merge","format_version":3,"number":2}')[0])
     with pytest.raises(LogUnreadable, match="upgrade"):
         CommitLog.open(log_root / "shop")
 
