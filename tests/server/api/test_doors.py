@@ -58,6 +58,12 @@ ROUTES = {
     "/v1/catalogs/{catalog}/schema": GUARDED,
     "/v1/catalogs/{catalog}/state/{entityType}": GUARDED,
     "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}": GUARDED,
+    "/v1/catalogs/{catalog}/subscriptions": GUARDED,
+    "/v1/catalogs/{catalog}/subscriptions/{name}": GUARDED,
+    **{
+        f"/v1/catalogs/{{catalog}}/subscriptions/{{name}}/{each}": GUARDED
+        for each in ("acknowledge", "pause", "reset", "resume")
+    },
     **{
         f"{base}/{each}": GUARDED
         for base in ("/v1/catalogs/{catalog}", "/v1/system")
