@@ -27,12 +27,11 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from tailrace.errors import LogCorrupted
-    from tailrace.schema import Column
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
@@ -102,7 +101,7 @@ class StatementScan:
         """Of the batches."""
         metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
         self.all_columns = (
-            *(each.name for each in schema.entity_types[use.entity_type]),
+            *(each.name for each in every),
             *metadata,
         )
         """Names of the columns that there are, those among them that are not read."""
@@ -161,13 +160,11 @@ class StatementScan:
 
     def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
         # A row without a key stands there as often as it came.
-        which = None
-        if (rows.counts != 1).any():
-            # One that was taken away more often than it came cannot be shown.
-            which = np.repeat(np.arange(len(rows)), np.maximum(rows.counts, 0))
-        if which is None:
+        if (rows.counts == 1).all():
             yield self._state_batch(rows)
             return
+        # One that was taken away more often than it came cannot be shown.
+        which = np.repeat(np.arange(len(rows)), np.maximum(rows.counts, 0))
         for start in range(0, len(which), _PART_ROWS):
             yield self._state_batch(rows.taken(which[start : start + _PART_ROWS]))
 
@@ -297,19 +294,8 @@ class StatementScan:
         """
         if not self._columns:
             return pa.record_batch([], schema=self._reader.schema)
-        known: dict[int, int] = {}
-        written: list[Sequence[Column]] = []
-        which = np.zeros(len(versions), np.int64)
-        numbers, places = np.unique(versions, return_inverse=True)
-        of_number = np.zeros(len(numbers), np.int64)
-        for place, number in enumerate(numbers.tolist()):
-            schema = self._view.schema_of(number)
-            if schema.id not in known:
-                known[schema.id] = len(written)
-                name = self._names.name_in(schema)
-                written.append(schema.entity_types[name] if name is not None else ())
-            of_number[place] = known[schema.id]
-        which = of_number[places]
+        schemas, which = self._view.schemas_of(versions)
+        written = [*map(self._names.columns_in, schemas)]
         try:
             return self._reader.read_mixed(images, written, which).batch
         except ValueMisfit as error:

@@ -114,7 +114,8 @@ class StateFilter:
 
     def kept(self, rows: StateRows) -> StateRows:
         """Return the rows that meet the condition. A value that its type cannot hold counts as NULL."""
-        written, which = self._written(rows.versions)
+        schemas, which = self._view.schemas_of(rows.versions)
+        written = [*map(self._columns_in, schemas)]
         reader = ColumnReader(
             self._filter.columns,
             stated=self._stated,
@@ -126,22 +127,6 @@ class StateFilter:
         if self._rules is not None:
             keep &= self._may_be_judged(rows, written, which)
         return rows if keep.all() else rows.taken(np.flatnonzero(keep))
-
-    def _written(
-        self, versions: NDArray[np.int64]
-    ) -> tuple[Sequence[Sequence[Column]], NDArray[np.int64]]:
-        """Return the columns of the table in some versions, and for each version which of them it has."""
-        ordered = np.unique(versions)
-        written: list[Sequence[Column]] = []
-        firsts: list[int] = []
-        at = 0
-        while at < len(ordered):
-            version = int(ordered[at])
-            written.append(self._columns_in(self._view.schema_of(version)))
-            firsts.append(version)
-            at = int(np.searchsorted(ordered, self._view.schema_span(version)[1], "right"))
-        which = np.searchsorted(np.array(firsts, np.int64), versions, "right") - 1
-        return written, which
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         """Return the columns of the table, which may have had another name."""

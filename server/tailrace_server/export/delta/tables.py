@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
 from tailrace_server.export.delta.columns import LakeColumns
@@ -33,8 +32,6 @@ from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy.typing as npt
 
     from tailrace.schema import Column, Schema
     from tailrace_server.export.delta.table import LakeTable
@@ -225,7 +222,8 @@ class TableExport:
         self, rows: StateRows, columns: LakeColumns, view: LogView, counts: _Counts
     ) -> list[pa.Array]:
         """Return rows as the columns of the table."""
-        written, which = self._written(view, rows)
+        schemas, which = view.schemas_of(rows.versions)
+        written = [*map(self.names.columns_in, schemas)]
         try:
             read = columns.reader.read_mixed(rows.images, written, which)
         except ValueMisfit as error:
@@ -236,20 +234,6 @@ class TableExport:
         own = [rows.primary_keys, pa.array(rows.versions)]
         own += [pa.array(rows.counts)] if columns.counted else []
         return [*own, *columns.columns_of(read.batch)]
-
-    def _written(
-        self, view: LogView, rows: StateRows
-    ) -> tuple[list[tuple[Column, ...]], npt.NDArray[np.int64]]:
-        """Return the columns that the rows were written with, and of each row which of them."""
-        versions, which = np.unique(rows.versions, return_inverse=True)
-        schemas = [view.schema_of(version) for version in versions.tolist()]
-        known = {each.id: each for each in schemas}
-        written = [
-            each.entity_types.get(self.names.name_in(each) or "", ()) for each in known.values()
-        ]
-        places = {id: place for place, id in enumerate(known)}
-        of_versions = np.array([places[each.id] for each in schemas], np.int64)
-        return written, of_versions[which]
 
 
 def _may_have_changed(state: TableState, after: int, version: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tailrace.schema import Schema
+    from tailrace.schema import Column, Schema
     from tailrace_server.wal.state.schemas import HasSchemas, PublishedSchemas
 
 
@@ -39,6 +39,10 @@ class EntityNames:
                 None,
             )
         return self._known[schema.id]
+
+    def columns_in(self, schema: Schema) -> tuple[Column, ...]:
+        """Return the columns of the entity type in a schema; none where it is not known."""
+        return schema.entity_types.get(self.name_in(schema) or "", ())
 
     def rows_in(
         self,

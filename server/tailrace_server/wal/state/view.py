@@ -175,6 +175,26 @@ class LogView:
         first, following = self._schemas.span(version)
         return first, self.published if following is None else min(following - 1, self.published)
 
+    def schemas_of(
+        self, versions: npt.NDArray[np.int64]
+    ) -> tuple[list[Schema], npt.NDArray[np.int64]]:
+        """Return the schemas that some versions were written with, and for each version which of them.
+
+        Args:
+            versions: Published ones in any order, shape (n,).
+        """
+        ordered = np.unique(versions)
+        found: list[Schema] = []
+        firsts: list[int] = []
+        at = 0
+        while at < len(ordered):  # once for each schema, however many versions it has
+            version = int(ordered[at])
+            found.append(self.schema_of(version))
+            firsts.append(version)
+            following = self._schemas.span(version)[1]
+            at = len(ordered) if following is None else int(np.searchsorted(ordered, following))
+        return found, np.searchsorted(np.array(firsts, np.int64), versions, "right") - 1
+
     def with_schemas(
         self,
         part: Hashable,
