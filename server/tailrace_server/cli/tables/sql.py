@@ -21,9 +21,9 @@ from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from tailrace.errors import LogCorrupted
+    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.view import LogView
 
 __all__ = ["sql"]
@@ -73,9 +73,10 @@ def sql(
     form = "json" if as_json else "csv" if csv else "arrow" if arrow else "text"
     began = time.monotonic()
     count = 0
+    opened = open_catalog(log, catalog)
     with (
-        BatchReader(open_catalog(log, catalog).path) as reader,
-        Query(_source(log, catalog, reader), text, values, limits) as query,
+        BatchReader(opened.path) as reader,
+        Query(_source(opened, reader), text, values, limits) as query,
     ):
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -113,16 +114,17 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
     sink.flush()
 
 
-def _source(log: Path, catalog: str, reader: BatchReader) -> LogSource:
+def _source(log: CommitLog, reader: BatchReader) -> LogSource:
     """Return the log as a source of statements."""
 
     def newer(missing: SegmentMissing) -> LogView:
-        view = open_catalog(log, catalog).view
+        log.refresh()
+        view = log.view
         if any(segment.path == missing.path for segment in view.segments()):
             raise missing
         return view
 
-    return LogSource(open_catalog(log, catalog).view, reader, newer, _note_damage)
+    return LogSource(log.view, reader, newer, _note_damage)
 
 
 def _note_damage(damaged: LogCorrupted) -> None:
