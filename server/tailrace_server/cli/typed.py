@@ -66,3 +66,9 @@ LogRoot = Annotated[
         help="The log root, one folder per catalog.",
     ),
 ]
+LogInsteadOfServer = Annotated[
+    Path | None,
+    typer.Option(
+        "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
+    ),
+]

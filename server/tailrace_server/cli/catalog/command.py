@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_
 from tailrace_server.cli.output import date_text, note, printable
 from tailrace_server.cli.typed import (
     AsJson,
+    LogInsteadOfServer,
     LogRoot,
     Server,
     TlsCa,
@@ -29,6 +29,7 @@ from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
 for _name, _command in (("create", create), ("show", show), ("set", set_), ("unset", unset)):
@@ -37,12 +38,7 @@ for _name, _command in (("create", create), ("show", show), ("set", set_), ("uns
 
 @app.command("list")
 def list_(
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
-        ),
-    ] = None,
+    log: LogInsteadOfServer = None,
     server: Server = options.DEFAULT_SERVER,
     token_file: TokenFile = None,
     as_json: AsJson = False,

@@ -14,6 +14,7 @@ import typer
 from tailrace_server.cli import options
 from tailrace_server.cli.subscriptions.place import AtServer, InFolder
 from tailrace_server.cli.typed import (  # noqa: TC001 - read by Typer
+    LogInsteadOfServer,
     Server,
     TlsCa,
     TlsCertificate,
@@ -51,12 +52,7 @@ def _where(
     catalog: Annotated[
         str, typer.Option("--catalog", metavar="CATALOG", help="Name of the catalog.")
     ],
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
-        ),
-    ] = None,
+    log: LogInsteadOfServer = None,
     server: Server = options.DEFAULT_SERVER,
     token_file: TokenFile = None,
     tls: WithTls = False,
