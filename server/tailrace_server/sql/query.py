@@ -6,7 +6,6 @@ Everything that a statement reads is of one version, the newest when it began, u
 from __future__ import annotations
 
 import re
-import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -18,8 +17,9 @@ import pyarrow as pa
 from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
 from tailrace.position import FIRST, Position
 from tailrace_server.sql.duck import connect, told
+from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.scans import StatementScan
-from tailrace_server.sql.statements import Tables, bound, nearest, parsed
+from tailrace_server.sql.statements import Tables, bound, named_parameters, nearest, parsed
 from tailrace_server.units import format_seconds
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class QueryLimits:
 
 
 class Query:
-    """One statement; a context manager, whose batches are iterated once. All of it blocks, in any one thread.
+    """One statement; a context manager, whose batches are iterated once.
 
-    ``stop`` may be called from every thread.
+    All of it blocks. Threads may take turns with it; its `Interruption` ends it from any.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Query:
         text: str,
         parameters: Mapping[str, object] | None = None,
         limits: QueryLimits | None = None,
+        interruption: Interruption | None = None,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -72,6 +73,7 @@ class Query:
             text: One statement.
             parameters: Values of ``$name`` in it.
             limits: What it may take.
+            interruption: Ends it, also while it begins.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -81,17 +83,21 @@ class Query:
         """The version that it reads."""
         self._limits = limits or QueryLimits()
         self._source = source
-        self._parameters = dict(parameters) if parameters else None
-        self._stopped: str | None = None
+        self._parameters = dict(parameters or {})
         self._error: Exception | None = None
         """What the log said while DuckDB read it."""
         self._connection = connect(self._limits.memory_bytes, self._limits.threads)
-        self._timer = threading.Timer(self._limits.seconds, self._take_too_long)
-        self._timer.daemon = True
+        self.interruption = interruption or Interruption()
+        """Ends it."""
         self.scans: list[StatementScan] = []
         """What it reads of the log."""
         try:
-            self._timer.start()
+            self.interruption.watch(
+                self._connection,
+                self._limits.seconds,
+                f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give "
+                "it more time",
+            )
             self._reader = self._begun(text)
         except BaseException:
             self.close()
@@ -106,20 +112,9 @@ class Query:
 
     def close(self) -> None:
         """Give back what it holds. Idempotent."""
-        self._timer.cancel()
+        self.interruption.close()
         self._reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
         self._connection.close()
-
-    def stop(self, reason: str) -> None:
-        """End it soon with an error that says why, wherever it is."""
-        self._stopped = self._stopped or reason
-        self._connection.interrupt()
-
-    def _take_too_long(self) -> None:
-        self.stop(
-            f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give it "
-            "more time"
-        )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the answer.
@@ -130,6 +125,7 @@ class Query:
         """
         count = 0
         while True:
+            self._refuse_stopped()
             try:
                 batch = self._reader.read_next_batch()
             except StopIteration:
@@ -143,9 +139,13 @@ class Query:
                 )
             yield batch
 
+    def _refuse_stopped(self) -> None:
+        if self.interruption.reason is not None:
+            raise InvalidRequest(self.interruption.reason)
+
     def _told(self, error: Exception) -> TailraceError:
-        if self._stopped is not None:
-            return InvalidRequest(self._stopped)
+        if self.interruption.reason is not None:
+            return InvalidRequest(self.interruption.reason)
         if isinstance(self._error, TailraceError):
             return self._error
         unknown = _UNKNOWN_COLUMN.search(str(error))
@@ -171,21 +171,31 @@ class Query:
         view = self._source.view
         tables = Tables(
             view.published,
-            view.schema_of,
+            self._source.schema_of,
             self._last_version,
             self._first_version,
             view.oldest.version,
         )
-        return bound(parsed(text), tables)
+        query = parsed(text)
+        self._refuse_needless(named_parameters(query))
+        return bound(query, tables)
+
+    def _refuse_needless(self, named: set[str]) -> None:
+        """Refuse values of parameters that a statement does not have: a name was misspelt."""
+        for name in sorted(self._parameters.keys() - named):
+            hint = nearest(name, named) if named else ", which has none"
+            raise InvalidRequest(f"there is no parameter ${name} in the statement{hint}")
 
     def _run(self, statement: Statement, prefix: str = "") -> pa.RecordBatchReader:
         for use in statement.uses:
             self._refuse_trimmed(use.changes)
-            scan = StatementScan(self._source, use, lambda: self._stopped is not None)
+            scan = StatementScan(self._source, use, lambda: self.interruption.is_asked)
             self.scans.append(scan)
             self._connection.register(use.alias, self._kept(scan))
+        values = self._values(statement.parameters)
+        self._refuse_stopped()
         try:
-            found = self._connection.sql(prefix + statement.text, params=self._parameters)
+            found = self._connection.sql(prefix + statement.text, params=values)
             return found.to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._told(error) from None
@@ -243,6 +253,13 @@ class Query:
             newest = Position(view.published, 0)
             raise PositionCompacted(view.oldest.preceding(), view.oldest, newest)
 
+    def _values(self, named: set[str]) -> dict[str, object] | None:
+        """Return the values of some parameters, as DuckDB takes no others; None without any."""
+        missing = sorted(named - self._parameters.keys())
+        if missing:
+            raise InvalidRequest(f"parameter ${missing[0]} has no value")
+        return {name: self._parameters[name] for name in named} or None
+
     def _value(self, constant: exp.Expr) -> int | datetime:
         """Return what a constant expression is, computed by DuckDB.
 
@@ -251,9 +268,10 @@ class Query:
         """
         text = constant.sql(dialect="duckdb")
         try:
-            rows = self._connection.execute(f"SELECT {text}", self._parameters).fetchall()
+            values = self._values(named_parameters(constant))
+            rows = self._connection.execute(f"SELECT {text}", values).fetchall()
         except duckdb.Error as error:
-            raise told(error) from None
+            raise self._told(error) from None
         value: Any = rows[0][0]
         if isinstance(value, str):
             try:
@@ -274,8 +292,7 @@ class Query:
     # Statements that stand alone.
 
     def _shown(self) -> pa.RecordBatchReader:
-        view = self._source.view
-        types = view.schema_of(view.published).entity_types
+        types = self._source.schema_of(self.version).entity_types
         keys = [[each.name for each in columns if each.key] for columns in types.values()]
         found = {
             "table": pa.array(types, pa.string()),
@@ -288,9 +305,9 @@ class Query:
         statement = self._bound(f"SELECT * FROM {written}")
         use = statement.uses[0] if statement.uses else None
         if use is None:
-            types = self._source.view.schema_of(self.version).entity_types
+            types = self._source.schema_of(self.version).entity_types
             raise InvalidRequest(f"there is no table {written!r}{nearest(written, types)}")
-        columns = self._source.view.schema_of(use.version).entity_types.get(use.entity_type, ())
+        columns = self._source.schema_of(use.version).entity_types.get(use.entity_type, ())
         known = {column.name: column for column in columns}
         fields = StatementScan(self._source, use, lambda: False).schema
         found = {

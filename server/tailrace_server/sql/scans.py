@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.errors import LogCorrupted
+    from tailrace.schema import Column, Schema
+    from tailrace_server.sql.shown import ShownRows, ShownTables
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
@@ -66,6 +68,13 @@ class LogSource:
     """Returns a view that is newer than one whose file is gone; raises where there is none. Blocks."""
     on_damage: Callable[[LogCorrupted], None] | None = None
     """Told of a damaged base that is read around; None: what is damaged is raised."""
+    shown: ShownTables | None = None
+    """What of it may be read; None: everything."""
+
+    def schema_of(self, version: int) -> Schema:
+        """Return what may be known of the schema of a published version."""
+        schema = self.view.schema_of(version)
+        return schema if self.shown is None else self.shown.schema(schema)
 
 
 class StatementScan:
@@ -88,7 +97,8 @@ class StatementScan:
             schema = self._view.schema_of(self._view.published)
         self._schema = schema
         self._names = EntityNames(schema, use.entity_type)
-        every = schema.entity_types[use.entity_type]
+        self._shown = None if source.shown is None else source.shown.rows(use.entity_type)
+        every = self._shown_of(schema.entity_types[use.entity_type])
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.
         self._columns = tuple(named or (every if use.changes is not None else ()))
@@ -107,6 +117,9 @@ class StatementScan:
         """Names of the columns that there are, those among them that are not read."""
         self.rows = 0
         """That were given so far."""
+
+    def _shown_of(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        return columns if self._shown is None else self._shown.columns(columns)
 
     def _arrow_schema(self) -> pa.Schema:
         names = self.use.names
@@ -151,7 +164,9 @@ class StatementScan:
                 parts = table.parts(behind) if use.keys is None else [table.rows_of(use.keys)]
                 for rows in parts:
                     if len(rows):
-                        yield from self._state_batches(rows)
+                        shown = rows if self._shown is None else self._shown.state(rows)
+                        if len(shown):
+                            yield from self._state_batches(shown)
                         behind = rows.place(-1)
             except SegmentMissing as missing:
                 self._view = self._source.newer(missing)
@@ -169,7 +184,7 @@ class StatementScan:
             yield self._state_batch(rows.taken(which[start : start + _PART_ROWS]))
 
     def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
-        typed = self._typed(rows.images, rows.versions, rows.indexes)
+        typed = self._typed(rows.images, rows.versions, rows.indexes, rows.primary_keys)
         arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
         more = {
             "_primary_key": lambda: rows.primary_keys,
@@ -228,6 +243,8 @@ class StatementScan:
                     named = pc.is_in(head.primary_keys, value_set=keys)
                     rows &= named.to_numpy(zero_copy_only=False)
                 chosen = np.flatnonzero(rows)
+                if self._shown is not None:
+                    chosen = self._shown.changes(head, chosen)
                 if self._images:
                     table.refuse_expired(ref, chosen)
                 bodies = table.reader.body(ref, self._images) if len(chosen) else {}
@@ -274,7 +291,8 @@ class StatementScan:
                     arrays.append(head.primary_keys.take(places))
                 case _:
                     images = bodies[name].take(places)
-                    typed = self._typed(images, versions, indexes)
+                    keys = head.primary_keys.take(places)
+                    typed = self._typed(images, versions, indexes, keys)
                     arrays.append(
                         pa.StructArray.from_arrays(
                             typed.columns, fields=list(typed.schema), mask=images.is_null()
@@ -285,9 +303,13 @@ class StatementScan:
     # Both.
 
     def _typed(
-        self, images: pa.BinaryArray, versions: NDArray[np.int64], indexes: NDArray[np.int32]
+        self,
+        images: pa.BinaryArray,
+        versions: NDArray[np.int64],
+        indexes: NDArray[np.int32],
+        keys: pa.StringArray,
     ) -> pa.RecordBatch:
-        """Return the columns of images, each read by the schema of its version.
+        """Return the columns of images, each read by the schema of its version, as far as they are shown.
 
         Raises:
             InvalidRequest: A value is not one of its column's type.
@@ -295,15 +317,28 @@ class StatementScan:
         if not self._columns:
             return pa.record_batch([], schema=self._reader.schema)
         schemas, which = self._view.schemas_of(versions)
-        written = [*map(self._names.columns_in, schemas)]
+        written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
         try:
-            return self._reader.read_mixed(images, written, which).batch
+            batch = self._reader.read_mixed(images, written, which).batch
         except ValueMisfit as error:
             row = error.misfit.row
             raise InvalidRequest(
                 f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or "
                 "read the row with `tailrace state` or `tailrace changes`"
             ) from None
+        return batch if self._shown is None else _without_hidden(batch, keys, self._shown)
+
+
+def _without_hidden(
+    batch: pa.RecordBatch, keys: pa.StringArray, shown: ShownRows
+) -> pa.RecordBatch:
+    """Return rows with nulls for the values that are shown of other rows only."""
+    arrays = []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        hidden = shown.hidden(name, keys)
+        null = pa.scalar(None, array.type)
+        arrays.append(array if hidden is None else pc.if_else(hidden, null, array))
+    return pa.record_batch(arrays, schema=batch.schema)
 
 
 def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:

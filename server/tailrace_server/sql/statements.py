@@ -71,6 +71,8 @@ class Statement:
     text: str
     """For DuckDB."""
     uses: tuple[TableUse, ...]
+    parameters: set[str]
+    """Names of those that the text still has; CHANGES had the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,18 @@ def parsed(text: str) -> exp.Query:
     return query
 
 
+def named_parameters(expression: exp.Expr) -> set[str]:
+    """Return the names of the parameters, ``$name`` or ``:name``, that an expression has.
+
+    Raises:
+        InvalidRequest: One has no name.
+    """
+    names = {each.name for each in expression.find_all(exp.Placeholder, exp.Parameter)}
+    if "?" in names or "" in names:
+        raise InvalidRequest("a parameter has a name: $price, not ?")
+    return names
+
+
 def bound(query: exp.Query, tables: Tables) -> Statement:
     """Return a query with its tables looked up; changes the query.
 
@@ -133,7 +147,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
             use = replace(use, keys=_keys_wanted(alone, use, tables))
         uses.append(use)
         _rename(table, use.alias)
-    return Statement(query.sql(dialect=_DIALECT), tuple(uses))
+    return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))
 
 
 def _tables_in(query: exp.Query) -> Iterator[tuple[exp.Table, exp.Select | None]]:

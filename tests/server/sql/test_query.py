@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace_server.sql import scans
+from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query, QueryLimits
 from tailrace_server.sql.scans import LogSource
 from tailrace_server.wal.catalog import open_catalog
@@ -282,7 +283,7 @@ def test_versions_that_were_trimmed_are_refused_and_state_stays(log_root: Path) 
         ("SELECT * FROM product FOR TIMESTAMP AS OF '2999-01-01'", "still to come"),
         ("SELECT * FROM CHANGES(product)", "in quotes"),
         ("SELECT * FROM CHANGES('nothing')", "no table 'nothing'"),
-        ("SELECT * FROM product WHERE id = $k", "not provided for the following parameters: k"),
+        ("SELECT * FROM product WHERE id = $k", "parameter $k has no value"),
         ("DESCRIBE nothing", "no table 'nothing'"),
         ("DELETE FROM product", "DELETE is not run here"),
         ("CREATE TABLE x AS SELECT 1", "CREATE is not run here"),
@@ -316,6 +317,10 @@ def test_a_statement_has_bounds(log_root: Path) -> None:
     endless = "SELECT count(*) FROM range(1000000000000)"
     with pytest.raises(InvalidRequest, match="took longer than"):
         ask(log_root, endless, limits=QueryLimits(seconds=0.2))
+    asked = Interruption()
+    asked.ask("nobody waits for it")
+    with pytest.raises(InvalidRequest, match="nobody waits"):
+        ask(log_root, endless, interruption=asked)
     with pytest.raises(InvalidRequest, match="needs more memory"):
         ask(
             log_root,
@@ -325,6 +330,20 @@ def test_a_statement_has_bounds(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match="more than 10 rows"):
         ask(log_root, "SELECT * FROM range(11)", limits=QueryLimits(rows=10))
     assert len(ask(log_root, "SELECT * FROM range(10)", limits=QueryLimits(rows=10))) == 10
+
+
+def test_each_part_of_a_statement_gets_the_parameters_that_it_names(log_root: Path) -> None:
+    """Bounds of change tables are computed apart from the rest, and DuckDB takes no value too many."""
+    products(log_root)
+    text = "SELECT count(*) FROM CHANGES('product', $first, $last) WHERE _change_type = $kind"
+    values = {"first": 1, "last": 1, "kind": "insert"}
+    assert ask(log_root, text, parameters=values) == ask(
+        log_root, "SELECT count(*) FROM CHANGES('product', 1, 1) WHERE _change_type = 'insert'"
+    )
+    with pytest.raises(
+        InvalidRequest, match=r"no parameter \$firs in the statement; did you mean first"
+    ):
+        ask(log_root, text, parameters={**values, "firs": 1})
 
 
 def test_a_value_that_its_type_cannot_hold_is_named(log_root: Path) -> None:

@@ -88,7 +88,7 @@ def sql(
         try:
             _write(query.schema, batches(), form)
         except KeyboardInterrupt:
-            query.stop("stopped")
+            query.interruption.ask("stopped")
             raise
         if form == "text":
             seconds = time.monotonic() - began

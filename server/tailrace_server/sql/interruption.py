@@ -1,0 +1,60 @@
+"""The end of a statement that is being run: asked for from any thread, or when its time is over.
+
+DuckDB forgets an interrupt that comes while it runs nothing. So it is interrupted again and again, until the
+statement is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import duckdb
+
+_AGAIN_S: Final = 0.02
+
+
+class Interruption:
+    """Of one statement. Any thread may call it."""
+
+    def __init__(self) -> None:
+        """Begin with nobody having asked for it."""
+        self.reason: str | None = None
+        """Why the statement has to end; None: it may go on."""
+        self._lock = threading.Lock()
+        self._asked = threading.Event()
+        self._closed = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the statement has to end."""
+        return self.reason is not None
+
+    def ask(self, reason: str) -> None:
+        """End the statement soon, wherever it is; the first reason is the one that is told."""
+        with self._lock:
+            if self.reason is None:
+                self.reason = reason
+        self._asked.set()
+
+    def watch(self, connection: duckdb.DuckDBPyConnection, seconds: float, reason: str) -> None:
+        """Interrupt a connection when it is asked for, or after ``seconds`` for a reason; until ``close``."""
+
+        def run() -> None:
+            if not self._asked.wait(seconds):
+                self.ask(reason)
+            while not self._closed.is_set():
+                connection.interrupt()
+                self._closed.wait(_AGAIN_S)
+
+        self._watch = threading.Thread(target=run, name="tailrace-sql-watch", daemon=True)
+        self._watch.start()
+
+    def close(self) -> None:
+        """Touch the connection no more. Idempotent."""
+        self._closed.set()
+        self._asked.set()
+        if self._watch is not None:
+            self._watch.join()
