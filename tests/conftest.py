@@ -21,9 +21,11 @@ from hypothesis import HealthCheck, settings
 
 from tailrace_server.process import poll_in_calling_thread, quiet_core
 from tests.support.contract import contract_numbers
+from tests.support.loop import WatchedLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import asyncio
+    from collections.abc import Callable, Iterator
 
 settings.register_profile("tailrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tailrace")
@@ -40,6 +42,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the proofs of contract lines by their names."""
     for number in contract_numbers(item.name):
         item.add_marker(pytest.mark.contract(number))
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on a loop that finds what is called from other threads."""
+    return {"watched": WatchedLoop}
 
 
 @pytest.fixture(scope="session", autouse=True)

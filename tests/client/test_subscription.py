@@ -341,9 +341,7 @@ async def test_attempts_that_end_at_any_moment_of_connecting_leave_no_task() -> 
             with pytest.raises(tailrace.TransportError):
                 await client.subscribe("shop").__aenter__()
 
-    # What looks for leftover tasks after every test is what judges. The moments are those of an event loop
-    # that does not debug.
-    asyncio.get_running_loop().set_debug(False)
+    # What looks for leftover tasks after every test is what judges.
     await asyncio.gather(*(attempt(0.001 * number) for number in range(50) for _ in range(4)))
 
 

@@ -53,8 +53,6 @@ def write_large(log_root: Path, rows: int) -> None:
 async def test_contract_16_a_hundred_thousand_key_publishers_stay_inside_the_budget(
     log_root: Path,
 ) -> None:
-    # So many subscriptions take much longer where asyncio notes for each where it was made.
-    asyncio.get_running_loop().set_debug(False)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([row(0)])
         writer.commit()

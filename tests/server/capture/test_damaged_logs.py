@@ -103,7 +103,6 @@ async def test_contract_33_no_damage_gives_a_wrong_capture_or_stops_the_server(
 ) -> None:
     """Small objects are cut at every length and all else at many, and one bit is flipped in every few bytes."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody pulls the plug
-    asyncio.get_running_loop().set_debug(False)  # some thousand logs are served
     for name in NAMES:
         small_log(log_root, name, form)
     with LogWriter.open(log_root, "good") as good:

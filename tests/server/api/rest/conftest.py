@@ -143,16 +143,9 @@ async def closed(socket: ClientConnection) -> tuple[int, str]:
             return socket.close_code, socket.close_reason or ""
 
 
-class _Loop(uvloop.Loop):
-    """uvloop without debug mode, which walks frames that are being torn down and dies of it (uvloop#756)."""
-
-    def set_debug(self, enabled: bool) -> None:
-        """Leave it as it is: off."""
-
-
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run on the server's own loop: guards depend on when a transport writes and pauses."""
-    return {"uvloop": _Loop}
+    return {"uvloop": uvloop.Loop}
 
 
 @pytest.fixture
