@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import pyarrow as pa
+from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
 from tailrace.position import FIRST, Position
@@ -24,8 +25,6 @@ from tailrace_server.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from sqlglot import exp
 
     from tailrace_server.sql.scans import LogSource
     from tailrace_server.sql.statements import Bounds, Statement
@@ -65,6 +64,8 @@ class Query:
         parameters: Mapping[str, object] | None = None,
         limits: QueryLimits | None = None,
         interruption: Interruption | None = None,
+        *,
+        pushes: bool = True,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -74,6 +75,7 @@ class Query:
             parameters: Values of ``$name`` in it.
             limits: What it may take.
             interruption: Ends it, also while it begins.
+            pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -84,6 +86,7 @@ class Query:
         self._limits = limits or QueryLimits()
         self._source = source
         self._parameters = dict(parameters or {})
+        self._pushes = pushes
         self._error: Exception | None = None
         """What the log said while DuckDB read it."""
         self._connection = connect(self._limits.memory_bytes, self._limits.threads)
@@ -98,6 +101,8 @@ class Query:
                 f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give "
                 "it more time",
             )
+            # now() is the start of a transaction: all parts of a statement have the same.
+            self._connection.execute("BEGIN TRANSACTION")
             self._reader = self._begun(text)
         except BaseException:
             self.close()
@@ -175,6 +180,10 @@ class Query:
             self._last_version,
             self._first_version,
             view.oldest.version,
+            view.schemas,
+            view.version_at,
+            self._constant,
+            self._pushes,
         )
         query = parsed(text)
         self._refuse_needless(named_parameters(query))
@@ -267,12 +276,7 @@ class Query:
             InvalidRequest: It is no version and no time.
         """
         text = constant.sql(dialect="duckdb")
-        try:
-            values = self._values(named_parameters(constant))
-            rows = self._connection.execute(f"SELECT {text}", values).fetchall()
-        except duckdb.Error as error:
-            raise self._told(error) from None
-        value: Any = rows[0][0]
+        value: Any = self._computed(constant, "{}")
         if isinstance(value, str):
             try:
                 value = datetime.fromisoformat(value)
@@ -288,6 +292,27 @@ class Query:
             f"{text}: neither a version nor a time; a time is TIMESTAMP '2026-05-04 10:30:00', UTC unless it "
             "has a zone, or now() - INTERVAL 15 MINUTE"
         )
+
+    def _constant(self, constant: exp.Expr, kind: str | None) -> object:
+        """Return what a constant is that a column is compared with; of a time its µs. None: not that kind.
+
+        Raises:
+            InvalidRequest: DuckDB does not understand it.
+        """
+        if kind is not None:
+            return self._computed(constant, f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))")
+        if isinstance(constant, exp.Literal):
+            return constant.to_py()
+        return self._computed(constant, "TRY({})")
+
+    def _computed(self, constant: exp.Expr, form: str) -> object:
+        text = form.format(constant.sql(dialect="duckdb"))
+        try:
+            values = self._values(named_parameters(constant))
+            rows = self._connection.execute(f"SELECT {text}", values).fetchall()
+        except duckdb.Error as error:
+            raise self._told(error) from None
+        return rows[0][0] if rows else None
 
     # Statements that stand alone.
 
@@ -341,7 +366,10 @@ def _line(scan: StatementScan) -> str:
     if use.changes is None:
         what = f"state of {use.entity_type} as of version {use.version}"
     else:
-        what = f"changes of {use.entity_type}, versions {use.changes[0]} to {use.changes[1]}"
+        first, last = use.versions.both(use.changes)
+        kinds = "" if use.change_types is None else f"; {', '.join(sorted(use.change_types))}"
+        span = f"versions {first} to {last}" if first <= last else "no versions"
+        what = f"changes of {use.entity_type}, {span}{kinds or ''}"
     keys = "all keys" if use.keys is None else f"{len(use.keys)} keys"
     columns = ", ".join(scan.schema.names)
     return f"{use.alias}: {what}; {keys}; columns {columns}"

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
+from tailrace_server.sql.pushing import CHANGE_TYPES
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.base.reading import table_state
@@ -27,7 +28,7 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -54,7 +55,6 @@ _OF_CHANGES: Final = {
     "_primary_key": pa.string(),
 }
 _IMAGES: Final = ("before", "after")
-_CHANGE_TYPES: Final = ("insert", "update", "delete", "expire", "truncate")
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class StatementScan:
 
     def _changes(self) -> Iterator[pa.RecordBatch]:
         assert self.use.changes is not None
-        first, last = self.use.changes
+        first, last = self.use.versions.both(self.use.changes)
         done = Position(first - 1, END)
         while first <= last:
             try:
@@ -242,6 +242,8 @@ class StatementScan:
                     keys = pa.array(self.use.keys, pa.string())
                     named = pc.is_in(head.primary_keys, value_set=keys)
                     rows &= named.to_numpy(zero_copy_only=False)
+                if self.use.change_types is not None:
+                    rows &= _change_types_are(head, self.use.change_types)
                 chosen = np.flatnonzero(rows)
                 if self._shown is not None:
                     chosen = self._shown.changes(head, chosen)
@@ -343,6 +345,18 @@ def _without_hidden(
 
 def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
     """Return what each change was, as SQL calls it."""
+    return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(_change_codes(head, rows)))
+
+
+def _change_types_are(head: BatchHead, kinds: Collection[str]) -> NDArray[np.bool_]:
+    """Return which records of a batch are changes of some kinds."""
+    wanted = np.array([each in kinds for each in CHANGE_TYPES])
+    found: NDArray[np.bool_] = wanted[_change_codes(head, np.arange(len(head.versions)))]
+    return found
+
+
+def _change_codes(head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the kind of each change, as its place in CHANGE_TYPES."""
     operations = head.operations[rows]
     places = pa.array(rows)
     updated = head.changed.take(places).is_valid().to_numpy(zero_copy_only=False)
@@ -351,4 +365,4 @@ def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
     codes[operations == Operation.REMOVE] = 2
     codes[operations == Operation.EXPIRE] = 3
     codes[(operations == Operation.REMOVE) & ~keyed] = 4
-    return pa.array(_CHANGE_TYPES, pa.string()).take(pa.array(codes))
+    return codes

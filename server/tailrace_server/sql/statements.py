@@ -25,11 +25,23 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.sql.conditions import conditions_of
+from tailrace_server.sql.pushing import (
+    EVERYTHING,
+    Span,
+    change_types_in,
+    keys_in,
+    timestamps_in,
+    versions_in,
+)
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.schema import Schema
+    from tailrace_server.sql.conditions import ColumnComparison
+    from tailrace_server.sql.pushing import Evaluate
 
 _STATEMENT_BYTES_MAX: Final = 1 << 16
 """Length of a statement, UTF-8."""
@@ -62,6 +74,10 @@ class TableUse:
     """Column names that the statement may mean, in lower case; None: all."""
     keys: tuple[str, ...] | None
     """Primary keys that alone can matter; None: all."""
+    versions: Span = EVERYTHING
+    """Of a change table the versions among ``changes`` that alone can matter."""
+    change_types: frozenset[str] | None = None
+    """Of a change table the kinds of changes that alone can matter; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +104,14 @@ class Tables:
     """The same for the first one from a time on."""
     oldest: int
     """First version whose changes are kept."""
+    schemas: Callable[[], Iterable[Schema]]
+    """Returns all schemas up to ``newest``."""
+    version_at: Callable[[int], int]
+    """Returns the first version that was committed at or after a time, µs."""
+    constant: Evaluate
+    """Computes the constants that columns are compared with."""
+    pushes: bool = True
+    """Whether conditions let scans leave rows out; False changes no answer."""
 
 
 def parsed(text: str) -> exp.Query:
@@ -141,35 +165,64 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     """
     uses: list[TableUse] = []
     names = _names_in(query)
-    for table, alone in _tables_in(query):
+    conditions = conditions_of(query) if tables.pushes else {}
+    for table in _tables_in(query):
         use = _use(table, f"t{len(uses)}", names, tables)
-        if alone is not None:
-            use = replace(use, keys=_keys_wanted(alone, use, tables))
+        use = _narrowed(use, conditions.get(id(table), ()), tables)
         uses.append(use)
         _rename(table, use.alias)
     return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))
 
 
-def _tables_in(query: exp.Query) -> Iterator[tuple[exp.Table, exp.Select | None]]:
-    """Yield the places that read the log, each with the SELECT that reads it alone, if one does."""
-    found: list[tuple[exp.Table, exp.Select | None]] = []
-    for scope in traverse_scope(query):
-        select = scope.expression
-        alone = (
-            select
-            if isinstance(select, exp.Select)
-            and len(scope.selected_sources) == 1
-            and not select.args.get("joins")
-            else None
-        )
-        tables = [each for each in scope.sources.values() if isinstance(each, exp.Table)]
-        found += [(each, alone) for each in tables if not _is_computed(each)]
-    known = {id(table) for table, _ in found}
-    yield from found
+def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Tables) -> TableUse:
+    """Return a use without what no row can be of that meets some conditions."""
+    if not comparisons:
+        return use
+    of_state = use.changes is None
+    if _has_one_key(use, tables):
+        columns = tables.schema_of(use.version).entity_types.get(use.entity_type, ())
+        use = replace(use, keys=keys_in(comparisons, columns, tables.constant, state=of_state))
+    if of_state:
+        return use
+    # Versions that a time is wanted of are neighbours, as timestamps rise with them.
+    versions = versions_in(comparisons, tables.constant)
+    times = timestamps_in(comparisons, tables.constant)
+    if times != EVERYTHING:
+        first = tables.version_at(times.first)
+        versions = versions.both((first, tables.version_at(times.last + 1) - 1))
+    kinds = change_types_in(comparisons, tables.constant)
+    return replace(use, versions=versions, change_types=kinds)
+
+
+def _has_one_key(use: TableUse, tables: Tables) -> bool:
+    """Return whether the key of an entity type was of the same columns and types in all versions."""
+    schema = tables.schema_of(use.version)
+    if use.entity_type not in schema.entity_types:
+        schema = tables.schema_of(tables.newest)
+    names = EntityNames(schema, use.entity_type)
+    found = {
+        tuple((each.id, each.sql_type, each.key) for each in columns if each.key)
+        for columns in map(names.columns_in, tables.schemas())
+        if columns
+    }
+    return len(found) < 2
+
+
+def _tables_in(query: exp.Query) -> list[exp.Table]:
+    """Return the places that read the log."""
+    scopes = traverse_scope(query)
+    found = [
+        each
+        for scope in scopes
+        for each in scope.sources.values()
+        if isinstance(each, exp.Table) and not _is_computed(each)
+    ]
+    known = {*map(id, found)}
     # What no scope has, as the right side of a set operation in a place that it does not look at.
     for table in query.find_all(exp.Table):
         if id(table) not in known and isinstance(table.this, exp.Func) and not _is_computed(table):
             raise _unknown_function(table)
+    return found
 
 
 def _is_computed(table: exp.Table) -> bool:
@@ -204,6 +257,8 @@ def _names_in(query: exp.Query) -> frozenset[str] | None:
         (join.args.get("method") or "").upper() == "NATURAL" for join in query.find_all(exp.Join)
     ):
         return None
+    if any(each.args.get("columns") for each in query.find_all(exp.TableAlias)):
+        return None  # columns under other names, by their place
     aliases = {each.alias_or_name.lower() for each in query.find_all(exp.Table)}
     columns = [each for each in query.find_all(exp.Column) if not each.table]
     if any(each.name.lower() in aliases for each in columns):
@@ -285,67 +340,3 @@ def _rename(table: exp.Table, alias: str) -> None:
     for each in ("db", "catalog", "version", "when"):
         table.set(each, None)
     table.set("alias", name)
-
-
-def _keys_wanted(select: exp.Select, use: TableUse, tables: Tables) -> tuple[str, ...] | None:
-    """Return the keys outside of which no row can pass the WHERE of the only SELECT that reads a table."""
-    where = select.args.get("where")
-    if where is None:
-        return None
-    columns = tables.schema_of(use.version).entity_types.get(use.entity_type, ())
-    key_columns = [each for each in columns if each.key]
-    named = {"_primary_key"}
-    if use.changes is None and len(key_columns) == 1 and _is_plain(key_columns[0].sql_type):
-        named.add(key_columns[0].name.lower())
-    for each in _conjuncts(where.this):
-        texts = _compared(each, named)
-        if texts is not None:
-            return tuple(sorted(texts))
-    return None
-
-
-def _is_plain(sql_type: str | None) -> bool:
-    """Return whether the text of a key and the value of its column are one."""
-    base = (sql_type or "").partition("(")[0].upper()
-    return base in ("SMALLINT", "INTEGER", "BIGINT", "VARCHAR", "TEXT", "UUID")
-
-
-def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(condition, exp.Paren):
-        yield from _conjuncts(condition.this)
-    elif isinstance(condition, exp.And):
-        yield from _conjuncts(condition.left)
-        yield from _conjuncts(condition.right)
-    else:
-        yield condition
-
-
-def _compared(condition: exp.Expr, named: set[str]) -> set[str] | None:
-    """Return the values that a condition lets a column have, as texts of keys; None where it does not say."""
-    if isinstance(condition, exp.EQ):
-        sides: Sequence[exp.Expr] = (condition.left, condition.right)
-        for column, value in (sides, sides[::-1]):
-            if isinstance(column, exp.Column) and column.name.lower() in named:
-                text = _key_text(value)
-                return None if text is None else {text}
-    if (
-        isinstance(condition, exp.In)
-        and isinstance(condition.this, exp.Column)
-        and condition.this.name.lower() in named
-        and condition.expressions
-    ):
-        texts = [_key_text(each) for each in condition.expressions]
-        return None if None in texts else {each for each in texts if each is not None}
-    return None
-
-
-def _key_text(value: exp.Expr) -> str | None:
-    if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal):
-        inner = _key_text(value.this)
-        return None if inner in (None, "0") or value.this.is_string else f"-{inner}"
-    if not isinstance(value, exp.Literal):
-        return None
-    if value.is_string:
-        return value.name
-    text = value.name.lstrip("0") or "0"
-    return text if text.isdecimal() and text.isascii() else None

@@ -1,0 +1,238 @@
+"""Conditions that hold of every row that can reach an answer: comparisons of columns with constants.
+
+They are read from WHERE, of the SELECT that names the table and of those around it::
+
+    SELECT … FROM (SELECT _commit_timestamp AS at, … FROM CHANGES('order') WHERE _change_type = 'delete') d
+    JOIN … WHERE d.at >= now() - INTERVAL 15 MINUTE
+
+    CHANGES('order')    _change_type = 'delete',  _commit_timestamp >= now() - INTERVAL 15 MINUTE
+
+Whatever is found here holds of the answer anyway, since DuckDB computes all of WHERE again. So it is enough to
+find what is certain: terms of an AND, of a column that can be of this table alone. Each is false or unknown for
+NULL, so it may be applied before an outer join too: a row that this join would fill with NULL in place of
+one that was left out does not pass WHERE either.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from sqlglot import exp
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Operator = Literal["=", "<>", "<", "<=", ">", ">="]
+"""``=`` of several values is IN, ``<>`` of several NOT IN."""
+
+_OPERATORS: Final[Mapping[type[exp.Expr], Operator]] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_MIRRORED: Final[Mapping[Operator, Operator]] = {
+    "=": "=",
+    "<>": "<>",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
+_COMPUTED: Final = frozenset(
+    {"now", "get_current_timestamp", "make_timestamp", "make_timestamptz", "make_date"}
+    | {f"to_{unit}" for unit in ("seconds", "minutes", "hours", "days", "weeks", "milliseconds")}
+)
+"""Functions without a class of sqlglot's that give the same wherever they stand in a statement."""
+_NO_CONSTANTS: Final = (
+    *(exp.Column, exp.Query, exp.Star, exp.AggFunc, exp.Window, exp.Lambda),
+    # What is different each time, and what changes how others compare.
+    *(exp.Rand, exp.Uuid, exp.NextValueFor, exp.Collate),
+)
+_WHOLE: Final = ("group", "distinct", "having", "qualify", "windows", "limit", "offset", "sample")
+"""Clauses for which a row counts that a condition around them would leave out."""
+_IMAGES: Final = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnComparison:
+    """A column compared with constants."""
+
+    column: str
+    """Its name in the table, in lower case."""
+    image: str | None
+    """``before`` or ``after``, of which the column is a member; None: it is a column of the table itself."""
+    operator: Operator
+    values: tuple[exp.Expr, ...]
+    """Constant expressions."""
+
+
+Conditions = dict[int, list[ColumnComparison]]
+"""By the ``id`` of the ``exp.Table`` that they are about."""
+
+
+def conditions_of(query: exp.Query) -> Conditions:
+    """Return the conditions on each place of a query that reads a table."""
+    found: Conditions = defaultdict(list)
+    # A sample is taken before WHERE, a pivot turns values into columns.
+    if next(query.find_all(exp.TableSample, exp.Pivot), None) is not None:
+        return found
+    scopes = traverse_scope(query)
+    readers: dict[int, int] = defaultdict(int)
+    for scope in scopes:
+        for _, source in scope.selected_sources.values():
+            if isinstance(source, Scope):
+                readers[id(source)] += 1
+    # From outside in: what is known of a sub-query's columns is known before it is looked at.
+    around: Conditions = defaultdict(list)
+    for scope in reversed(scopes):
+        if not isinstance(scope.expression, exp.Select) or _joins_by_place(scope.expression):
+            continue
+        for alias, comparison in _in_scope(scope, around[id(scope)]):
+            node, source = scope.selected_sources[alias]
+            names = node.args.get("alias")
+            if names is not None and names.args.get("columns"):
+                continue  # it has other names for its columns
+            if isinstance(source, exp.Table):
+                found[id(source)].append(comparison)
+            elif readers[id(source)] == 1 and _passes_through(source):
+                around[id(source)].append(comparison)
+    return found
+
+
+def is_constant(value: exp.Expr) -> bool:
+    """Return whether an expression has one value in all of a statement, whatever the rows are."""
+    for node in value.walk():
+        if isinstance(node, _NO_CONSTANTS):
+            return False
+        if isinstance(node, exp.Anonymous) and node.name.lower() not in _COMPUTED:
+            return False
+    return True
+
+
+def _joins_by_place(select: exp.Select) -> bool:
+    """Return whether a join chooses rows by what other rows there are."""
+    methods = {(join.args.get("method") or "").upper() for join in select.args.get("joins") or ()}
+    return bool(methods & {"ASOF", "POSITIONAL"})
+
+
+def _in_scope(
+    scope: Scope, around: list[ColumnComparison]
+) -> Iterator[tuple[str, ColumnComparison]]:
+    """Yield what holds of the sources of a SELECT, with the name that each source has there."""
+    select = scope.expression
+    where = select.args.get("where")
+    for condition in () if where is None else conjuncts(where.this):
+        for column, operator, values in _compared(condition):
+            yield from _resolved(scope, column, ColumnComparison("", None, operator, values))
+    for comparison in around:
+        yield from _projected(scope, comparison)
+
+
+def _projected(
+    scope: Scope, comparison: ColumnComparison
+) -> Iterator[tuple[str, ColumnComparison]]:
+    """Yield what a comparison with a column that a SELECT gives says of the sources of the SELECT."""
+    if comparison.image is not None:
+        return
+    named = [each for each in scope.expression.expressions if not each.is_star]
+    chosen = [each for each in named if each.alias_or_name.lower() == comparison.column]
+    if len(chosen) == 1:
+        inner = chosen[0].unalias()
+        if isinstance(inner, exp.Column):
+            yield from _resolved(scope, inner, comparison)
+    elif not chosen and _gives_all(scope):
+        yield next(iter(scope.selected_sources)), comparison
+
+
+def _gives_all(scope: Scope) -> bool:
+    """Return whether a SELECT gives all columns of its only source under their names."""
+    stars = [each for each in scope.expression.expressions if each.is_star]
+    return _reads_one(scope) and len(stars) == 1 and not any(stars[0].find(exp.Star).args.values())
+
+
+def _resolved(
+    scope: Scope, column: exp.Column, comparison: ColumnComparison
+) -> Iterator[tuple[str, ColumnComparison]]:
+    """Yield the comparison as one of the column's source, if it is certain which that is."""
+    names = {alias.lower(): alias for alias in scope.selected_sources}
+    parts = [part.name.lower() for part in column.parts]
+    if len(parts) > 1 and parts[0] in names:
+        alias = names[parts.pop(0)]
+    elif _reads_one(scope):
+        (alias,) = scope.selected_sources
+    else:
+        return
+    if len(parts) == 1:
+        yield alias, replace(comparison, column=parts[0])
+    elif len(parts) == 2 and parts[0] in _IMAGES:
+        yield alias, replace(comparison, column=parts[1], image=parts[0])
+
+
+def _reads_one(scope: Scope) -> bool:
+    select = scope.expression
+    return (
+        len(scope.selected_sources) == 1
+        and not select.args.get("joins")
+        and not select.args.get("laterals")
+    )
+
+
+def _passes_through(scope: Scope) -> bool:
+    """Return whether a row of a sub-query is given or not whatever others there are."""
+    select = scope.expression
+    if not isinstance(select, exp.Select) or any(select.args.get(each) for each in _WHOLE):
+        return False
+    parent = select.parent
+    if isinstance(parent, exp.CTE | exp.Subquery):
+        names = parent.args.get("alias")
+        if names is not None and names.args.get("columns"):
+            return False
+    return next(select.find_all(exp.Window), None) is None
+
+
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the terms of an AND."""
+    waiting = [condition]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, exp.Paren):
+            waiting.append(each.this)
+        elif isinstance(each, exp.And):
+            waiting += (each.right, each.left)
+        else:
+            yield each
+
+
+def _compared(
+    condition: exp.Expr,
+) -> Iterator[tuple[exp.Column, Operator, tuple[exp.Expr, ...]]]:
+    """Yield the comparisons that a condition is the AND of."""
+    negated = isinstance(condition, exp.Not)
+    inner = condition.this if isinstance(condition, exp.Not) else condition
+    operator = _OPERATORS.get(type(inner))
+    if operator is not None and isinstance(inner, exp.Binary) and not negated:
+        for column, value, seen in (
+            (inner.left, inner.right, operator),
+            (inner.right, inner.left, _MIRRORED[operator]),
+        ):
+            if isinstance(column, exp.Column) and is_constant(value):
+                yield column, seen, (value,)
+    elif isinstance(inner, exp.Between) and not negated and isinstance(inner.this, exp.Column):
+        bounds: tuple[tuple[Operator, exp.Expr], ...] = (
+            (">=", inner.args["low"]),
+            ("<=", inner.args["high"]),
+        )
+        if not inner.args.get("symmetric"):
+            for seen, value in bounds:
+                if is_constant(value):
+                    yield inner.this, seen, (value,)
+    elif isinstance(inner, exp.In) and isinstance(inner.this, exp.Column):
+        values = tuple(inner.expressions)
+        if values and not inner.args.get("query") and all(map(is_constant, values)):
+            yield inner.this, "<>" if negated else "=", values

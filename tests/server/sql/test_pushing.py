@@ -1,0 +1,168 @@
+"""What WHERE says of a table is read less of, and no answer changes by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.errors import TailraceError
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.upkeep.retention import trim
+from tests.server.sql.test_query import ask, products
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMES = [f"make_timestamptz({{{version}}})" for version in range(1, 5)]
+CHANGES_CONDITIONS = [
+    *(f"_commit_timestamp {operator} {time}" for operator in ("<", ">=") for time in TIMES),
+    *(f"{time} {operator} _commit_timestamp" for operator in ("=", "<=") for time in TIMES[:2]),
+    f"_commit_timestamp BETWEEN {TIMES[1]} AND {TIMES[2]}",
+    f"_commit_timestamp IN ({TIMES[0]}, {TIMES[3]})",
+    "_commit_timestamp > now() - INTERVAL 1 DAY",
+    "_commit_timestamp > now()",
+    "_commit_timestamp >= '2020-01-01'",
+    "_commit_version > 2",
+    "_commit_version = '3'",
+    "NOT (_commit_version <= 1.5)",
+    "_commit_version < 2.5",
+    "_commit_version IN ($two, 4)",
+    "_commit_version <> 2",
+    "_commit_version = 2 + 1",
+    "_commit_version > NULL",
+    "_commit_version - 1 = 2",
+    "_change_type = 'delete'",
+    "_change_type = lower('INSERT')",
+    "_change_type NOT IN ('insert', 'update')",
+    "_change_type <> 'delete' COLLATE NOCASE",
+    "_primary_key = '1'",
+    "_primary_key IN ('2', $two, '10')",
+    "_primary_key = 1",
+    "after.id = 10",
+    "before.id IN (1, 2)",
+    "after.name = 'chair'",
+]
+STATE_CONDITIONS = [
+    "id = 1",
+    "id = '01'",
+    "id = $two::BIGINT + 8",
+    "id IN (1, 2, 10)",
+    "id BETWEEN 2 AND 10",
+    "id <> 1",
+    "_primary_key = '10'",
+    "name = 'chair'",
+    "_version > 1",
+]
+CHANGES = [
+    "SELECT _commit_version, _index, _change_type FROM CHANGES('product') WHERE {}",
+    "SELECT * FROM (SELECT * FROM CHANGES('product')) AS x WHERE {}",
+    "WITH x AS (SELECT * FROM CHANGES('product', 2) WHERE {}) SELECT _primary_key FROM x",
+    "SELECT count(*) FROM (SELECT * FROM CHANGES('product') LIMIT 2) WHERE {}",
+    "SELECT * FROM (SELECT *, row_number() OVER () n FROM CHANGES('product')) WHERE {}",
+    "WITH x AS (SELECT * FROM CHANGES('product')) SELECT count(*), (SELECT count(*) FROM x) FROM x "
+    "WHERE {}",
+    "SELECT p.id FROM product p WHERE EXISTS (SELECT 1 FROM CHANGES('product') WHERE {})",
+    "SELECT _index FROM CHANGES('product') WHERE {0} UNION ALL SELECT 7 FROM CHANGES('product') "
+    "WHERE NOT {0}",
+]
+QUALIFIED = [
+    "SELECT c._commit_version, p.id FROM product p {} JOIN CHANGES('product') c "
+    "ON p._primary_key = c._primary_key WHERE c._change_type <> 'delete' AND p.id > 0",
+    "SELECT c._commit_version, p.id FROM CHANGES('product') c {} JOIN product p "
+    "ON p._primary_key = c._primary_key WHERE c._commit_version >= 2",
+    "SELECT c.v, p.id FROM (SELECT _commit_version AS v, _primary_key AS k FROM CHANGES('product')) c "
+    "{} JOIN product p ON p._primary_key = c.k WHERE c.v = 3",
+    "SELECT a.id, b.id FROM product a {} JOIN product FOR VERSION AS OF 1 b ON a.id = b.id "
+    "WHERE b.id = 1",
+]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("log")
+    products(root)
+    return root
+
+
+def both(log: Path, text: str) -> None:
+    """Hold the rows of a statement against those without anything pushed."""
+    view = open_catalog(log, "shop").view
+    for version in range(1, 5):
+        text = text.replace(f"{{{version}}}", str(view.timestamp_of(version)))
+    parameters = {"two": "2"} if "$two" in text else None
+
+    def answer(*, pushes: bool) -> object:
+        try:
+            return sorted(map(repr, ask(log, text, parameters=parameters, pushes=pushes)))
+        except TailraceError as error:
+            return str(error)
+
+    assert answer(pushes=True) == answer(pushes=False), text
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_what_is_pushed_changes_no_answer(log: Path, data: st.DataObject) -> None:
+    """Conditions of every form, in every place that they can stand in."""
+    state = data.draw(st.booleans())
+    known = STATE_CONDITIONS if state else CHANGES_CONDITIONS
+    terms = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
+    condition = data.draw(st.sampled_from([" AND ", " OR "])).join(f"({each})" for each in terms)
+    if state:
+        both(log, f"SELECT id, name FROM product WHERE {condition}")
+        both(log, f"SELECT * FROM (SELECT * FROM product ORDER BY price) WHERE {condition}")
+    else:
+        form = data.draw(st.sampled_from(CHANGES))
+        both(log, form.replace("{}", f"({condition})").replace("{0}", f"({condition})"))
+
+
+@pytest.mark.parametrize("kind", ["", "LEFT", "RIGHT", "FULL"])
+def test_what_is_pushed_below_a_join_changes_no_answer(log: Path, kind: str) -> None:
+    for each in QUALIFIED:
+        both(log, each.format(kind))
+    both(
+        log,
+        "SELECT a._commit_version, b._commit_version FROM CHANGES('product') a ASOF JOIN "
+        "CHANGES('product') b ON a._commit_version >= b._commit_version WHERE b._change_type = 'insert'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{changes} WHERE _commit_version > 2", "versions 2 to 4"),
+        ("{changes} WHERE _commit_timestamp >= {3} AND _commit_timestamp < {4}", "versions 3 to 4"),
+        ("{changes} WHERE _commit_timestamp > now()", "no versions"),
+        ("{changes} WHERE _change_type = 'delete' AND after.id = 10", "delete; 1 keys"),
+        ("WITH x AS ({changes}) SELECT 1 FROM x WHERE x._primary_key = 'a'", "1 keys"),
+        (
+            "SELECT * FROM (SELECT _commit_version v FROM CHANGES('product')) d WHERE d.v = 3",
+            "3 to 3",
+        ),
+        (
+            "SELECT * FROM (SELECT max(_commit_version) _commit_version FROM CHANGES('product')) "
+            "WHERE _commit_version = 3",
+            "1 to 4",
+        ),
+        ("SELECT * FROM product p(_primary_key, b) WHERE _primary_key = 1", "all keys"),
+    ],
+)
+def test_a_plan_shows_what_is_left_out(log: Path, text: str, told: str) -> None:
+    view = open_catalog(log, "shop").view
+    for version in range(1, 5):
+        at = f"make_timestamptz({view.timestamp_of(version)})"
+        text = text.replace(f"{{{version}}}", at)
+    text = text.replace("{changes}", "SELECT * FROM CHANGES('product')")
+    assert told in ask(log, f"EXPLAIN {text}")[0][0]
+
+
+def test_a_statement_has_one_time(log_root: Path) -> None:
+    """What is compared with now() before the statement runs and while it does is one moment."""
+    products(log_root)
+    both_ends = "_commit_timestamp <= now() AND now() = (SELECT max(now()) FROM product)"
+    assert ask(log_root, f"SELECT count(*) FROM CHANGES('product') WHERE {both_ends}") == [(5,)]
+    trim(log_root / "shop", 3, 10**15)
+    both(log_root, "SELECT * FROM CHANGES('product', 2) WHERE _commit_version > 3")
