@@ -47,6 +47,17 @@ class CaptureKind(IntEnum):
     """The newest change of its key of those that were missed; older ones of the key did not come."""
 
 
+class Transition(IntEnum):
+    """How a change moved its row, as a condition on rows sees it."""
+
+    ENTER = 1
+    """It was not in, and is. Also where nobody knows whether it was: the source did not send the row before."""
+    UPDATE = 2
+    """It was in, and still is."""
+    LEAVE = 3
+    """It was in, and is not; also by a removal. Also where nobody knows whether it was."""
+
+
 class Initial(IntEnum):
     """What a subscription begins with."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from tailrace.errors import ServerFull
+from tailrace_server.capture.matching.row_condition import condition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,6 +118,8 @@ def criteria_bytes(criteria: Iterable[Criteria], entity_types: int) -> int:
         types = len(one.entity_type) or entity_types
         total += _CRITERIA_BYTES + _characters(texts) + _characters(keys)
         total += _TEXT_BYTES * (len(texts) + len(keys)) + _HASH_BYTES * len(keys) * types
+        if (condition := condition_of(one)) is not None:
+            total += condition.nbytes
     return total
 
 

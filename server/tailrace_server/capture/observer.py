@@ -30,8 +30,8 @@ from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.following.state_phase import begun
 from tailrace_server.capture.kept_bytes import criteria_bytes
 from tailrace_server.capture.latency import committed_at
+from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.compilation import compiled
-from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.kept_bytes import Kept, KeptBytes
     from tailrace_server.capture.loop_turns import LoopTurns
-    from tailrace_server.capture.matching.predicate import Images, Predicate
+    from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
@@ -341,8 +342,8 @@ class Observer:
         grouped = await log.reading.grouped_reading_ahead(view, view.find_row(log.routed))
         ref = grouped.head.ref
         images: Images = NO_IMAGES
-        if self._router.needs_images:
-            images = await log.reading.images(ref, view)
+        if needed := self._router.images:
+            images = await log.reading.images(ref, view, needed)
         # 2. Match, giving way to others. Rings and ``routed`` stay as they are until all is found.
         found = await self._find(grouped, images, ref.first_row + ref.rows)
         crowded = _is_crowded(found, ref.rows)

@@ -27,7 +27,7 @@ class ColumnName:
     """The name of a column, as it is written."""
 
     text: str
-    place: int = field(default=0, compare=False)
+    place: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Constant:
     """None: NULL."""
     family: Family | None
     """What it was written as, or cast to. None: a text that becomes what its column is; also of NULL."""
-    place: int = field(default=0, compare=False)
+    place: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Parameter:
     name: str
     family: Family | None
     """What it is cast to. None: it becomes what its column is."""
-    place: int = field(default=0, compare=False)
+    place: int = field(default=0, compare=False, repr=False)
 
 
 Value = Constant | Parameter

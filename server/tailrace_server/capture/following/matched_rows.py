@@ -16,8 +16,8 @@ import pyarrow as pa
 from tailrace.criteria import Area, CaptureKind, Content, Operation
 from tailrace.cursor import row_mark
 from tailrace.position import FIRST
+from tailrace_server.capture.matching.batch_images import BatchImages
 from tailrace_server.capture.matching.record_classes import RecordClass, group_by_class
-from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.capture.reading.frames import body_columns, encode
 from tailrace_server.wal.base.state_rows import StatePlace, rows_up_to
 from tailrace_server.wal.record.columns import NAME_TYPE
@@ -125,7 +125,7 @@ class RowMatcher:
         """Return the captures of a part."""
         rows = part.rows
         head = _head(table, rows)
-        images = BatchImages(lambda: rows.images, table.schema_of)
+        images = BatchImages(partial(_image, rows), table)
         selection = self.predicate.select(group_by_class(head), images)
         frames = None
         if len(selection):
@@ -187,6 +187,11 @@ def _head(table: PinnedTable, rows: StateRows) -> BatchHead:
         NameLists.of(pa.nulls(count, pa.list_(NAME_TYPE))),
         0,
     )
+
+
+def _image(rows: StateRows, name: str) -> pa.BinaryArray:
+    """Return images of rows as of a batch of inserts: there is no row before."""
+    return rows.images if name == "after" else pa.nulls(len(rows), pa.binary())
 
 
 def _body(rows: StateRows, name: str) -> Texts:

@@ -1,20 +1,23 @@
 """Predicates: criteria compiled to find their captures in a batch. Pure; any thread may call them.
 
-Each alternative (one ``Criteria``) is decided in three steps, from cheap to expensive: by class (area,
-operation, entity type), by key, by column. Only the last step needs bodies, and only those of inserts,
-which change every column.
+Each alternative (one ``Criteria``) is decided in four steps, from cheap to expensive: by class (area,
+operation, entity type), by key, by its condition on rows, by column. Only the last two need bodies: a condition
+those before and after, a column those of inserts, which change every column.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
+from tailrace_server.capture.matching.judging import Candidates, judged
+from tailrace_server.capture.matching.row_condition import condition_of
 from tailrace_server.capture.matching.run import EXPIRED, NO_MATCH, BatchSelection, whole_batch
+from tailrace_server.capture.matching.transitions import NONE
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace.schema import Schema
     from tailrace_server.capture.granting.shown import Visibility
+    from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.record_classes import GroupedHead, RecordClass
+    from tailrace_server.capture.matching.row_condition import RowCondition
     from tailrace_server.wal.segment.reader import BatchHead
 
 _LEVELS: Final[Mapping[int, ContainerType]] = {
@@ -38,36 +42,6 @@ _HASHES_KEPT_MAX: Final = 1 << 20
 """Hashes that an alternative keeps, of 8 bytes; of more entity types the keys are compared one by one."""
 
 
-class Images(Protocol):
-    """Gives a predicate what the head does not hold: row images and schemas."""
-
-    def after(self) -> pa.BinaryArray:
-        """Return the batch's ``after`` images."""
-
-    def is_expired(self, row: int) -> bool:
-        """Return whether a record has no image any more."""
-
-    def schema_of(self, version: int) -> Schema:
-        """Return the schema that a version was written with."""
-
-
-class _NoImages:
-    """Stands for images where no predicate may ask for them."""
-
-    def after(self) -> pa.BinaryArray:
-        raise AssertionError("the predicate reads heads only")
-
-    def is_expired(self, row: int) -> bool:
-        raise AssertionError("the predicate reads heads only")
-
-    def schema_of(self, version: int) -> Schema:
-        raise AssertionError("the predicate reads heads only")
-
-
-NO_IMAGES: Final = _NoImages()
-"""For predicates that read heads only."""
-
-
 class Alternative:
     """One compiled ``Criteria``."""
 
@@ -77,6 +51,7 @@ class Alternative:
         "_entity_types",
         "_hashes",
         "_operations",
+        "condition",
         "criteria",
         "keys",
     )
@@ -85,6 +60,8 @@ class Alternative:
         """Compile criteria, which their constructor has validated."""
         self.criteria = criteria
         self.keys = frozenset(criteria.primary_key)
+        self.condition = condition_of(criteria)
+        """What its rows have to meet; None: it takes them as they are."""
         self._areas = frozenset({criteria.area} if criteria.area else ())
         self._entity_types = frozenset(criteria.entity_type)
         self._operations = frozenset(criteria.operation)
@@ -219,7 +196,15 @@ def _hashes_of(entity_type: str, keys: Sequence[str]) -> NDArray[np.uint64]:
 class Predicate:
     """What one publisher matches: any of its alternatives, of what is shown."""
 
-    __slots__ = ("alternatives", "criteria", "has_keys", "identity", "needs_images", "shown")
+    __slots__ = (
+        "alternatives",
+        "criteria",
+        "has_conditions",
+        "has_keys",
+        "identity",
+        "images",
+        "shown",
+    )
 
     def __init__(self, criteria: Sequence[Criteria], shown: Visibility | None = None) -> None:
         """Compile canonical criteria (``tailrace.criteria.canonical``).
@@ -236,35 +221,90 @@ class Predicate:
         self.identity = digest.digest()
         """Digest of the criteria, for keys of the cache: bytes keep their hash, a tuple computes it anew."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
-        self.needs_images = any(each.criteria.wants_columns for each in self.alternatives)
-        """Whether selecting reads row images, not the head alone."""
+        self.has_conditions = any(each.condition is not None for each in self.alternatives)
+        """Whether an alternative judges rows by their values."""
+        wants_columns = any(each.criteria.wants_columns for each in self.alternatives)
+        self.images: tuple[str, ...] = ("after",) if wants_columns else ()
+        """The images that selecting reads; empty: it reads the head alone."""
+        if self.has_conditions:
+            self.images = ("before", "after")
         self.has_keys = any(each.keys for each in self.alternatives)
         """Whether an alternative names keys; the router finds those faster than ``select``."""
 
+    @property
+    def needs_images(self) -> bool:
+        """Whether selecting reads row images, not the head alone."""
+        return bool(self.images)
+
     def select(self, grouped: GroupedHead, images: Images) -> BatchSelection:
-        """Return its captures in a batch; uses ``images`` only if ``needs_images``."""
+        """Return its captures in a batch; uses ``images`` only if ``needs_images``.
+
+        Raises:
+            ConditionRefused: A condition cannot be judged by the schema of the batch.
+        """
         # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
         # sees only what the cheaper ones before it have left.
         head = grouped.head
         rows: list[NDArray[np.int32]] = []
         captures: set[tuple[int, int, str]] = set()
+        judging: list[tuple[Alternative, Candidates]] = []
         for alternative in self.alternatives:
             row_groups = [found for key, found in grouped.groups if alternative.takes(key)]
             if alternative.keys:
                 row_groups = [alternative.filter_keys(head, found) for found in row_groups]
-            if alternative.criteria.wants_columns:
-                captures.update(
-                    (row, ordinal, name)
-                    for found in row_groups
-                    for row in found.tolist()
-                    for ordinal, name in alternative.captures_of(head, row, images)
-                    if self._shows(head, row, name)
-                )
-            else:
-                rows.extend(row_groups)
+            if alternative.condition is not None:
+                row_groups, candidates = _candidates(head, row_groups, alternative.condition)
+                judging += ((alternative, each) for each in candidates)
+            self._take(head, images, alternative, row_groups, rows, captures)
+        codes = None
+        if judging:
+            codes = self._judge(head, images, judging, rows, captures)
         if self.shown is not None:
             rows = [self.shown.kept(head, found) for found in rows]
-        return self.merge(len(head.versions), rows, captures)
+        return self.merge(len(head.versions), rows, captures, codes)
+
+    def _take(
+        self,
+        head: BatchHead,
+        images: Images,
+        alternative: Alternative,
+        row_groups: Sequence[NDArray[np.int32]],
+        rows: list[NDArray[np.int32]],
+        captures: set[tuple[int, int, str]],
+    ) -> None:
+        """Add what an alternative takes of records that it matches."""
+        if not alternative.criteria.wants_columns:
+            rows.extend(row_groups)
+            return
+        captures.update(
+            (row, ordinal, name)
+            for found in row_groups
+            for row in found.tolist()
+            for ordinal, name in alternative.captures_of(head, row, images)
+            if self._shows(head, row, name)
+        )
+
+    def _judge(
+        self,
+        head: BatchHead,
+        images: Images,
+        judging: Sequence[tuple[Alternative, Candidates]],
+        rows: list[NDArray[np.int32]],
+        captures: set[tuple[int, int, str]],
+    ) -> NDArray[np.uint8]:
+        """Add what meets the conditions, and return the code of each record of the batch."""
+        found = judged(head, images, [each for _, each in judging], self.shown)
+        # What an alternative without a condition has taken is shown as it is.
+        for taken in rows:
+            found.codes[taken] = NONE
+        if captures:
+            found.codes[[row for row, _, _ in captures]] = NONE
+        for (alternative, _), matched in zip(judging, found.matched, strict=True):
+            self._take(head, images, alternative, (matched,), rows, captures)
+        for row in found.expired.tolist():
+            if self._shows(head, row, ""):
+                captures.add((row, 0, EXPIRED))
+        return found.codes
 
     def _shows(self, head: BatchHead, row: int, name: str) -> bool:
         """Return whether a capture is shown: of a column, or of a whole record by the name ""."""
@@ -280,18 +320,21 @@ class Predicate:
         batch_rows: int,
         rows: Sequence[NDArray[np.int32]],
         captures: set[tuple[int, int, str]],
+        codes: NDArray[np.uint8] | None = None,
     ) -> BatchSelection:
-        """Join what the alternatives found, each capture once, in order."""
+        """Join what the alternatives found, each capture once, in order; ``codes`` are of records."""
         # 1. With column-level captures all become triples, so that sorting puts those of one record
         # together by ordinal, and the set drops what two alternatives found.
         if captures:
             captures.update((row, 0, "") for found in rows for row in found.tolist())
             ordered = sorted(captures)
+            places = np.array([row for row, _, _ in ordered], np.int32)
             return BatchSelection(
                 self.identity,
-                np.array([row for row, _, _ in ordered], np.int32),
+                places,
                 np.array([ordinal for _, ordinal, _ in ordered], np.int32),
                 tuple(name for _, _, name in ordered),
+                _of_some(codes, places),
             )
         # 2. Else rows are enough. A selection of the whole batch must be `whole_batch`, whose identity all
         # publishers share: only so are its frames encoded once for all of them.
@@ -299,11 +342,33 @@ class Predicate:
         if not present:
             return NO_MATCH
         joined = present[0] if len(present) == 1 else _union(present, batch_rows)
-        return (
-            whole_batch(batch_rows)
-            if len(joined) == batch_rows
-            else BatchSelection(self.identity, joined)
-        )
+        transitions = _of_some(codes, joined)
+        if len(joined) == batch_rows and transitions is None:
+            return whole_batch(batch_rows)
+        return BatchSelection(self.identity, joined, transitions=transitions)
+
+
+def _candidates(
+    head: BatchHead, row_groups: Sequence[NDArray[np.int32]], condition: RowCondition
+) -> tuple[list[NDArray[np.int32]], list[Candidates]]:
+    """Return what a condition says nothing of, as truncates and records of the schema, and what it judges."""
+    others, candidates = [], []
+    for rows in row_groups:
+        is_row = (head.areas[rows] == Area.DATA) & (head.key_hashes[rows] != 0)
+        if not is_row.all():
+            others.append(rows[~is_row])
+            rows = rows[is_row]
+        if len(rows):
+            candidates.append(Candidates(condition, rows))
+    return others, candidates
+
+
+def _of_some(codes: NDArray[np.uint8] | None, rows: NDArray[np.int32]) -> NDArray[np.uint8] | None:
+    """Return the codes of some records; None if no condition has judged them."""
+    if codes is None:
+        return None
+    found = codes[rows]
+    return found if found.any() else None
 
 
 def _union(parts: Sequence[NDArray[np.int32]], batch_rows: int) -> NDArray[np.int32]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace_server.capture.matching.predicate import Alternative, Images, Predicate
+    from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.predicate import Alternative, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
 
 _TABLE_BITS_MIN: Final = 12
@@ -53,9 +54,11 @@ class Router:
         return len(self._predicates)
 
     @property
-    def needs_images(self) -> bool:
-        """Whether a predicate needs row images."""
-        return any(predicate.needs_images for predicate in self._selecting.values())
+    def images(self) -> tuple[str, ...]:
+        """The images that its predicates need together; empty: none needs any."""
+        return max(
+            (predicate.images for predicate in self._selecting.values()), key=len, default=()
+        )
 
     def add(self, id: int, predicate: Predicate) -> None:
         """Register a predicate; the next batch is routed to it."""

@@ -55,10 +55,17 @@ class BatchSelection:
     """Ordinal of each capture; None if all are 0."""
     names: tuple[str, ...] | None = None
     """Column name of each capture, "" at entity level, or ``EXPIRED``; None if all are at entity level."""
+    transitions: NDArray[np.uint8] | None = None
+    """Code of each capture, as of ``transitions``; None if no condition has judged them."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
         return len(self.rows)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each capture is its record, as it comes to everybody: at entity level, and not judged."""
+        return self.names is None and self.transitions is None
 
     def first_at_or_after(self, offset: int, ordinal: int) -> int:
         """Return the place of the first capture at or after a record's offset and an ordinal.
@@ -92,6 +99,7 @@ class BatchSelection:
             self.rows[start:stop],
             None if self.ordinals is None else self.ordinals[start:stop],
             None if self.names is None else self.names[start:stop],
+            None if self.transitions is None else self.transitions[start:stop],
         )
 
     def apart(self, gone: NDArray[np.bool_] | None) -> Iterable[BatchSelection]:
@@ -147,7 +155,7 @@ def is_narrow(selection: BatchSelection) -> bool:
     Its frames can be made together with those of others. Those of a whole batch are shared as they are.
     """
     few = len(selection.rows) <= _NARROW_CAPTURES_MAX
-    return few and selection.names is None and selection.identity is not None
+    return few and selection.is_plain and selection.identity is not None
 
 
 def whole_batch(rows: int) -> BatchSelection:

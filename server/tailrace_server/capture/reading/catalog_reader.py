@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from tailrace.criteria import CaptureKind
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.latency import committed_at
+from tailrace_server.capture.matching.batch_images import BatchImages
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
@@ -31,11 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
     from uuid import UUID
 
-    import numpy.typing as npt
     import pyarrow as pa
 
     from tailrace.criteria import Content
-    from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.reading.batch_cache import BatchCache, Sized
@@ -72,22 +71,6 @@ class Scan:
     """Position of the last record of the window."""
     nbytes: int
     """Bytes that the runs hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchImages:
-    """The images of one batch for a predicate with columns."""
-
-    after: Callable[[], pa.BinaryArray]
-    """Returns the ``after`` images; may read them from the log."""
-    schema_of: Callable[[int], Schema]
-    """Returns the schema that a version was written with."""
-    gone: npt.NDArray[np.bool_] | None = None
-    """Whether each record has no image any more; None: all have theirs."""
-
-    def is_expired(self, row: int) -> bool:
-        """Return whether a record has no image any more."""
-        return self.gone is not None and bool(self.gone[row])
 
 
 class CatalogReader:
@@ -140,17 +123,18 @@ class CatalogReader:
             and self._head_in_memory(view.batch(view.find_row(row))) is not None
         )
 
-    async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
-        """Return a batch's ``after`` images, read before it returns."""
-        bodies = await self._cache.get(
-            CacheKind.BODY,
-            (self._id, ref.key, ("after",)),
-            partial(self._load_bodies, ref, ("after",)),
-        )
+    async def images(self, ref: BatchRef, view: LogView, names: tuple[str, ...]) -> BatchImages:
+        """Return images of a batch, read before it returns; ``names`` are of ``before`` and ``after``."""
+        recent = self.small_commits.get(ref)
+        if recent is not None:
+            bodies = recent.bodies
+        else:
+            load = partial(self._load_bodies, ref, names)
+            bodies = await self._cache.get(CacheKind.BODY, (self._id, ref.key, names), load)
         gone = None
         if view.bodies.may_be_in(ref):
             gone = view.bodies.rows_in((await self.grouped(ref)).head)
-        return BatchImages(lambda: bodies.columns["after"].array, view.schema_of, gone)
+        return BatchImages(lambda name: bodies.columns[name].array, view, gone)
 
     async def has_no_key(self, view: LogView, head: BatchHead, offset: int) -> bool:
         """Return whether the entity type of a record of area DATA has no key, so that its rows are counted.
@@ -244,8 +228,8 @@ class CatalogReader:
             if block is not None:
                 self._cache.put(CacheKind.FRAMES, key, block)
         # 3. Frames of the whole batch, of which this run picks its own: copying is cheaper than encoding.
-        # Captures of columns are not among them, nor those that are marked.
-        if block is None and run.selection.names is None and run.kind is CaptureKind.CHANGE:
+        # Captures of columns are not among them, nor those that are marked or judged.
+        if block is None and run.selection.is_plain and run.kind is CaptureKind.CHANGE:
             all_frames = self._frames_key(run.batch, None, codec, content)
             of_batch = cast(
                 "FrameBlock | None", self._cache.get_nowait(CacheKind.FRAMES, all_frames)
@@ -317,7 +301,7 @@ class CatalogReader:
         The whole batch is encoded if the publishers together match most of it, as each picks its part.
         """
         selection = run.selection
-        if run.crowded and selection.names is None and not view.bodies.may_be_in(run.batch):
+        if run.crowded and selection.is_plain and not view.bodies.may_be_in(run.batch):
             selection = whole_batch(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
         encoded = Run(run.batch, selection, run.first, kind=run.kind)
@@ -414,11 +398,8 @@ class CatalogReader:
         for ref in refs:
             grouped = self._head(ref)
             gone = view.bodies.rows_in(grouped.head)
-            images = BatchImages(
-                lambda ref=ref: self._bodies(ref, ("after",)).columns["after"].array,  # type: ignore[misc]
-                view.schema_of,
-                gone,
-            )
+            bodies = cache(partial(self._bodies, ref, predicate.images))
+            images = BatchImages(partial(_body, bodies), view, gone)
             selection = predicate.select(grouped, images)
             if len(selection):
                 at = committed_at(view, ref.last.version)
@@ -454,6 +435,11 @@ class CatalogReader:
             message_bytes=self._settings.message_bytes,
             kind=run.kind,
         )
+
+
+def _body(bodies: Callable[[], Bodies], name: str) -> pa.BinaryArray:
+    """Return the images of one name; all are read together when the first is asked for."""
+    return bodies().columns[name].array
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tailrace.criteria import CaptureKind, Content
 from tailrace_server.capture.codecs.columns import CaptureColumns, cut_into_messages
 from tailrace_server.capture.matching.column_captures import cut_bodies, roles_of
+from tailrace_server.capture.matching.hidden_images import without_hidden
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
 
 if TYPE_CHECKING:
@@ -248,7 +249,11 @@ def encode(
         kind=kind,
         cursors=cursors,
     )
-    # 2. Column-level captures of one record differ in their bodies, so each gets a record of its own.
+    # 2. Captures that a condition has judged lose the images that are outside of it. Those of a record that is
+    # judged by others as well stay as they are.
+    if selection.transitions is not None:
+        columns = without_hidden(columns.gathered(), selection.transitions)
+    # 3. Column-level captures of one record differ in their bodies, so each gets a record of its own.
     # Only then are the bodies cut: cutting them first would change the record for its other captures.
     if selection.names is not None:
         columns = columns.gathered()

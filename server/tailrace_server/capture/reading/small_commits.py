@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace_server.capture.matching.predicate import NO_IMAGES
+from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.reading.frames import body_columns, encode
 from tailrace_server.wal.files.documents import CommitEntry

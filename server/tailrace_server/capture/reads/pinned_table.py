@@ -22,7 +22,10 @@ from tailrace_server.capture.reads.table_parts import KeyedRows, TableScan
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
+
+    import numpy as np
+    import numpy.typing as npt
 
     from tailrace.cursor import RowMark
     from tailrace.schema import Schema
@@ -149,7 +152,20 @@ class PinnedTable:
 
         Rows keep the form that they had. Without this nothing would be known of those from before a rename.
         """
-        schema = self.view.schema_of(version)
+        return self._as_named(self.view.schema_of(version))
+
+    def schemas_of(
+        self, versions: npt.NDArray[np.int64]
+    ) -> tuple[list[Schema], npt.NDArray[np.int64]]:
+        """Return the same for many versions, as ``LogView.schemas_of``."""
+        schemas, which = self.view.schemas_of(versions)
+        return [*map(self._as_named, schemas)], which
+
+    def schemas(self) -> Iterator[Schema]:
+        """Yield the schemas of the log, oldest first, as they are."""
+        return self.view.schemas()
+
+    def _as_named(self, schema: Schema) -> Schema:
         then = self.table.names.name_in(schema)
         if then is None or then == self.entity_type:
             return schema

@@ -79,6 +79,11 @@ class Unavailable:
         """Return whether a placeholder stands anywhere in an image, within a value perhaps."""
         return any(mark in image for mark in self._marks)
 
+    @property
+    def marks(self) -> tuple[bytes, ...]:
+        """Texts of which one stands in every image that has a placeholder."""
+        return self._marks
+
 
 @lru_cache(maxsize=256)
 def unavailable(texts: tuple[str, ...]) -> Unavailable:

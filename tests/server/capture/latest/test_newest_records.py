@@ -16,10 +16,10 @@ from tailrace_server.capture.latest.newest_records import BOUNDS, NewestBounds, 
 from tailrace_server.capture.latest.row_set import RowSet
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
-from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.base.winners import HASHES_END
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
+from tests.support.images import images_of
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation, criteria_lists, transactions
 
@@ -42,10 +42,7 @@ def matched(folder: str, written: Sequence[list[Any]], criteria: tuple[Criteria,
         for number in range(len(view)):
             ref = view.batch(number)
             grouped = group_by_class(reader.head(ref))
-            images = BatchImages(
-                lambda ref=ref: reader.body(ref, ("after",))["after"],  # type: ignore[misc]
-                view.schema_of,
-            )
+            images = images_of(reader, ref, view)
             found.append((grouped.head, Predicate(canonical(criteria)).select(grouped, images)))
     return found
 

@@ -11,10 +11,10 @@ import pytest
 
 from tailrace.criteria import ContainerType, Criteria
 from tailrace.schema import Column, Schema
-from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.matching.batch_images import NO_IMAGES
+from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
-from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.record.text_columns import Texts
@@ -22,9 +22,13 @@ from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.capture.matching.heads import head_of
 from tests.server.wal.logs import update, upsert
+from tests.support.images import images_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from tailrace_server.capture.matching.record_classes import GroupedHead
 
@@ -78,6 +82,22 @@ def test_the_hashes_of_many_entity_types_are_not_all_kept() -> None:
     assert found.tolist() == [0]
 
 
+class _OneSchema:
+    """A log that has had one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def schema_of(self, version: int) -> Schema:
+        return self._schema
+
+    def schemas_of(self, versions: NDArray[np.int64]) -> tuple[list[Schema], NDArray[np.int64]]:
+        return [self._schema], np.zeros(len(versions), np.int64)
+
+    def schemas(self) -> Iterator[Schema]:
+        return iter((self._schema,))
+
+
 def test_a_column_that_the_schema_does_not_have_is_no_match_and_no_error(log_root: Path) -> None:
     """Else one record ends every subscription to columns, and ends it again when it resumes."""
     with LogWriter.open(log_root, "shop") as writer:
@@ -89,10 +109,7 @@ def test_a_column_that_the_schema_does_not_have_is_no_match_and_no_error(log_roo
     with BatchReader(log_root / "shop") as reader:
         ref = view.batch(0)
         for schema, columns in ((without, ["id"]), (Schema(2), [])):
-            images = BatchImages(
-                lambda: reader.body(ref, ("after",))["after"],
-                lambda version, s=schema: s,  # type: ignore[misc]
-            )
+            images = images_of(reader, ref, _OneSchema(schema))
             grouped = group_by_class(reader.head(ref))
             assert [*(attributes.select(grouped, images).names or ())] == columns
             found = both.select(grouped, images)

@@ -13,9 +13,9 @@ from tailrace.criteria import Criteria, canonical
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
-from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
+from tests.support.images import images_of
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, criteria_lists, transactions
 
@@ -63,10 +63,7 @@ def test_contract_29_30_router_and_predicate_agree_with_a_plain_filter(
             for number in range(len(view)):
                 ref = view.batch(number)
                 grouped = group_by_class(reader.head(ref))
-                images = BatchImages(
-                    lambda ref=ref: reader.body(ref, ("after",))["after"],  # type: ignore[misc]
-                    view.schema_of,
-                )
+                images = images_of(reader, ref, view)
                 for id, selection in router.route(grouped, images):
                     assert not isinstance(selection, Exception)
                     routed[id] += found(grouped.head, selection)

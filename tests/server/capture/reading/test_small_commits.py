@@ -12,7 +12,8 @@ import pytest
 
 from tailrace.criteria import Area, Content, Criteria, canonical
 from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.matching.batch_images import NO_IMAGES
+from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.reading.catalog_reader import CatalogReader

@@ -1,0 +1,133 @@
+"""Which rows of a batch the conditions of one predicate match, and how each change moves its row.
+
+Alternatives with conditions are one condition together, joined by OR: a row that leaves one and enters another
+stays in. What an alternative without a condition matches is not judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace_server.capture.matching.transitions import ImageVerdict
+from tailrace_server.capture.matching.typed_images import TypedImages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace_server.capture.granting.shown import Visibility
+    from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.row_condition import RowCondition
+    from tailrace_server.wal.segment.reader import BatchHead
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Rows that one alternative matches, but for its condition."""
+
+    condition: RowCondition
+    rows: NDArray[np.int32]
+    """Of one entity type, area DATA, with keys; rising, at least one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedRows:
+    """What conditions say of the records of a batch."""
+
+    codes: NDArray[np.uint8]
+    """By record, the code of `transitions`; 0 where none of the conditions matches it."""
+    matched: Sequence[NDArray[np.int32]]
+    """For each of the candidates, in their order, the rows that its own condition matches."""
+    expired: NDArray[np.int32]
+    """Rows that nobody can judge any more, as their images are gone."""
+
+
+def judged(
+    head: BatchHead, images: Images, asked: Sequence[Candidates], shown: Visibility | None
+) -> JudgedRows:
+    """Return what conditions say; images are decoded for the candidates alone.
+
+    Raises:
+        ConditionRefused: One of them cannot be judged by the schema of the batch.
+    """
+    # 1. Whose images are gone is for the reader to know.
+    gone = [row for each in asked for row in each.rows.tolist() if images.is_expired(row)]
+    expired = np.array(sorted(set(gone)), np.int32)
+    # 2. One entity type after the other.
+    codes = np.zeros(len(head.versions), np.uint8)
+    matched: dict[int, NDArray[np.int32]] = {}
+    by_type: dict[int, list[int]] = {}
+    for number, each in enumerate(asked):
+        by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(number)
+    for code, numbers in by_type.items():
+        rows = [asked[number].rows for number in numbers]
+        together = rows[0] if len(rows) == 1 else np.unique(np.concatenate(rows))
+        if len(expired):
+            together = together[~np.isin(together, expired)]
+        if not len(together):
+            matched.update((number, together) for number in numbers)
+            continue
+        typed = TypedImages(head, images, head.entity_types[code], together)
+        filters = [typed.fitted(asked[number].condition) for number in numbers]
+        typed.decode(column for each in filters for column in each.columns)
+        verdicts = []
+        for number, row_filter in zip(numbers, filters, strict=True):
+            each = asked[number]
+            verdict = typed.verdict(row_filter, asks_null=each.condition.asks_null)
+            mine = np.isin(together, each.rows)
+            if shown is not None:
+                mine &= may_be_judged(shown, head, together, typed, each.condition)
+            verdict = _only(verdict, mine)
+            verdicts.append(verdict)
+            matched[number] = together[verdict.codes != 0]
+        codes[together] = _together(verdicts).codes
+    return JudgedRows(codes, [matched[number] for number in range(len(asked))], expired)
+
+
+def may_be_judged(
+    shown: Visibility,
+    head: BatchHead,
+    rows: NDArray[np.int32],
+    typed: TypedImages,
+    condition: RowCondition,
+) -> NDArray[np.bool_]:
+    """Return which rows show all columns that their reader asks for, under the names that they have there.
+
+    A row that hides one is left out, whatever the condition: else it would tell what is hidden.
+    """
+    entity_type = typed.entity_type
+    names = typed.names_of(condition.asked)
+    rules = shown.rules_of(entity_type)
+    if all(
+        rule.keys is None and rule.bodies and all(map(rule.columns.shows, names)) for rule in rules
+    ):
+        return np.ones(len(rows), np.bool_)
+    keys = head.keys.values(rows.tolist())
+    found = []
+    for key in keys:
+        mine = shown.rules_for(entity_type, None if key is None else key.decode())
+        found.append(
+            all(any(rule.bodies and rule.columns.shows(name) for rule in mine) for name in names)
+        )
+    return np.array(found, np.bool_)
+
+
+def _only(verdict: ImageVerdict, rows: NDArray[np.bool_]) -> ImageVerdict:
+    if rows.all():
+        return verdict
+    return ImageVerdict(verdict.was_in & rows, verdict.may_have_been & rows, verdict.is_in & rows)
+
+
+def _together(verdicts: Sequence[ImageVerdict]) -> ImageVerdict:
+    """Return what conditions joined by OR say."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    return ImageVerdict(
+        np.logical_or.reduce([each.was_in for each in verdicts]),
+        np.logical_or.reduce([each.may_have_been for each in verdicts]),
+        np.logical_or.reduce([each.is_in for each in verdicts]),
+    )

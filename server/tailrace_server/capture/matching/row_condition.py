@@ -1,0 +1,235 @@
+"""Conditions on rows as a part of criteria: bound to the columns of an entity type, and fitted to later ones.
+
+Names are looked up once, in the newest schema as criteria are compiled, and columns are followed by their id
+from then on. Images of older versions are restated in the types of that schema. Those of newer versions are
+judged in their own types, by the condition bound anew: a column that was widened may hold what the older type
+cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.criteria import Criteria
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.evaluation import AllOf, RowFilter
+from tailrace_server.filters.tree import (
+    Distinction,
+    Junction,
+    Negation,
+    NullTest,
+    columns_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.filters.tree import Condition
+
+_DIGEST_BYTES: Final = 16
+_TERM_BYTES: Final = 1_000
+"""Of a column or a value in a condition, bound, at most; measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionText:
+    """One condition, read: its tree, and the values of its parameters."""
+
+    tree: Condition
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Sorted by name."""
+    is_granted: bool = False
+    """Whether it comes from a grant, and not from who asks: errors tell nothing of it."""
+
+
+class RowCondition:
+    """Conditions that are all to be met, bound to columns. Equal ones judge alike.
+
+    It does not change; what it is fitted to is kept. Any thread may use it.
+    """
+
+    __slots__ = (
+        "_fitted",
+        "asked",
+        "asks_null",
+        "columns",
+        "digest",
+        "parts",
+        "row_filter",
+        "since",
+    )
+
+    def __init__(
+        self,
+        parts: Sequence[ConditionText],
+        columns: Sequence[Column],
+        since: int,
+        *,
+        shown: Collection[str] | None = None,
+    ) -> None:
+        """Bind conditions.
+
+        Args:
+            parts: The conditions; at least one.
+            columns: Those of the entity type, named as the conditions name them.
+            since: The version whose schema has them.
+            shown: Names of columns that an error may tell; None: all.
+
+        Raises:
+            ConditionRefused: A column or a parameter is not there, or a value is none of its column's.
+        """
+        self.parts = tuple(parts)
+        self.since = since
+        self.row_filter = _bound(self.parts, columns, shown)
+        self.columns = self.row_filter.columns
+        for column in self.columns:
+            _refuse_dropped(column, self.parts)
+        named = {
+            each.text for part in parts if not part.is_granted for each in columns_in(part.tree)
+        }
+        self.asked = tuple(each for each in self.columns if each.name in named)
+        """The columns that its reader has named; a grant may name others."""
+        self.asks_null = any(_asks_null(part.tree) for part in parts)
+        """Whether it can be true of a value that is missing."""
+        text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
+        self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
+        self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other one judges alike."""
+        return isinstance(other, RowCondition) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """Return that of the digest."""
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        """Return what tells it from others: criteria are sorted and told apart by it."""
+        return f"RowCondition({self.digest.hex()})"
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled: it belongs to the log of one process."""
+        raise TypeError("a bound condition stays in its process")
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes, in bytes."""
+        return _TERM_BYTES * sum(_terms(part.tree) for part in self.parts)
+
+    def fitted(self, written: Sequence[Column], version: int) -> RowFilter:
+        """Return what judges the images of a version.
+
+        Args:
+            written: The entity type's columns in its schema.
+            version: The version.
+
+        Raises:
+            ConditionRefused: A column has been dropped, or has a type now that its value does not fit.
+        """
+        known, found = self._fitted
+        if known is not written:
+            found = self.row_filter if version <= self.since else self._fit(written)
+            self._fitted = written, found
+        return found
+
+    def _fit(self, written: Sequence[Column]) -> RowFilter:
+        by_id = {each.id: each for each in written if each.id}
+        by_name = {each.name: each for each in written}
+        columns = []
+        for column in self.columns:
+            now = by_id.get(column.id) if column.id else by_name.get(column.name)
+            if now is None:
+                now = column  # an entity type of another name, of before a rename
+            _refuse_dropped(now, self.parts)
+            columns.append(replace(column, sql_type=now.sql_type, encoding=now.encoding))
+        if all(
+            (new.sql_type, new.encoding) == (old.sql_type, old.encoding)
+            for new, old in zip(columns, self.columns, strict=True)
+        ):
+            return self.row_filter
+        return _bound(self.parts, columns, None)
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredCriteria(Criteria):
+    """Criteria whose rows have to meet a condition; they name one entity type."""
+
+    condition: RowCondition | None = None
+
+
+def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
+    """Return criteria with a condition in place of the one that they may have."""
+    return FilteredCriteria(
+        criteria.area,
+        criteria.entity_type,
+        criteria.primary_key,
+        criteria.operation,
+        criteria.container_type,
+        criteria.container_name,
+        condition=condition,
+    )
+
+
+def condition_of(criteria: Criteria) -> RowCondition | None:
+    """Return the condition on rows of criteria; None: there is none."""
+    return criteria.condition if isinstance(criteria, FilteredCriteria) else None
+
+
+def _bound(
+    parts: Sequence[ConditionText], columns: Sequence[Column], shown: Collection[str] | None
+) -> RowFilter:
+    filters = []
+    for part in parts:
+        try:
+            filters.append(bind(part.tree, columns, dict(part.parameters), shown=shown))
+        except ConditionRefused:
+            if part.is_granted:
+                raise _not_judged() from None
+            raise
+    if len(filters) == 1:
+        return filters[0]
+    needed = dict.fromkeys(column for each in filters for column in each.columns)
+    return RowFilter((*needed,), AllOf(tuple(each.mask for each in filters)))
+
+
+def _refuse_dropped(column: Column, parts: Sequence[ConditionText]) -> None:
+    if not column.dropped:
+        return
+    for part in parts:
+        if not part.is_granted and any(each.text == column.name for each in columns_in(part.tree)):
+            raise ConditionRefused(
+                f"where: the column {column.name!r} has been dropped by the source; ask with another condition"
+            )
+    raise _not_judged()
+
+
+def _not_judged() -> ConditionRefused:
+    return ConditionRefused(
+        "where: the condition of what is granted cannot be judged by the columns that there are now"
+    )
+
+
+def _asks_null(tree: Condition) -> bool:
+    match tree:
+        case Junction(parts=parts):
+            return any(map(_asks_null, parts))
+        case Negation(part=part):
+            return _asks_null(part)
+        case NullTest() | Distinction():
+            return True
+        case _:
+            return False
+
+
+def _terms(tree: Condition) -> int:
+    match tree:
+        case Junction(parts=parts):
+            return sum(map(_terms, parts))
+        case Negation(part=part):
+            return _terms(part)
+        case _:
+            return 1 + len(getattr(tree, "values", ()))

@@ -1,0 +1,76 @@
+"""How a change moves its row into a condition, within it or out of it, as codes of columns.
+
+======  =====  ======  ====================================================================
+before  after  code    shown
+======  =====  ======  ====================================================================
+out     in     ENTER   key, ``after``, ``change``
+in      in     UPDATE  everything
+in      out    LEAVE   key, ``before``; also of a removal
+?       in     ENTER   as above; it may have been in already
+?       out    LEAVE   key; it may never have been in
+out     out            nothing: the record is no match
+======  =====  ======  ====================================================================
+
+So no image that is outside of the condition is ever shown, and nothing is lost where a source does not say what
+was before: whoever adds what enters, and takes away what leaves, has what is in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace.criteria import Transition
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NONE: Final = 0
+"""Of a capture that no condition has judged, or of a record that is no match."""
+TRANSITION_BITS: Final = 3
+"""What of a code is the `Transition`."""
+UNSURE: Final = 4
+"""It is not known whether the row was in."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageVerdict:
+    """What a condition says of some rows' images; a boolean for each row."""
+
+    was_in: NDArray[np.bool_]
+    """The image before meets the condition."""
+    may_have_been: NDArray[np.bool_]
+    """Nobody can say whether it did, and there was a row."""
+    is_in: NDArray[np.bool_]
+    """The image after meets the condition."""
+
+    def at(self, places: NDArray[np.intp]) -> ImageVerdict:
+        """Return that of some of the rows."""
+        return ImageVerdict(self.was_in[places], self.may_have_been[places], self.is_in[places])
+
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """The code of each row."""
+        matched = self.was_in | self.may_have_been | self.is_in
+        codes = np.where(
+            self.is_in,
+            np.where(self.was_in, Transition.UPDATE, Transition.ENTER),
+            np.where(matched, Transition.LEAVE, NONE),
+        ).astype(np.uint8)
+        codes[self.may_have_been & ~self.was_in] |= UNSURE
+        return codes
+
+
+def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return of which captures the image before is outside of the condition, or may be."""
+    found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.ENTER
+    found |= codes & UNSURE != 0
+    return found
+
+
+def hidden_after(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return of which captures the image after is outside of the condition."""
+    found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.LEAVE
+    return found

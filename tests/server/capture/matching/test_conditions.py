@@ -1,0 +1,240 @@
+"""Conditions on rows: what enters, stays and leaves adds up to the rows that meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.criteria import Area, Criteria, Operation, Transition, canonical
+from tailrace.schema import Column, Origin, Schema
+from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.matching.record_classes import group_by_class
+from tailrace_server.capture.matching.router import Router
+from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
+from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE
+from tailrace_server.filters.parsing import parse
+from tailrace_server.wal.catalog import create_catalog, open_writer
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
+from tests.support.images import images_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.wal.state.view import LogView
+
+Row = dict[str, Any]
+
+COLUMNS = (
+    Column("id", sql_type="VARCHAR", key=1, origin=Origin.DECLARED, id=1),
+    Column("name", sql_type="VARCHAR", origin=Origin.DECLARED, id=2),
+    Column("price", sql_type="BIGINT", origin=Origin.DECLARED, id=3),
+)
+
+
+def _price(row: Row, judge: Callable[[int], bool]) -> bool:
+    return row.get("price") is not None and judge(row["price"])
+
+
+CONDITIONS: dict[str, Callable[[Row], bool]] = {
+    "price > 4": lambda row: _price(row, lambda price: price > 4),
+    "NOT price > 4": lambda row: _price(row, lambda price: price <= 4),
+    "price = 3": lambda row: row.get("price") == 3,
+    "price BETWEEN 2 AND 5": lambda row: _price(row, lambda price: 2 <= price <= 5),
+    "name IN ('a', 'b')": lambda row: row.get("name") in ("a", "b"),
+    "name = 'a' AND price < 8": lambda row: (
+        row.get("name") == "a" and _price(row, lambda price: price < 8)
+    ),
+    "name LIKE 'a%' OR price = 3": lambda row: (
+        (row.get("name") or "").startswith("a") or row.get("price") == 3
+    ),
+    "price IS NULL": lambda row: row.get("price") is None,
+    "id = '2'": lambda row: row["id"] == "2",
+}
+
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from([None, "a", "b", "ab", "c"]),
+        "price": st.none() | st.integers(0, 9),
+    },
+)
+steps = st.lists(
+    st.tuples(st.sampled_from("123"), st.none() | rows, st.booleans()), min_size=1, max_size=25
+)
+"""Key, the row after (None: removed), and whether the source sends the row before."""
+
+
+def changes(steps: Sequence[tuple[str, Row | None, bool]]) -> list[tuple[Mutation, Row | None]]:
+    """Return mutations that follow from each other, each with the row that it finds."""
+    state: dict[str, Row] = {}
+    found = []
+    for key, row, sends_before in steps:
+        before = state.get(key)
+        after = None if row is None else {"id": key, **row}
+        if before == after:
+            continue
+        if after is None:
+            state.pop(key)
+        else:
+            state[key] = after
+        images = [None if each is None else json.dumps(each).encode() for each in (before, after)]
+        operation = Operation.REMOVE if after is None else Operation.UPSERT
+        changed = None
+        if before is not None and not sends_before:
+            images[0] = None
+            changed = tuple(after) if after is not None else None
+        found.append(
+            (Mutation("product", key, operation, images[0], images[1], changed=changed), before)
+        )
+    return found
+
+
+def condition(text: str, view: LogView) -> RowCondition:
+    columns = view.schema_of(view.published).columns("product")
+    return RowCondition([ConditionText(parse(text))], columns, view.published)
+
+
+def write(root: Path, mutations: Sequence[Mutation], per_transaction: int = 2) -> LogView:
+    create_catalog(root, "shop")
+    with open_writer(root, "shop", writer="log-writer") as writer:
+        writer.commit(batch_id=0, schema_changes=[(-1, Schema(1, {"product": COLUMNS}))])
+    with LogWriter.open(root, "shop") as log:
+        for place in range(0, len(mutations), per_transaction):
+            log.append(list(mutations[place : place + per_transaction]))
+        log.commit(publish=True)
+    return CommitLog.open(root / "shop").view
+
+
+def told(selection: BatchSelection) -> tuple[object, ...]:
+    codes = selection.transitions
+    return (
+        selection.rows.tolist(),
+        None if selection.ordinals is None else selection.ordinals.tolist(),
+        selection.names,
+        None if codes is None else codes.tolist(),
+    )
+
+
+KEYS = ("1", "2", "3")
+Asked = list[tuple[str, tuple[str, ...]]]
+"""Alternatives: a condition, and the keys that it is for."""
+asked = st.lists(
+    st.tuples(st.sampled_from([*CONDITIONS]), st.sampled_from([KEYS, ("1", "2")])),
+    min_size=1,
+    max_size=3,
+)
+
+
+def criteria_of(alternatives: Asked, view: LogView) -> tuple[Criteria, ...]:
+    return canonical(
+        filtered(
+            Criteria(
+                area=Area.DATA,
+                entity_type=("product",),
+                primary_key=() if keys == KEYS else keys,
+            ),
+            condition(text, view),
+        )
+        for text, keys in alternatives
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps, st.lists(asked, min_size=1, max_size=3))
+def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
+    steps: list[tuple[str, Row | None, bool]], wanted: list[Asked]
+) -> None:
+    mutations = changes(steps)
+    with TemporaryDirectory() as folder:
+        view = write(Path(folder), [each for each, _ in mutations])
+        predicates = [Predicate(criteria_of(each, view)) for each in wanted]
+        predicates.append(Predicate((Criteria(entity_type=("product",)), *predicates[0].criteria)))
+        router = Router()
+        for number, predicate in enumerate(predicates):
+            router.add(number, predicate)
+        table: dict[str, Row] = {}
+        views: list[dict[str, Row]] = [{} for _ in wanted]
+        ahead = iter(mutations)
+        with BatchReader(Path(folder) / "shop") as reader:
+            for place in range(len(view)):
+                ref = view.batch(place)
+                grouped = group_by_class(reader.head(ref))
+                images = images_of(reader, ref, view)
+                selected = [predicate.select(grouped, images) for predicate in predicates]
+                # 1. The router finds the same.
+                routed = dict(router.route(grouped, images))
+                assert {number: told(each) for number, each in routed.items()} == {  # type: ignore[arg-type]
+                    number: told(each) for number, each in enumerate(selected) if len(each)
+                }
+                # 2. What is taken as it is, is not judged.
+                assert selected[-1].transitions is None
+                # 3. Each record moves its row as the rows before and after say, and the views follow the table.
+                codes = [_codes(each) for each in selected[:-1]]
+                for row in np.flatnonzero(grouped.head.areas == Area.DATA).tolist():
+                    mutation, before = next(ahead)
+                    after = None if mutation.after is None else json.loads(mutation.after)
+                    key = str(mutation.primary_key)
+                    _put(table, key, after)
+                    for number, alternatives in enumerate(wanted):
+                        code = codes[number].pop(row, 0)
+                        _check(code, mutation, before, after, alternatives)
+                        if code:
+                            _put(views[number], key, None if _leaves(code) else after)
+                        assert views[number] == {
+                            key: row for key, row in table.items() if is_in(row, alternatives)
+                        }
+                assert not any(codes)
+
+
+def is_in(row: Row | None, alternatives: Asked) -> bool:
+    return row is not None and any(
+        row["id"] in keys and CONDITIONS[text](row) for text, keys in alternatives
+    )
+
+
+def _leaves(code: int) -> bool:
+    return code & TRANSITION_BITS == Transition.LEAVE
+
+
+def _put(rows: dict[str, Row], key: str, row: Row | None) -> None:
+    if row is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = row
+
+
+def _codes(selection: BatchSelection) -> dict[int, int]:
+    if not len(selection):
+        return {}
+    assert selection.transitions is not None
+    return dict(zip(selection.rows.tolist(), selection.transitions.tolist(), strict=True))
+
+
+def _check(
+    code: int, mutation: Mutation, before: Row | None, after: Row | None, alternatives: Asked
+) -> None:
+    """Compare a code with what is plain to see, and with what is not."""
+    was, now = is_in(before, alternatives), is_in(after, alternatives)
+    if not code & UNSURE:
+        expected = {
+            (False, False): 0,
+            (False, True): Transition.ENTER,
+            (True, True): Transition.UPDATE,
+            (True, False): Transition.LEAVE,
+        }
+        assert code == expected[was, now]
+        return
+    # Nobody knows: the source did not send the row before, or of a removal perhaps the key alone.
+    assert before is not None
+    assert mutation.before is None or mutation.operation is Operation.REMOVE
+    assert code & TRANSITION_BITS == (Transition.ENTER if now else Transition.LEAVE)
