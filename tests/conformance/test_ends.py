@@ -307,16 +307,18 @@ async def test_an_unknown_catalog_is_refused_with_the_known_ones(
     assert raised.value.known == ("crm", "shop")
 
 
-@pytest.mark.parametrize("text", [b"", b"{}\n", b"garbage\n"], ids=["empty", "no sum", "garbage"])
 async def test_a_catalog_that_cannot_be_read_is_an_error_by_name_and_nobody_elses(
-    serve: Serve, writer: ModelWriter, log_root: Path, text: bytes
+    serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
-    (log_root / "bad" / "log").mkdir(parents=True)
-    (log_root / "bad" / "catalog.json").write_bytes(text)
+    unreadable = {"empty": b"", "without-sum": b"{}\n", "garbage": b"garbage\n"}
+    for catalog, text in unreadable.items():
+        (log_root / catalog / "log").mkdir(parents=True)
+        (log_root / catalog / "catalog.json").write_bytes(text)
     writer.write(*SHOP)
     driver = await serve()
-    with pytest.raises(LogError, match=r"catalog\.json"):
-        await driver.subscribe(catalog="bad")
+    for catalog in unreadable:
+        with pytest.raises(LogError, match=r"catalog\.json"):
+            await driver.subscribe(catalog=catalog)
     subscription = await driver.subscribe(start=OLDEST)
     await collect(subscription, len(writer.log.expected(())))
 

@@ -345,22 +345,18 @@ async def test_rows_that_meet_a_condition_are_those_of_the_table_that_do(
 
 
 @over_every_way
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
+async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: ModelWriter) -> None:
+    """Before any row, and with the names as they were written."""
+    writer.write(*TRANSACTIONS[:8])
+    driver = await serve()
+    cannot_be: tuple[tuple[dict[str, Any], str], ...] = (
         ({"where": "prise > 1"}, "character 1: there is no column 'prise'; did you mean 'price'"),
         ({"where": "price >"}, "cannot be read on behind 'price >'"),
         ({"where": "price > CAST(:least AS INT)"}, "the parameter 'least' has no value"),
         ({"where": "price > 1", "where_parameter": ["least=1"]}, "has the parameter 'least'"),
         ({"where_parameter": ["least=1"]}, "it needs a where"),
         ({"where": "price IN (1, 'x')"}, "the type of 'price' is not known"),
-    ],
-)
-async def test_a_condition_that_cannot_be_is_refused(
-    serve: Serve, writer: ModelWriter, asked: dict[str, Any], told: str
-) -> None:
-    """Before any row, and with the names as they were written."""
-    writer.write(*TRANSACTIONS[:8])
-    driver = await serve()
-    with pytest.raises(InvalidRequest, match=told):
-        await driver.state(**asked)
+    )
+    for asked, told in cannot_be:
+        with pytest.raises(InvalidRequest, match=told):
+            await driver.state(**asked)

@@ -97,21 +97,17 @@ async def test_a_version_that_does_not_come_in_time_is_told(
     assert not len(observer_of(driver.engine, "shop").log.waits)
 
 
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
+async def test_a_wait_without_meaning_is_refused(serve: Serve, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    driver = await serve()
+    without_meaning: tuple[tuple[dict[str, Any], str], ...] = (
         ({"wait_for_version": -1}, "-1: it must be at least 0"),
         ({"wait_for_version": 1, "wait_ms": 600_001}, "600001: it must lie in 0 to 600000"),
         ({"wait_for_version": 1, "anchor": 1}, "not with anchor"),
-    ],
-)
-async def test_a_wait_without_meaning_is_refused(
-    serve: Serve, writer: ModelWriter, asked: dict[str, Any], named: str
-) -> None:
-    writer.write(*SHOP)
-    driver = await serve()
-    with pytest.raises(InvalidRequest, match=named):
-        await driver.read(**asked)
+    )
+    for asked, named in without_meaning:
+        with pytest.raises(InvalidRequest, match=named):
+            await driver.read(**asked)
     if "anchor" not in asked:
         with pytest.raises(InvalidRequest, match=named):
             await driver.subscribe(**asked)

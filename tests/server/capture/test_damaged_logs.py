@@ -7,7 +7,6 @@ names it. The engine that serves it serves the others as if nothing were.
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +101,6 @@ async def test_contract_33_no_damage_gives_a_wrong_capture_or_stops_the_server(
     log_root: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small objects are cut at every length and all else at many, and one bit is flipped in every few bytes."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # nobody pulls the plug
     for name in NAMES:
         small_log(log_root, name, form)
     with LogWriter.open(log_root, "good") as good:

@@ -6,7 +6,6 @@ Never a wrong record, never a dead process: all of it runs in this one.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from typing import TYPE_CHECKING
@@ -54,8 +53,6 @@ def catalog(
             writer.append([upsert("x", entity_type=f"type-{number}")])
             writer.commit(publish=request.param == "carried")
         writer.publish()
-    # The log is opened some ten thousand times, and nobody pulls the plug.
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return log_root / "shop"
 
 
