@@ -200,12 +200,13 @@ async def test_contract_25_39_a_foreign_cursor_is_refused_before_anything_else(
 async def test_a_read_without_meaning_is_refused(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
     driver = await serve()
-    for bound, value in (
+    meaningless: tuple[tuple[str, Any], ...] = (
         ("limit", 0),
         ("limit", -1),
         ("anchor", 99),
         ("anchor", -1),
         ("until_version", -1),
-    ):
+    )
+    for bound, value in meaningless:
         with pytest.raises(InvalidRequest, match=str(value)):
             await driver.read((Criteria(),), **{bound: value})
