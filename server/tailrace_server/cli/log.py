@@ -169,14 +169,17 @@ def trim(
 def compact(path: Folder) -> int:
     """Rewrite neighbouring small segments into large ones; positions stay as they are.
 
+    Makes the key files that are missing, by which the records of a key are found.
     The files that they replace stay for readers at work and are deleted as after a trim.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.upkeep import compaction, retention
+    from tailrace_server.wal.upkeep.key_files import make_key_files
 
     _check_catalog(path)
     now = SystemClock().now()
     done = compaction.compact(path, now)
+    made = make_key_files(path)
     deleted = retention.delete_unnamed(path, now)
     if done is None:
         note("nothing to compact")
@@ -185,6 +188,8 @@ def compact(path: Folder) -> int:
             f"{done.segments_before:,} segments became {done.segments_after:,}: {done.rows:,} records, "
             f"{size_text(done.bytes_before)} → {size_text(done.bytes_after)}"
         )
+    if made:
+        note(f"key files made: {made:,}")
     note(f"files deleted now: {len(deleted):,}")
     _note_waiting(path)
     return 0

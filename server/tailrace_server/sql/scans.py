@@ -228,32 +228,32 @@ class StatementScan:
         """Yield the changes of each batch behind a position, and the last position that they reach."""
         table = self._table
         wanted = Wanted(chosen=self._key_hashes)
-        for _, ref in table.batches(done.version - 1 if done.index != END else done.version, last):
-            if table.may_hold(ref, wanted):
-                head = table.reader.head(ref)
-                rows = (head.areas == Area.DATA) & (head.versions <= last)
-                rows &= (head.versions > done.version) | (
-                    (head.versions == done.version) & (head.indexes > done.index)
-                )
-                rows &= self._names.rows_in(
-                    self._view, head.type_codes, head.entity_types, head.versions
-                )
-                if self.use.keys is not None:
-                    keys = pa.array(self.use.keys, pa.string())
-                    named = pc.is_in(head.primary_keys, value_set=keys)
-                    rows &= named.to_numpy(zero_copy_only=False)
-                if self.use.change_types is not None:
-                    rows &= _change_types_are(head, self.use.change_types)
-                chosen = np.flatnonzero(rows)
-                if self._shown is not None:
-                    chosen = self._shown.changes(head, chosen)
-                if self._images:
-                    table.refuse_expired(ref, chosen)
-                bodies = table.reader.body(ref, self._images) if len(chosen) else {}
-                for start in range(0, len(chosen), _PART_ROWS):
-                    part = chosen[start : start + _PART_ROWS]
-                    position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
-                    yield self._changes_batch(head, part, bodies), position
+        after = done.version - 1 if done.index != END else done.version
+        for _, ref in table.batches_of(after, last, wanted):
+            head = table.reader.head(ref)
+            rows = (head.areas == Area.DATA) & (head.versions <= last)
+            rows &= (head.versions > done.version) | (
+                (head.versions == done.version) & (head.indexes > done.index)
+            )
+            rows &= self._names.rows_in(
+                self._view, head.type_codes, head.entity_types, head.versions
+            )
+            if self.use.keys is not None:
+                keys = pa.array(self.use.keys, pa.string())
+                named = pc.is_in(head.primary_keys, value_set=keys)
+                rows &= named.to_numpy(zero_copy_only=False)
+            if self.use.change_types is not None:
+                rows &= _change_types_are(head, self.use.change_types)
+            chosen = np.flatnonzero(rows)
+            if self._shown is not None:
+                chosen = self._shown.changes(head, chosen)
+            if self._images:
+                table.refuse_expired(ref, chosen)
+            bodies = table.reader.body(ref, self._images) if len(chosen) else {}
+            for start in range(0, len(chosen), _PART_ROWS):
+                part = chosen[start : start + _PART_ROWS]
+                position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
+                yield self._changes_batch(head, part, bodies), position
             yield None, ref.last
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _KEYS_MAX: Final = 1 << 21
 """Hashes that are kept in a process: 16 MiB, which hold two million records behind bases."""
-_FEW: Final = 256
+FEW_KEYS: Final = 256
 """Up to so many keys are looked up batch by batch; for more a pass over the heads is as good."""
 
 
@@ -52,7 +52,7 @@ class KeyPlaces:
         Raises:
             LogCorrupted: As ``BatchReader.head``; so SegmentMissing.
         """
-        if len(chosen) > _FEW:
+        if len(chosen) > FEW_KEYS:
             return True
         # A log that was restored from a copy may have another batch in the place of one that was read.
         key = (log, ref.key, ref.crc_head)

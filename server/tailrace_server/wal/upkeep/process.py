@@ -19,6 +19,7 @@ from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact, is_due
 from tailrace_server.wal.upkeep.expiring import expire
+from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import (
     DELETE_FILES,
     delete_unnamed,
@@ -50,6 +51,8 @@ def run_if_due(path: Path, now: int) -> None:
     log = CommitLog.open(path)
     if rebases := base_is_due(log):
         _log.debug("catalog %s: %s", path.name, make_base(path, now))
+    if key_file_is_due(log):
+        _log.debug("catalog %s: %d key files", path.name, make_key_files(path))
     if compacts := is_due(log.state):
         _log.debug("catalog %s: %s", path.name, compact(path, now))
     else:

@@ -55,6 +55,7 @@ from tailrace_server.wal.state.checkpoint import (
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.subscriptions.holds import held_from, release
 from tailrace_server.wal.upkeep.keeping import Keeping, first_after, judge
+from tailrace_server.wal.upkeep.key_files import delete_needless_key_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -298,6 +299,7 @@ def delete_unnamed(
             waiting.append(file)
     deleted += [file for file in waiting if _delete(log.store, file)]
     deleted += delete_unnamed_rows(path, now, grace_s=grace_s)
+    deleted += delete_needless_key_files(log)
     # 3. Leftovers and bodies of old checkpoints: nothing depends on them, so a kill before this only leaves
     #    them.
     if log.store.arrivals is not None:

@@ -24,6 +24,7 @@ from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkp
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
 from tailrace_server.wal.upkeep.expiring import expiry_is_due
 from tailrace_server.wal.upkeep.keeping import judge
+from tailrace_server.wal.upkeep.key_files import key_file_is_due
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class UpkeepTrigger:
         if state.last_entry < self._next_entry:
             return False
         self._next_entry = state.last_entry + DUE_SEGMENTS // 8
-        if is_due(state) or (self._is_running() and checkpoint_is_due(log)):
+        if is_due(state) or key_file_is_due(log) or (self._is_running() and checkpoint_is_due(log)):
             return True
         try:
             return base_is_due(log)

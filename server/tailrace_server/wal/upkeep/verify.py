@@ -11,7 +11,8 @@ It reads everything and goes on behind a fault, so that one run names all that i
   schema has each column;
 * records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
   hashes; the counts of each segment; the counts of every lead against the records of its transaction;
-* bases: their checksums, order and key hashes; and whether they are the fold of the log (base/checking.py).
+* bases: their checksums, order and key hashes; and whether they are the fold of the log (base/checking.py);
+* key files: each is what its records give.
 
 Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
 segment.
@@ -34,6 +35,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.checking import check_bases
+from tailrace_server.wal.base.key_files import check_key_files
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import check_folders
 from tailrace_server.wal.files.documents import (
@@ -144,6 +146,7 @@ def verify(
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
     _verify_bases(path, log, result, whole=whole_bases)
+    _verify_key_files(log, result)
     for fault in check_settings(log.store, log.uuid):
         _note(result, fault)
     return result
@@ -467,6 +470,15 @@ def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bo
         for fault in check_bases(path, log, whole=whole):
             _note(result, fault)
     except LogError as error:  # of the log that they are compared with
+        _note(result, error)
+
+
+def _verify_key_files(log: CommitLog, result: Verification) -> None:
+    try:
+        with BatchReader(log.path) as reader:
+            for fault in check_key_files(log.view, reader):
+                _note(result, fault)
+    except LogError as error:  # of the records that they are made from
         _note(result, error)
 
 
