@@ -84,6 +84,7 @@ from tailrace.reads.history import History, HistoryEnd, HistoryHeader
 from tailrace.reads.state import State, StateEnd, StateHeader, StateRow
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
+from tailrace.sql.answer import AnswerEnd, AnswerHeader, SqlArrow, SqlRows
 from tailrace.subscription import Subscription, SubscriptionStatistics
 from tailrace.table.changes import LiveChanges, TableRestarted
 from tailrace.table.contents import TableChange
@@ -95,6 +96,8 @@ __all__ = [
     "END",
     "Acknowledgement",
     "After",
+    "AnswerEnd",
+    "AnswerHeader",
     "Area",
     "BodiesExpired",
     "Capture",
@@ -154,6 +157,8 @@ __all__ = [
     "ServerFull",
     "ServerStopping",
     "Since",
+    "SqlArrow",
+    "SqlRows",
     "Start",
     "State",
     "StateComplete",

@@ -31,6 +31,7 @@ from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
+from tailrace.sql.calls import SqlCalls
 from tailrace.subscription import Subscription
 from tailrace.table.calls import TableCalls
 from tailrace.tls import Tls, load, tls_of
@@ -73,7 +74,7 @@ DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
 
 
-class Client(TableCalls, SubscriptionCalls):
+class Client(SqlCalls, TableCalls, SubscriptionCalls):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
     It belongs to the event loop that entered it: another one, or another thread, has a client of its own.

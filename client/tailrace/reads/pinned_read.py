@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
     from tailrace.transport import Stream
     from tailrace.v1.capture_fields_pb2 import ReadChangesResponseParts, ReadStateResponseParts
+    from tailrace.v1.sql_pb2 import QuerySqlResponse
 
 _Header = TypeVar("_Header")
 _End = TypeVar("_End")
 _Item = TypeVar("_Item")
-_Message = TypeVar("_Message", "ReadChangesResponseParts", "ReadStateResponseParts")
+_Message = TypeVar(
+    "_Message", "ReadChangesResponseParts", "ReadStateResponseParts", "QuerySqlResponse"
+)
 
 
 class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):

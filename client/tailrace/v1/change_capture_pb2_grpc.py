@@ -6,6 +6,7 @@ import warnings
 from tailrace.v1 import catalog_pb2 as tailrace_dot_v1_dot_catalog__pb2
 from tailrace.v1 import change_capture_pb2 as tailrace_dot_v1_dot_change__capture__pb2
 from tailrace.v1 import named_subscription_pb2 as tailrace_dot_v1_dot_named__subscription__pb2
+from tailrace.v1 import sql_pb2 as tailrace_dot_v1_dot_sql__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -102,6 +103,11 @@ class ChangeCaptureStub:
                 '/tailrace.v1.ChangeCapture/Acknowledge',
                 request_serializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.FromString,
+                _registered_method=True)
+        self.QuerySql = channel.unary_stream(
+                '/tailrace.v1.ChangeCapture/QuerySql',
+                request_serializer=tailrace_dot_v1_dot_sql__pb2.QuerySqlRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_sql__pb2.QuerySqlResponse.FromString,
                 _registered_method=True)
 
 
@@ -205,6 +211,13 @@ class ChangeCaptureServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QuerySql(self, request, context):
+        """Runs one statement in SQL over the log, at the version that is published when it begins, then completes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ChangeCaptureServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +285,11 @@ def add_ChangeCaptureServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.FromString,
                     response_serializer=tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.SerializeToString,
+            ),
+            'QuerySql': grpc.unary_stream_rpc_method_handler(
+                    servicer.QuerySql,
+                    request_deserializer=tailrace_dot_v1_dot_sql__pb2.QuerySqlRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_sql__pb2.QuerySqlResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -627,6 +645,33 @@ class ChangeCapture:
             '/tailrace.v1.ChangeCapture/Acknowledge',
             tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeRequest.SerializeToString,
             tailrace_dot_v1_dot_named__subscription__pb2.AcknowledgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QuerySql(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/QuerySql',
+            tailrace_dot_v1_dot_sql__pb2.QuerySqlRequest.SerializeToString,
+            tailrace_dot_v1_dot_sql__pb2.QuerySqlResponse.FromString,
             options,
             channel_credentials,
             insecure,

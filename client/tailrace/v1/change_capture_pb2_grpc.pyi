@@ -11,6 +11,7 @@ from grpc import aio as _aio
 from tailrace.v1 import catalog_pb2 as _catalog_pb2
 from tailrace.v1 import change_capture_pb2 as _change_capture_pb2
 from tailrace.v1 import named_subscription_pb2 as _named_subscription_pb2
+from tailrace.v1 import sql_pb2 as _sql_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -73,6 +74,8 @@ class ChangeCaptureStub:
     """Deletes a named subscription; what it held may go."""
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]
     """Moves a named subscription's place forward; answers when that is durable."""
+    QuerySql: _grpc.UnaryStreamMultiCallable[_sql_pb2.QuerySqlRequest, _sql_pb2.QuerySqlResponse]
+    """Runs one statement in SQL over the log, at the version that is published when it begins, then completes."""
 
 @_typing.type_check_only
 class ChangeCaptureAsyncStub(ChangeCaptureStub):
@@ -114,6 +117,8 @@ class ChangeCaptureAsyncStub(ChangeCaptureStub):
     """Deletes a named subscription; what it held may go."""
     Acknowledge: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]  # type: ignore[assignment]
     """Moves a named subscription's place forward; answers when that is durable."""
+    QuerySql: _aio.UnaryStreamMultiCallable[_sql_pb2.QuerySqlRequest, _sql_pb2.QuerySqlResponse]  # type: ignore[assignment]
+    """Runs one statement in SQL over the log, at the version that is published when it begins, then completes."""
 
 class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
     """Errors carry a google.rpc.Status in `grpc-status-details-bin` with one google.rpc.ErrorInfo: domain "tailrace",
@@ -230,5 +235,13 @@ class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_named_subscription_pb2.AcknowledgeResponse, _abc.Awaitable[_named_subscription_pb2.AcknowledgeResponse]]:
         """Moves a named subscription's place forward; answers when that is durable."""
+
+    @_abc_1.abstractmethod
+    def QuerySql(
+        self,
+        request: _sql_pb2.QuerySqlRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sql_pb2.QuerySqlResponse], _abc.AsyncIterator[_sql_pb2.QuerySqlResponse]]:
+        """Runs one statement in SQL over the log, at the version that is published when it begins, then completes."""
 
 def add_ChangeCaptureServicer_to_server(servicer: ChangeCaptureServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

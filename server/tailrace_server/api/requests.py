@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         SubscribeRequest,
         SubscribeSystemRequest,
     )
+    from tailrace.v1.sql_pb2 import QuerySqlRequest
     from tailrace_server.capture.history import HistoryRead
 
     _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
@@ -181,7 +182,7 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
             heartbeat_interval_s=_heartbeat_interval_s(request),
             catch_up=catch_up,
             overrun=_overrun(request, catch_up),
-            wait=_wait(request),
+            wait=waited(request),
         ),
         decoded=decoded(request.values),
         named=name_asked(request),
@@ -333,8 +334,8 @@ def start(request: _Started) -> Start | None:
         raise InvalidRequest("since_index: it needs a since_version from 1")
     from_time = TimestampMicros(request.from_time) if request.HasField("from_time") else None
     if request.HasField("since_version"):
-        version = _at_least(0, request.since_version, "since_version")
-        return Since(Position(version, _at_least(0, request.since_index, "since_index")))
+        version = at_least(0, request.since_version, "since_version")
+        return Since(Position(version, at_least(0, request.since_index, "since_index")))
     if request.HasField("after"):
         return After(Cursor.parse(request.after), from_time)
     return None if from_time is None else FromTime(from_time)
@@ -349,7 +350,7 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
     """
     _refuse_several(request, ("since_version", "after", "from_time"))
     _refuse_several(request, ("until_version", "before", "to_time"))
-    wait = _wait(request)
+    wait = waited(request)
     if wait is not None and request.HasField("anchor"):
         raise InvalidRequest("wait_for_version: not with anchor, whose version is past")
     if request.HasField("until_index") and not request.HasField("until_version"):
@@ -368,9 +369,9 @@ def _until(request: ReadChangesRequest) -> Position | None:
     """Return the first position behind the bound."""
     if not request.HasField("until_version"):
         return None
-    version = _at_least(0, request.until_version, "until_version")
+    version = at_least(0, request.until_version, "until_version")
     if request.HasField("until_index"):
-        index = _at_least(0, request.until_index, "until_index")
+        index = at_least(0, request.until_index, "until_index")
         if index < END:
             return Position(version, index + 1)
     return Position(min(version, MAX_VERSION - 1) + 1, 0)
@@ -378,7 +379,7 @@ def _until(request: ReadChangesRequest) -> Position | None:
 
 def limit(request: ReadChangesRequest) -> int | None:
     """Return how many records a read may give; None: no limit."""
-    return _at_least(1, request.limit, "limit") if request.HasField("limit") else None
+    return at_least(1, request.limit, "limit") if request.HasField("limit") else None
 
 
 def state(request: ReadStateRequest) -> StateAsked:
@@ -389,13 +390,13 @@ def state(request: ReadStateRequest) -> StateAsked:
     """
     if not request.entity_type:
         raise InvalidRequest("entity_type: a name is required")
-    wait = _wait(request)
+    wait = waited(request)
 
     def given(name: Any) -> int | None:
         if not request.HasField(name):
             return None
         value: int = getattr(request, name)
-        return value if name == "at_time" else _at_least(0, value, name)
+        return value if name == "at_time" else at_least(0, value, name)
 
     return StateAsked(
         entity_type=request.entity_type,
@@ -405,7 +406,7 @@ def state(request: ReadStateRequest) -> StateAsked:
         page=StatePage.parse(request.page) if request.HasField("page") else None,
         columns=tuple(request.column),
         keys_only=request.keys_only,
-        limit=_at_least(1, request.limit, "limit") if request.HasField("limit") else None,
+        limit=at_least(1, request.limit, "limit") if request.HasField("limit") else None,
         wait_for_version=None if wait is None else wait.version,
         wait_s=_WAIT_S if wait is None else wait.patience_s,
         where=request.where if request.HasField("where") else None,
@@ -413,13 +414,15 @@ def state(request: ReadStateRequest) -> StateAsked:
     )
 
 
-def _wait(request: SubscribeRequest | ReadChangesRequest | ReadStateRequest) -> VersionWait | None:
+def waited(
+    request: SubscribeRequest | ReadChangesRequest | ReadStateRequest | QuerySqlRequest,
+) -> VersionWait | None:
     """Return what a request waits for before it is answered; None: nothing."""
     if not request.HasField("wait_for_version"):
         if request.HasField("wait_ms"):
             raise InvalidRequest("wait_ms: it needs a wait_for_version")
         return None
-    version = _at_least(0, request.wait_for_version, "wait_for_version")
+    version = at_least(0, request.wait_for_version, "wait_for_version")
     if not request.HasField("wait_ms"):
         return VersionWait(version, _WAIT_S)
     return VersionWait(version, _within(_WAIT_MS, request.wait_ms, "wait_ms") / 1000)
@@ -437,14 +440,16 @@ def demand(n: int) -> int:
 
 
 def _max_message_bytes(
-    request: SubscribeRequest | ReadChangesRequest | ReadStateRequest,
+    request: SubscribeRequest | ReadChangesRequest | ReadStateRequest | QuerySqlRequest,
 ) -> int | None:
     if not request.HasField("max_message_bytes"):
         return None
     return _within(_MESSAGE_BYTES, request.max_message_bytes, "max_message_bytes")
 
 
-def max_message_bytes(request: ReadChangesRequest | ReadStateRequest, default: int) -> int:
+def max_message_bytes(
+    request: ReadChangesRequest | ReadStateRequest | QuerySqlRequest, default: int
+) -> int:
     """Return the size above which a read gives headers only."""
     return _max_message_bytes(request) or default
 
@@ -466,7 +471,8 @@ def _refuse_unspecified(values: Iterable[int], path: str) -> None:
         raise InvalidRequest(f"{path}: UNSPECIFIED asks for nothing; leave the value out")
 
 
-def _at_least(least: int, value: int, path: str) -> int:
+def at_least(least: int, value: int, path: str) -> int:
+    """Return a number that is large enough, or refuse it by its path."""
     if value < least:
         raise InvalidRequest(f"{path} {value}: it must be at least {least}")
     return value

@@ -119,11 +119,12 @@ class Engine:
             self.settings.reads_bytes,
             threads,
             loads_max=_LOADS_EACH * self.settings.reader_threads,
-            readers=lambda: self._counters.subscriptions + len(self._reads.open),
+            readers=lambda: self._counters.subscriptions + len(self.reads.open),
         )
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
-        self._reads = Reads(self.settings, self._admissions, self._large, self._observer)
+        self.reads = Reads(self.settings, self._admissions, self._large, self._observer)
+        self._stack.push_async_callback(self.reads.statements.close)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
         self._faults = FaultWatch(
             self._root, self.settings.room_bytes, self._catalogs, self._admissions.faults
@@ -241,7 +242,7 @@ class Engine:
             InvalidRequest: An anchor above what is published, or a limit below one.
             ServerFull: There is no room for the criteria.
         """
-        return await self._reads.history(
+        return await self.reads.history(
             *(caller, peer, catalog, criteria),
             bounds=bounds,
             reverse=reverse,
@@ -261,16 +262,13 @@ class Engine:
         max_message_bytes: int | None = None,
         peer: Peer = IN_PROCESS,
     ) -> StateRead:
-        """Read the rows of an entity type as of one version, under the grants of history.
-
-        ``max_message_bytes`` and how to leave it are as of ``history``.
+        """Read the rows of an entity type as of one version, under the grants of history, and leave it as that.
 
         Raises:
             CatalogUnknown, ServerFull, NotPermitted: As ``history``.
-            EntityTypeUnknown, InvalidRequest, DeadlineExceeded, PositionCompacted, CatalogReplaced: As
-                ``StateRead.begin``.
+            TailraceError: As ``StateRead.begin``.
         """
-        return await self._reads.state(
+        return await self.reads.state(
             caller, peer, catalog, asked, codec=codec, max_message_bytes=max_message_bytes
         )
 
@@ -355,11 +353,12 @@ class Engine:
 
     async def end_what_is_not_granted(self) -> None:
         """End the subscriptions and reads that a policy no longer grants, after it has changed."""
-        await door.end_refused((*self._all_subscriptions(), *self._reads.open))
+        await door.end_refused((*self._all_subscriptions(), *self.reads.open))
 
     def stop_subscriptions(self) -> None:
-        """End every subscription with its resume cursor and take no more. Idempotent."""
+        """End every subscription with its resume cursor, and every statement, and take no more. Idempotent."""
         self._stopping = True
+        self.reads.statements.stop()
         for each in self._all_subscriptions():
             each.stop()
         for _, observer in self._observers():
@@ -371,7 +370,7 @@ class Engine:
     def _observers(
         self, sees: Callable[[str], bool] = lambda name: True
     ) -> list[tuple[str, Observer]]:
-        """Return the observers of the catalogs that somebody sees, by name; by default the engine itself."""
+        """Return the observers of the catalogs that somebody sees, by name."""
         return [
             (name, catalog.observer)
             for name, catalog in sorted(self._catalogs.items())
@@ -438,8 +437,8 @@ class Engine:
                 for _ in range(_MEASUREMENTS):
                     await asyncio.sleep(_MEASURE_EVERY_S)
                     self._governor.measure()
-                    self._reads.relieve(loop.time(), self._cache.scans)
-                readers: tuple[Stallable, ...] = (*self._all_subscriptions(), *self._reads.open)
+                    self.reads.relieve(loop.time(), self._cache.scans)
+                readers: tuple[Stallable, ...] = (*self._all_subscriptions(), *self.reads.open)
                 self._governor.relieve(readers, loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")

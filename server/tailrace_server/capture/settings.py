@@ -118,6 +118,22 @@ class EngineSettings:
         "less than this free on the file system of a log is told by /health: a checkpoint or a compaction of "
         "a large log takes as much",
     )
+    sql_statements: int = setting(
+        4,
+        "statements",
+        "in SQL at once; a further one waits 5 s for its place. A reader who takes nothing keeps his",
+    )
+    sql_memory_bytes: int = setting(
+        64 << 20,
+        "bytes",
+        "what the sorts, groups and joins of one statement may take; no files are used, so it ends there",
+    )
+    sql_s: float = setting(
+        60.0, "seconds", "how long a statement may take, from its start to its last row"
+    )
+    sql_rows: int = setting(
+        10_000_000, "rows", "that one statement may answer: more is an export, which history is for"
+    )
     named_subscriptions: int = setting(
         1_000,
         "names",

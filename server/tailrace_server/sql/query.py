@@ -66,6 +66,7 @@ class Query:
         interruption: Interruption | None = None,
         *,
         pushes: bool = True,
+        polled: tuple[int, int] | None = None,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -76,6 +77,7 @@ class Query:
             limits: What it may take.
             interruption: Ends it, also while it begins.
             pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
+            polled: Of a poll: the versions that ``$from`` and ``$to`` stand for, both inclusive.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -87,6 +89,7 @@ class Query:
         self._source = source
         self._parameters = dict(parameters or {})
         self._pushes = pushes
+        self._polled = polled
         self._error: Exception | None = None
         """What the log said while DuckDB read it."""
         self._connection = connect(self._limits.memory_bytes, self._limits.threads)
@@ -186,11 +189,18 @@ class Query:
             self._pushes,
         )
         query = parsed(text)
-        self._refuse_needless(named_parameters(query))
+        self._take_parameters(named_parameters(query))
         return bound(query, tables)
 
-    def _refuse_needless(self, named: set[str]) -> None:
-        """Refuse values of parameters that a statement does not have: a name was misspelt."""
+    def _take_parameters(self, named: set[str]) -> None:
+        """Add those of a poll, and refuse values of those that a statement does not have."""
+        if self._polled is not None:
+            if "from" not in named:
+                raise InvalidRequest(
+                    "a poll asks for the changes from a version on: CHANGES('product', $from, $to)"
+                )
+            polled = dict(zip(("from", "to"), self._polled, strict=True))
+            self._parameters |= {name: each for name, each in polled.items() if name in named}
         for name in sorted(self._parameters.keys() - named):
             hint = nearest(name, named) if named else ", which has none"
             raise InvalidRequest(f"there is no parameter ${name} in the statement{hint}")

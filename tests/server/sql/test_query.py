@@ -342,9 +342,9 @@ def test_each_part_of_a_statement_gets_the_parameters_that_it_names(log_root: Pa
         log_root, "SELECT count(*) FROM CHANGES('product', 1, 1) WHERE _change_type = 'insert'"
     )
     with pytest.raises(
-        InvalidRequest, match=r"no parameter \$firs in the statement; did you mean first"
+        InvalidRequest, match=r"no parameter \$kinds in the statement; did you mean kind"
     ):
-        ask(log_root, text, parameters={**values, "firs": 1})
+        ask(log_root, text, parameters={**values, "kinds": 1})
 
 
 def test_a_value_that_its_type_cannot_hold_is_named(log_root: Path) -> None:

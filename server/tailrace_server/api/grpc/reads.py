@@ -1,4 +1,4 @@
-"""Calls that complete: a range of history, and the state of an entity type.
+"""Calls that complete: a range of history, the state of an entity type, and a statement in SQL.
 
 Both are a header, messages of the engine as they are, and an end with the place where a further read goes on.
 """
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.errors import SubscriberTooSlow, TailraceError, again
-from tailrace_server.api import requests
+from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.guard import caller
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     import grpc
 
     from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest
+    from tailrace.v1.sql_pb2 import QuerySqlRequest
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryRead
+    from tailrace_server.capture.querying.read import SqlRead
+    from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.reads.log_read import LogRead
     from tailrace_server.capture.reads.state import StateRead
 
@@ -66,7 +69,7 @@ class ClosedReads:
             return responses.history_end(next_cursor=cursor, captures=count)
 
         with history:
-            await self._send(history, header, end, bytes_max, context)
+            await self._send(history, header, partial(_fitting, bytes_max), end, context)
 
     async def state(self, request: ReadStateRequest, context: Context) -> None:
         """Send the rows of an entity type as of one version."""
@@ -86,14 +89,34 @@ class ClosedReads:
             return responses.state_end(next_page=read.next_page(), rows=count)
 
         with read:
-            await self._send(read, header, end, bytes_max, context)
+            await self._send(read, header, partial(_fitting, bytes_max), end, context)
+
+    async def sql(self, request: QuerySqlRequest, context: Context) -> None:
+        """Send the answer to a statement."""
+        asked = sql_requests.asked(request)
+        read = await self._engine.reads.sql(
+            caller(),
+            over_grpc(context.peer(), context.invocation_metadata()),
+            requests.catalog(request.catalog),
+            asked,
+            max_message_bytes=requests.max_message_bytes(
+                request, self._engine.settings.max_message_bytes
+            ),
+        )
+        with read:
+            header = responses.sql_header(read, catalog=request.catalog)
+
+            def end(_: SqlRead, __: object, count: int) -> bytes:
+                return responses.sql_end(rows=count)
+
+            await self._send(read, header, partial(responses.sql_rows, asked.form), end, context)
 
     async def _send(
         self,
         read: _Read,
         header: bytes,
+        message: Callable[[Frames], bytes],
         end: Callable[[_Read, tuple[int, int, int] | None, int], bytes],
-        bytes_max: int,
         context: Context,
     ) -> None:
         try:
@@ -105,9 +128,7 @@ class ClosedReads:
                 async for frames in read:
                     count += frames.count
                     last = frames.last
-                    data = frames.data
-                    if frames.count == 1 and len(data) > bytes_max:
-                        data = responses.without_bodies(data)
+                    data = message(frames)
                     await sender.send(data)
                     del frames, data  # the next message may have to wait for the room of this one
                 await sender.send(end(read, last, count))
@@ -117,6 +138,13 @@ class ClosedReads:
                 disconnect(context.peer())
                 raise again(read.error) from None
             raise
+
+
+def _fitting(bytes_max: int, frames: Frames) -> bytes:
+    """Return a message; one capture above the bound without its bodies."""
+    if frames.count > 1 or len(frames.data) <= bytes_max:
+        return frames.data
+    return responses.without_bodies(frames.data)
 
 
 def on_end(sender: GuardedSender, error: TailraceError) -> None:

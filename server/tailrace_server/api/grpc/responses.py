@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2, named_subscription_pb2
+from tailrace.v1 import (
+    capture_pb2,
+    catalog_pb2,
+    change_capture_pb2,
+    named_subscription_pb2,
+    sql_pb2,
+)
 from tailrace.v1.change_capture_pb2 import (
     ReadChangesResponse,
     ReadStateResponse,
     SubscribeResponse,
 )
 from tailrace.wire import criteria_messages
+from tailrace_server.capture.querying.asked import SqlForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +29,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
     from tailrace_server.capture.named.values import NamedView
+    from tailrace_server.capture.querying.forms import AnswerColumn
+    from tailrace_server.capture.querying.read import SqlRead
+    from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.reads.state import StateRead
     from tailrace_server.capture.reads.state_page import StatePage
     from tailrace_server.wal.state.view import LogView
@@ -124,6 +134,38 @@ def state_end(*, next_page: StatePage | None, rows: int) -> bytes:
     page = "" if next_page is None else str(next_page)
     message = change_capture_pb2.StateEnd(next_page=page, rows=rows)
     return ReadStateResponse(end=message).SerializeToString()
+
+
+def sql_header(read: SqlRead, *, catalog: str) -> bytes:
+    """Return the first message of an answer in SQL."""
+    message = sql_pb2.SqlHeader(
+        catalog=catalog,
+        catalog_uuid=str(read.catalog_uuid),
+        version=read.version,
+        commit_timestamp=read.commit_timestamp,
+        closed_until=read.closed_until,
+        resume_cursor=str(read.cursor),
+        since_version=read.since_version,
+        columns=map(_sql_column, read.columns),
+    )
+    return sql_pb2.QuerySqlResponse(header=message).SerializeToString()
+
+
+def _sql_column(column: AnswerColumn) -> sql_pb2.SqlColumn:
+    members = map(_sql_column, column.members)
+    return sql_pb2.SqlColumn(name=column.name, type=column.type, members=members)
+
+
+def sql_rows(form: SqlForm, frames: Frames) -> bytes:
+    """Return a message of rows."""
+    if form is SqlForm.ARROW:
+        return sql_pb2.QuerySqlResponse(arrow=frames.data).SerializeToString()
+    return sql_pb2.QuerySqlResponse(rows=frames.data).SerializeToString()
+
+
+def sql_end(*, rows: int) -> bytes:
+    """Return the last message of an answer in SQL."""
+    return sql_pb2.QuerySqlResponse(end=sql_pb2.SqlEnd(rows=rows)).SerializeToString()
 
 
 def named_subscription(value: NamedView) -> named_subscription_pb2.NamedSubscription:

@@ -31,6 +31,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeSystemRequest,
 )
+from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
 from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.grpc import responses
@@ -114,6 +115,7 @@ class ChangeCaptureService:
             "SubscribeSystem": stream(self.subscribe_system),
             "ReadChanges": stream(self.read_changes),
             "ReadState": stream(self.read_state),
+            "QuerySql": stream(self.query_sql),
             "ListCatalogs": unary(self.list_catalogs),
             "GetSchema": unary(self.get_schema),
             **self._named.handlers(),
@@ -167,6 +169,11 @@ class ChangeCaptureService:
             request = self._parse(ReadStateRequest, data, context)
             with self._engine.criteria.keep(len(data)):
                 await self._reads.state(request, context)
+
+    async def query_sql(self, data: bytes, context: Context) -> None:
+        """Stream the answer to a statement in SQL, then complete."""
+        async with self._answering(context):
+            await self._reads.sql(self._parse(QuerySqlRequest, data, context), context)
 
     async def list_catalogs(self, data: bytes, context: Context) -> bytes:
         """Answer with the catalogs that are served now."""

@@ -87,7 +87,8 @@ class CatalogReader:
         self._uuid = uuid
         self._id = uuid.bytes
         """The catalog in keys of the cache; bytes keep their hash, and a UUID computes it each time."""
-        self._reader = reader
+        self.batches = reader
+        """Reads past the cache, in any thread."""
         self._cache = cache
         self._settings = settings
         self.small_commits = SmallCommits(uuid, reader, settings)
@@ -322,7 +323,7 @@ class CatalogReader:
         """
         key = (self._id, view.revision, entity_type, version)
         told = self.damaged_bases.add
-        load = partial(_load_table, view, self._reader, entity_type, version, told)
+        load = partial(_load_table, view, self.batches, entity_type, version, told)
         return (await self._cache.get(CacheKind.SCAN, key, load)).table
 
     @property
@@ -359,7 +360,7 @@ class CatalogReader:
         return cast("GroupedHead | None", self._cache.peek(CacheKind.HEAD, (self._id, ref.key)))
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
-        return group_by_class(self._reader.head(ref))
+        return group_by_class(self.batches.head(ref))
 
     def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
         """Return a batch's head, and add the heads behind it to ``found`` up to one that cannot be read."""
@@ -374,7 +375,7 @@ class CatalogReader:
         return grouped
 
     def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
-        return Bodies(self._reader.texts(ref, names))
+        return Bodies(self.batches.texts(ref, names))
 
     def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
         recent = self.small_commits.get(ref)
@@ -419,7 +420,7 @@ class CatalogReader:
         names = body_columns(content)
         # A head that is read here is not grouped: encoding needs no classes.
         found = self._head_in_memory(run.batch)
-        head = self._reader.head(run.batch) if found is None else found.head
+        head = self.batches.head(run.batch) if found is None else found.head
         if names:
             view.bodies.refuse(head, run.selection.rows)
         elif view.bodies.may_be_in(run.batch) and len(untold := run.selection.untold()):

@@ -1,4 +1,4 @@
-"""Opens the reads that end, of history and of state, and knows those that are open.
+"""Opens the reads that end, of history, of state and in SQL, and knows those that are open.
 
 ::
 
@@ -19,9 +19,11 @@ from tailrace_server.capture.grant import Action, Columns
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.images import cut_codec
 from tailrace_server.capture.granting.shown import columns_shown
+from tailrace_server.capture.granting.tables import granted_tables
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.compilation import compiled
+from tailrace_server.capture.querying.statements import Statements
 from tailrace_server.capture.reads.log_read import ReadTerms
 from tailrace_server.capture.reads.state import StateRead
 from tailrace_server.capture.reads.state_filter import read_condition
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.querying.asked import SqlAsked
+    from tailrace_server.capture.querying.read import SqlRead
     from tailrace_server.capture.reading.open_scans import OpenScans
     from tailrace_server.capture.reads.log_read import LogRead
     from tailrace_server.capture.reads.state import StateAsked
@@ -60,6 +64,8 @@ class Reads:
         self._admissions = admissions
         self._large = large
         self._observer = observer
+        self.statements = Statements(settings)
+        """Those in SQL."""
         self.open: WeakSet[LogRead] = WeakSet()
         """Those that somebody has; those that have ended are among them until they are gone."""
 
@@ -143,6 +149,44 @@ class Reads:
                 )
                 await read.begin()
                 admission.began(uuid4().hex, f"state at version {read.version}")
+        return self._opened(read, caller)
+
+    async def sql(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: SqlAsked,
+        *,
+        max_message_bytes: int | None = None,
+    ) -> SqlRead:
+        """Run a statement in SQL, under the grants of history; leave the read by ``with``.
+
+        Raises:
+            CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: As ``Engine.state``.
+            ServerStopping: None begins any more.
+            InvalidRequest: What is wrong with the statement, and where; a table or a column that is not granted
+                is one that is not known.
+            PositionCompacted: It asks for versions that the log no longer has.
+        """
+        criteria = (Criteria(area=Area.DATA),)
+        with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
+            observer = await self._observer(caller, catalog)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER)
+            shown = granted_tables(door.allowances_of(caller, catalog, Action.HISTORY))
+            with self._charged(observer, use, admission) as kept:
+                if asked.wait_for_version is not None:
+                    await observer.log.reach(asked.wait_for_version, asked.wait_s)
+                terms = self._terms(kept, use, admission, max_message_bytes)
+                bytes_max = max_message_bytes or self._settings.max_message_bytes
+                read = await self.statements.begun(observer.log, asked, terms, shown, bytes_max)
+                try:
+                    admission.began(
+                        uuid4().hex, f"SQL at version {read.version}: {asked.statement}"
+                    )
+                except BaseException:
+                    read.close()
+                    raise
         return self._opened(read, caller)
 
     @contextmanager

@@ -1,0 +1,142 @@
+"""The calls of a client in SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tailrace.arguments import message_bytes, micros, milliseconds, sendable, waited_version
+from tailrace.errors import InvalidRequest
+from tailrace.reads.calls import ReadCalls
+from tailrace.sql.answer import Answer, SqlArrow, SqlRows
+from tailrace.sql.values import parameter_text
+from tailrace.transport.grpc import MAX_MESSAGE_BYTES
+from tailrace.v1.sql_pb2 import (
+    SQL_FORM_ARROW,
+    SQL_FORM_ROWS,
+    QuerySqlRequest,
+    SqlForm,
+    SqlParameter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from tailrace.transport import Stream
+
+_ANSWER_S = 60.0
+"""A statement may compute for so long before its first row, where the server's own bound is not higher."""
+_A = TypeVar("_A", bound=Answer[Any])
+
+
+class SqlCalls(ReadCalls):
+    """What a client has of them."""
+
+    def sql(
+        self,
+        catalog: str,
+        statement: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        since: int | datetime | None = None,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
+        patience_s: float = _ANSWER_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> SqlRows:
+        """Return the answer to a statement over a catalog's log; it begins when its context is entered.
+
+        Args:
+            catalog: Its name.
+            statement: One SELECT, or ``SHOW TABLES``, ``DESCRIBE``, ``EXPLAIN``: docs/sql.md.
+            parameters: Values of ``$name`` in it: numbers, texts, truths, None, or lists of them. Days and
+                times travel as texts, which the statement casts: ``$day::DATE``.
+            since: ``$from`` in the statement: a version, 0 the oldest kept, or an aware datetime. ``$to`` is
+                then ``header.version``. None: it has neither.
+            wait_for: Wait until this version is published: who has written V reads what it wrote.
+            wait_s: For so long at most; then ``DeadlineExceeded``.
+            patience_s: For the header, which comes once the columns are known.
+            max_message_bytes: A row that is larger is refused.
+
+        Raises:
+            InvalidRequest: An argument has no meaning.
+        """
+        request = _request(
+            catalog,
+            statement,
+            parameters,
+            since,
+            wait_for,
+            wait_s,
+            max_message_bytes,
+            SQL_FORM_ROWS,
+        )
+        return self._answer(SqlRows, request, patience_s + (wait_s if wait_for else 0.0))
+
+    def sql_arrow(
+        self,
+        catalog: str,
+        statement: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        since: int | datetime | None = None,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
+        patience_s: float = _ANSWER_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> SqlArrow:
+        """Return the same as an Arrow stream; arguments as ``sql``."""
+        request = _request(
+            catalog,
+            statement,
+            parameters,
+            since,
+            wait_for,
+            wait_s,
+            max_message_bytes,
+            SQL_FORM_ARROW,
+        )
+        return self._answer(SqlArrow, request, patience_s + (wait_s if wait_for else 0.0))
+
+    def _answer(self, kind: type[_A], request: QuerySqlRequest, patience_s: float) -> _A:
+        def open_stream() -> Stream:
+            return self._require().read("QuerySql", request.SerializeToString())
+
+        return kind(open_stream, patience_s)
+
+
+def _request(
+    catalog: str,
+    statement: str,
+    parameters: Mapping[str, object] | None,
+    since: int | datetime | None,
+    wait_for: int | None,
+    wait_s: float,
+    max_message_bytes: int,
+    form: SqlForm.ValueType,
+) -> QuerySqlRequest:
+    with sendable("sql"):
+        request = QuerySqlRequest(
+            catalog=catalog,
+            statement=statement,
+            parameter=[
+                SqlParameter(name=name, value=_parameter(name, value))
+                for name, value in (parameters or {}).items()
+            ],
+            form=form,
+            wait_for_version=waited_version(wait_for),
+            wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
+            max_message_bytes=message_bytes(max_message_bytes),
+        )
+        if isinstance(since, int):
+            request.since_version = since
+        elif since is not None:
+            request.from_time = micros(since)
+    return request
+
+
+def _parameter(name: str, value: object) -> str:
+    try:
+        return parameter_text(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"parameter {name!r}: {error}") from None

@@ -1,0 +1,81 @@
+"""From a request in SQL to what the engine is asked, for all faces."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from tailrace.errors import InvalidRequest
+from tailrace.v1.sql_pb2 import SQL_FORM_ARROW
+from tailrace_server.api import requests
+from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.v1.sql_pb2 import QuerySqlRequest, SqlParameter
+
+_PARAMETERS_MAX: Final = 1_000
+_VALUES_MAX: Final = 100_000
+"""In the lists of one parameter."""
+
+
+def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
+    """Return what a request asks for; without ``form`` it says itself as what its answer comes.
+
+    Raises:
+        InvalidRequest: What has no meaning or contradicts itself.
+    """
+    wait = requests.waited(request)
+    more: dict[str, Any] = {}
+    if wait is not None:
+        more = {"wait_for_version": wait.version, "wait_s": wait.patience_s}
+    if request.HasField("since_version"):
+        more["since_version"] = requests.at_least(0, request.since_version, "since_version")
+    if request.HasField("from_time"):
+        more["from_time"] = requests.at_least(0, request.from_time, "from_time")
+    if form is None:
+        form = SqlForm.ARROW if request.form == SQL_FORM_ARROW else SqlForm.ROWS
+    return SqlAsked(
+        statement=request.statement,
+        parameters=_parameters(request.parameter),
+        form=form,
+        **more,
+    )
+
+
+def _parameters(given: Iterable[SqlParameter]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for each in given:
+        if not each.name.isidentifier():
+            raise InvalidRequest(
+                f"parameter {each.name[:60]!r}: a name has letters, digits and _, without the $"
+            )
+        if each.name in found:
+            raise InvalidRequest(f"parameter {each.name!r} is given twice")
+        if len(found) == _PARAMETERS_MAX:
+            raise InvalidRequest(f"there are more than {_PARAMETERS_MAX} parameters")
+        found[each.name] = _value(each.name, each.value)
+    return found
+
+
+def _value(name: str, text: str) -> object:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"parameter {name!r} is not JSON: {error}") from None
+    if isinstance(value, list):
+        if len(value) > _VALUES_MAX:
+            raise InvalidRequest(f"parameter {name!r}: its list has more than {_VALUES_MAX} values")
+        parts = value
+    else:
+        parts = [value]
+    if any(isinstance(part, list | dict) for part in parts):
+        raise InvalidRequest(
+            f"parameter {name!r}: a number, a text, true, false, null, or a list of them"
+        )
+    return value

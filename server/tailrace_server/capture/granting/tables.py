@@ -1,0 +1,107 @@
+"""What a statement in SQL may read: the entity types, rows and columns that are granted with images.
+
+It is what a read of history gives, as tables. A record that changed hidden columns alone is left out of the
+changes; a column that is granted in some rows only is null in the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import NotPermitted
+from tailrace_server.capture.granting.schemas import granted_schema
+from tailrace_server.capture.granting.shown import Rule, Visibility, columns_of, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.capture.grant import Allowance
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.segment.reader import BatchHead
+
+
+class GrantedTables:
+    """What some allowances give; threads may share it."""
+
+    def __init__(self, allowances: Sequence[Allowance]) -> None:
+        """Keep those that give images."""
+        self._allowances = tuple(each for each in allowances if each.bodies)
+
+    def schema(self, schema: Schema) -> Schema:
+        """Return a schema without what no allowance gives."""
+        return granted_schema(schema, self._allowances)
+
+    def rows(self, entity_type: str) -> GrantedRows | None:
+        """Return what is given of an entity type; None: all of it."""
+        rules = tuple(
+            Rule(each.primary_keys, each.columns, each.bodies)
+            for each in self._allowances
+            if each.takes_type(entity_type)
+        )
+        if any(rule.keys is None and rule.columns.are_all for rule in rules):
+            return None
+        return GrantedRows(entity_type, rules)
+
+
+class GrantedRows:
+    """What some rules give of an entity type."""
+
+    def __init__(self, entity_type: str, rules: tuple[Rule, ...]) -> None:
+        """Bind to the rules; a row is shown by those that its key is in."""
+        self._entity_type = entity_type
+        self._rules = rules
+        self._visibility = Visibility(((entity_type, rules),), (), None, counted_are_all=True)
+        self._union = columns_of(rules)
+        self._by_key = any(rule.keys is not None for rule in rules)
+
+    def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
+        """Return those of some columns that a rule gives."""
+        return tuple(each for each in columns if self._union.shows(each.name))
+
+    def state(self, rows: StateRows) -> StateRows:
+        """Return those of some rows of a state that a rule is for."""
+        if not self._by_key:
+            return rows
+        keys = rows.primary_keys.to_pylist()
+        kept = [place for place, key in enumerate(keys) if self._takes(key)]
+        return rows if len(kept) == len(rows) else rows.taken(np.array(kept, np.int64))
+
+    def _takes(self, key: str | None) -> bool:
+        return any(rule.takes(key) for rule in self._rules)
+
+    def changes(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some records that a rule is for, and that changed a column that it gives."""
+        places = rows.tolist()
+        kept = [
+            row
+            for row, changed in zip(places, head.names.values(tuple(places)), strict=True)
+            if self._visibility.shows(self._entity_type, key_of(head, row), changed)
+        ]
+        return rows if len(kept) == len(rows) else np.array(kept, np.int64)
+
+    def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
+        """Return in which of the rows that have some keys no rule gives a column; None: in none."""
+        if all(rule.columns.shows(column) for rule in self._rules):
+            return None
+        showing = [rule for rule in self._rules if rule.columns.shows(column)]
+        found = [not any(rule.takes(key) for rule in showing) for key in keys.to_pylist()]
+        return pa.array(found, pa.bool_())
+
+
+def granted_tables(allowances: Sequence[Allowance]) -> GrantedTables | None:
+    """Return what some allowances give of a log; None: all of it.
+
+    Raises:
+        NotPermitted: None of them gives images, which tables are made of.
+    """
+    if any(each.is_whole for each in allowances):
+        return None
+    if not any(each.bodies for each in allowances):
+        raise NotPermitted("bodies are not granted, and tables are made of them")
+    return GrantedTables(allowances)

@@ -1,0 +1,229 @@
+"""One statement: pinned to the version that is published when it begins, answered as its reader takes it.
+
+::
+
+    reader takes a message ─▶ the next batch is computed, in a thread ─▶ cut into messages
+    reader goes away, time is over, the server stops ─▶ DuckDB is interrupted
+
+What is computed ahead is one batch. So memory does not grow with the range that is read, and a reader who
+stands still holds a place, until the statement's time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.errors import InvalidRequest, PositionCompacted, again
+from tailrace.position import END, FIRST
+from tailrace_server.capture.querying.forms import answer_columns, form_of
+from tailrace_server.capture.querying.work import StatementWork
+from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.capture.reads.log_read import LogRead
+from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.scans import LogSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from concurrent.futures import ThreadPoolExecutor
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from tailrace.cursor import Cursor
+    from tailrace.errors import TailraceError
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.querying.asked import SqlAsked
+    from tailrace_server.capture.querying.forms import AnswerColumn, AnswerForm, Piece
+    from tailrace_server.capture.reads.log_read import ReadTerms
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.sql.query import Query
+    from tailrace_server.sql.shown import ShownTables
+    from tailrace_server.wal.segment.reader import SegmentMissing
+    from tailrace_server.wal.state.view import LogView
+
+_T = TypeVar("_T")
+
+
+class SqlRead(LogRead):
+    """One statement; ``begin`` it, then iterate it once."""
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        asked: SqlAsked,
+        terms: ReadTerms,
+        *,
+        settings: EngineSettings,
+        row_bytes_max: int,
+        threads: ThreadPoolExecutor,
+        shown: ShownTables | None,
+        on_closed: Callable[[], None],
+    ) -> None:
+        """Bind it to a log; nothing is computed before ``begin``.
+
+        Args:
+            log: What is read.
+            asked: The statement.
+            terms: What it was admitted with.
+            settings: What it may take.
+            row_bytes_max: A larger row is refused.
+            threads: Where it is computed.
+            shown: What of the log may be read; None: everything.
+            on_closed: Called once, in a thread, when nothing of it is left.
+        """
+        super().__init__(terms)
+        self._log = log
+        self._asked = asked
+        self._settings = settings
+        self._row_bytes_max = row_bytes_max
+        self._shown = shown
+        self._view = view = log.view
+        self.version = view.published
+        """The version that is read."""
+        self.closed_until = view.timestamp_of(self.version) + 1 if self.version else 0
+        """Commit timestamp, µs: nothing below it can still appear."""
+        self.since_version = self._first_version()
+        """Of a poll: ``$from``."""
+        self.columns: tuple[AnswerColumn, ...] = ()
+        """After ``begin``."""
+        self._interruption = Interruption()
+        self._on_closed = on_closed
+        self._work = StatementWork(threads, self._give_back)
+        self._query: Query | None = None
+        self._pieces: deque[Piece] = deque()
+        """Of the batch that was computed last, those that the reader has not had."""
+
+    @property
+    def catalog_uuid(self) -> UUID:
+        """The log that is read."""
+        return self._view.uuid
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When the version was committed, µs; 0 before the first."""
+        return self._view.known_timestamp_of(self.version) or 0
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor that goes on from the version."""
+        return self._view.cursor(self.version, END)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a thread works for it."""
+        return self._work.is_busy
+
+    def resume_cursor(self) -> None:
+        """Return None: an answer has no middle to go on from."""
+
+    def _let_go(self) -> None:
+        pass  # what was computed cannot be read again, and is one batch
+
+    def _first_version(self) -> int | None:
+        asked, view = self._asked, self._view
+        if asked.from_time is not None:
+            oldest = view.oldest
+            if oldest > FIRST and asked.from_time < view.timestamp_of(oldest.version):
+                raise PositionCompacted(oldest.preceding(), oldest, self._log.newest)
+            return view.version_at(asked.from_time)
+        return view.oldest.version if asked.since_version == 0 else asked.since_version
+
+    async def begin(self) -> None:
+        """Compute up to the columns of the answer.
+
+        Raises:
+            InvalidRequest: What is wrong with the statement, and where.
+            PositionCompacted: It asks for versions that the log no longer has.
+        """
+        loop = asyncio.get_running_loop()
+
+        def newer(missing: SegmentMissing) -> LogView:
+            return asyncio.run_coroutine_threadsafe(self._recovered(missing), loop).result()
+
+        reading = self._log.reading
+        source = LogSource(
+            self._view, reading.batches, newer, reading.damaged_bases.add, self._shown
+        )
+        self._answer, self.columns = await self._run(lambda: self._begun(source))
+
+    async def _recovered(self, missing: SegmentMissing) -> LogView:
+        await self._log.recover(missing, self._log.view.end_row)
+        return self._log.view
+
+    def _begun(self, source: LogSource) -> tuple[AnswerForm, tuple[AnswerColumn, ...]]:
+        # A server that nobody asks in SQL has no engine for it in memory.
+        from tailrace_server.sql.query import Query, QueryLimits
+
+        settings = self._settings
+        limits = QueryLimits(settings.sql_memory_bytes, settings.sql_s, settings.sql_rows)
+        asked = self._asked
+        polled = None if self.since_version is None else (self.since_version, self.version)
+        self._query = query = Query(
+            *(source, asked.statement, asked.parameters, limits, self._interruption), polled=polled
+        )
+        self._batches: Iterator[pa.RecordBatch] = query.batches()
+        return form_of(asked.form, query.schema), answer_columns(query.schema)
+
+    async def _run(self, job: Callable[[], _T]) -> _T:
+        """Return what a job returns; of one that was ended on the way, why."""
+        if not self._work.is_closed:
+            try:
+                return await self._work.run(job)
+            except Exception:
+                if self.error is None:
+                    raise
+        raise again(self.error or InvalidRequest("the statement was closed"))
+
+    def _next(self) -> list[Piece] | None:
+        batch = next(self._batches, None)
+        return None if batch is None else self._answer.messages(batch, self.last.bytes_max)
+
+    async def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield messages of whole rows; the last one may have none, and ends the form.
+
+        Raises:
+            InvalidRequest: A value cannot be computed, or the answer is more than it may be.
+            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            ServerFull: There was no room for a large message within the send deadline.
+        """
+        while (pieces := await self._run(self._next)) is not None:
+            self._pieces.extend(pieces)
+            del pieces
+            while self._pieces:
+                data, rows = self._pieces.popleft()
+                if len(data) > self._row_bytes_max:
+                    raise InvalidRequest(
+                        f"a row of the answer has {len(data)} bytes, and a message at most "
+                        f"{self._row_bytes_max} (max_message_bytes): name fewer columns"
+                    )
+                await self._log.turns.turn(self)
+                while not self.last.admits(len(data), self):
+                    await self._turn()
+                yield self._handed(Frames(data, rows, (self.version, END, 0)))
+                del data
+                await self._taken()
+        if end := await self._run(self._answer.end):
+            yield self._handed(Frames(end, 0, (self.version, END, 0)))
+            await self._taken()
+
+    def close(self) -> None:
+        """Interrupt what is computed, and give everything back. Idempotent."""
+        self._interruption.ask("the statement was closed")
+        self._pieces.clear()
+        self._work.close()
+        super().close()
+
+    def end(self, error: TailraceError) -> None:
+        """End with an error, which the next message raises; what is computed is interrupted. Idempotent."""
+        self._interruption.ask(str(error))
+        super().end(error)
+
+    def _give_back(self) -> None:
+        """Close the statement, in a thread."""
+        try:
+            if self._query is not None:
+                self._query.close()
+        finally:
+            self._on_closed()

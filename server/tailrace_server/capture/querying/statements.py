@@ -1,0 +1,107 @@
+"""The statements that are run at once, and the threads that compute them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from tailrace.errors import ServerFull, ServerStopping
+from tailrace_server.capture.querying.read import SqlRead
+from tailrace_server.capture.thread_pools import shut_down
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.querying.asked import SqlAsked
+    from tailrace_server.capture.reads.log_read import ReadTerms
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.sql.shown import ShownTables
+
+_PATIENCE_S: Final = 5.0
+"""How long a statement waits for a place."""
+
+
+class Statements:
+    """Those of one engine. Lives on the event loop."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Begin with none; threads begin as they are needed."""
+        self._settings = settings
+        self._places = asyncio.Semaphore(settings.sql_statements)
+        self._threads = ThreadPoolExecutor(settings.sql_statements, "tailrace-sql")
+        self._open: WeakSet[SqlRead] = WeakSet()
+        self._stopping = False
+
+    async def begun(
+        self,
+        log: FollowedLog,
+        asked: SqlAsked,
+        terms: ReadTerms,
+        shown: ShownTables | None,
+        row_bytes_max: int,
+    ) -> SqlRead:
+        """Return a statement that has begun; whoever gets it closes it.
+
+        Raises:
+            ServerFull: Too many are run at once.
+            ServerStopping: None begins any more.
+            TailraceError: As ``SqlRead.begin``.
+        """
+        await self._place()
+        loop = asyncio.get_running_loop()
+
+        def on_closed() -> None:
+            loop.call_soon_threadsafe(self._places.release)
+
+        try:
+            read = SqlRead(
+                *(log, asked, terms),
+                settings=self._settings,
+                row_bytes_max=row_bytes_max,
+                threads=self._threads,
+                shown=shown,
+                on_closed=on_closed,
+            )
+        except BaseException:
+            self._places.release()
+            raise
+        self._open.add(read)
+        try:
+            if self._stopping:
+                read.end(_stopping())
+            await read.begin()
+        except BaseException:
+            read.close()
+            raise
+        return read
+
+    async def _place(self) -> None:
+        count = self._settings.sql_statements
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise ServerFull(
+                f"{count} statements are run already, as many as may be at once (sql_statements); try again"
+            ) from None
+
+    @property
+    def computing(self) -> int:
+        """How many a thread works for now."""
+        return sum(read.is_computing for read in self._open)
+
+    def stop(self) -> None:
+        """End all of them, and begin no more. Idempotent."""
+        self._stopping = True
+        for read in tuple(self._open):
+            read.end(_stopping())
+
+    async def close(self) -> None:
+        """Wait until no thread is left."""
+        self.stop()
+        await shut_down(self._threads)
+
+
+def _stopping() -> ServerStopping:
+    return ServerStopping("the server is stopping; ask again shortly")

@@ -1,0 +1,61 @@
+"""The work of one statement in a pool of threads: one job at a time, and behind the last one its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
+
+_T = TypeVar("_T")
+
+
+class StatementWork:
+    """Lives on the event loop; its jobs run in threads."""
+
+    def __init__(self, threads: ThreadPoolExecutor, end: Callable[[], None]) -> None:
+        """Begin without a job; ``end`` gives back what they have, in a thread, once."""
+        self._threads = threads
+        self._end = end
+        self._lock = threading.Lock()
+        self._busy = self._closing = False
+
+    async def run(self, job: Callable[[], _T]) -> _T:
+        """Return what a job returns. Who is cancelled leaves it running: `close` waits for it elsewhere."""
+        with self._lock:
+            assert not self._busy, "one job at a time"
+            self._busy = True
+        return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._ran, job)))
+
+    def _ran(self, job: Callable[[], _T]) -> _T:
+        try:
+            return job()
+        finally:
+            with self._lock:
+                self._busy = False
+                closing = self._closing
+            if closing:
+                self._end()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is under way, or waits for a thread."""
+        return self._busy
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no job may begin any more."""
+        return self._closing
+
+    def close(self) -> None:
+        """Let ``end`` run behind the job that is under way, or at once. Idempotent."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            busy = self._busy
+        if not busy:
+            self._threads.submit(self._end)

@@ -1,0 +1,92 @@
+"""SQL over gRPC, as the client has it: typed rows, an Arrow stream, and errors that arrive whole."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import tailrace
+from tailrace.errors import InvalidRequest
+from tests.conformance.shop import upsert
+
+if TYPE_CHECKING:
+    from tests.support.inprocess import ModelWriter
+
+VALUES = """
+    SELECT 9223372036854775807 AS "whole", 12.50::DECIMAL(30,2) AS price, 'nan'::DOUBLE AS number,
+        DATE '2024-02-29' AS day, TIME '13:37:00.25' AS clock, TIMESTAMP '2024-02-29 13:37:00' AS local,
+        TIMESTAMPTZ '2024-02-29 13:37:00+00' AS moment, 'a'::BLOB AS bytes, NULL::INT AS missing,
+        {'cents': [0.10::DECIMAL(4,2), NULL]} AS nested, MAP {'k': DATE '2024-02-29'} AS days,
+        TIMESTAMP_NS '2024-02-29 13:37:00.000000001' AS fine
+"""
+
+
+async def test_values_are_pythons_with_pyarrow_and_without(serve: Any, writer: ModelWriter) -> None:
+    writer.write([upsert("1")])
+    served = await serve()
+    async with tailrace.connect(served.target) as client:
+        async with client.sql("shop", VALUES, wait_for=1) as answer:
+            (found,) = [row async for row in answer]
+        assert found.pop("number") != found.get("number")
+        assert found == {
+            "whole": 2**63 - 1,
+            "price": Decimal("12.50"),
+            "day": date(2024, 2, 29),
+            "clock": time(13, 37, 0, 250_000),
+            "local": datetime(2024, 2, 29, 13, 37),
+            "moment": datetime(2024, 2, 29, 13, 37, tzinfo=UTC),
+            "bytes": b"a",
+            "missing": None,
+            "nested": {"cents": [Decimal("0.10"), None]},
+            "days": {"k": date(2024, 2, 29)},
+            "fine": "2024-02-29 13:37:00.000000001",
+        }
+        assert (answer.header.version, answer.end.rows) == (1, 1)
+        assert answer.header.closed_until == answer.header.commit_timestamp + 1
+        async with client.sql_arrow("shop", "SELECT * FROM range(100000) t(i)") as arrow:
+            table = await arrow.to_arrow()
+        assert table == pa.table({"i": range(100_000)})
+        assert arrow.end.rows == 100_000
+
+
+async def test_a_parameter_is_a_value_and_never_sql(serve: Any, writer: ModelWriter) -> None:
+    served = await serve()
+    async with tailrace.connect(served.target) as client:
+        for value, shown in (
+            (2**63 - 1, "9223372036854775807"),
+            (Decimal("12.50"), "12.50"),
+            (True, "true"),
+            (None, None),
+            ("'; DROP TABLE product --", "'; DROP TABLE product --"),
+            ([1, 2], "[1, 2]"),
+        ):
+            asked = client.sql("shop", "SELECT $x::TEXT AS x", parameters={"x": value})
+            async with asked as answer:
+                assert [row async for row in answer] == [{"x": shown}]
+
+
+async def test_what_cannot_be_answered_arrives_as_it_was_told(
+    serve: Any, writer: ModelWriter
+) -> None:
+    writer.write([upsert("1", name="chair")])
+    served = await serve()
+    async with tailrace.connect(served.target) as client:
+        for text, told in (
+            ("SELECT name FRM product", "line 1, column"),
+            ("SELECT * FROM products", "did you mean product"),
+            ("SELECT names FROM product", "did you mean name"),
+            ("SELECT * FROM 'orders.csv'", "no table"),
+            ("COPY product TO 'x'", "not run here"),
+            ("ATTACH 'x.db'", "not run here"),
+            ("SELECT 1 AS a, 2 AS a", "two columns of the answer are called 'a'"),
+            ("SELECT repeat('x', 2000000)", "name fewer columns"),
+            ("  ", "statement: it is empty"),
+        ):
+            with pytest.raises(InvalidRequest) as error:
+                async with client.sql("shop", text, max_message_bytes=1 << 20) as answer:
+                    [row async for row in answer]
+            assert told in str(error.value), text

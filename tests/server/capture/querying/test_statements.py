@@ -1,0 +1,212 @@
+"""Statements in SQL inside the engine: grants, bounds, ends. What SQL answers is in tests/server/sql/."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.errors import (
+    InvalidRequest,
+    NotPermitted,
+    PositionCompacted,
+    ServerFull,
+    ServerStopping,
+)
+from tailrace_server.capture.delivery.peer import IN_PROCESS
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.querying import statements
+from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tests.support.inprocess import PATIENCE_S, observer_of
+from tests.support.polling import until
+from tests.support.principals import Holder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.querying.read import SqlRead
+
+ENDLESS = "SELECT count(*) FROM range(1000000000000)"
+PRODUCTS = frozenset({"product"})
+TYPED = SchemaMapping.parse(
+    """
+    [entity_types.product]
+    key = ["id"]
+    [entity_types.product.columns]
+    id = { type = "VARCHAR" }
+    name = { type = "VARCHAR" }
+    price = { type = "BIGINT" }
+    """
+)
+
+
+def row(key: str, entity_type: str = "product", **columns: object) -> Mutation:
+    return Mutation(entity_type, key, after=json.dumps({"id": key, **columns}).encode())
+
+
+@pytest.fixture
+def write(log_root: Path) -> Iterator[LogWriter]:
+    """A writer of ``shop``, which has two products and an order in two versions."""
+    with LogWriter.open(log_root, "shop", mapping=TYPED) as writer:
+        commit(writer, row("1", name="chair", price=2), row("o", "order", total=7))
+        commit(writer, row("2", name="table", price=3))
+        yield writer
+
+
+def commit(writer: LogWriter, *mutations: Mutation) -> None:
+    writer.append(mutations)
+    writer.commit(publish=True)
+
+
+@pytest.fixture
+async def engine(log_root: Path, write: LogWriter) -> AsyncIterator[Engine]:
+    async with Engine(log_root, EngineSettings(sql_statements=1)) as found:
+        yield found
+
+
+async def begun(engine: Engine, text: str, caller: Principal = ANONYMOUS, **more: Any) -> SqlRead:
+    asked = SqlAsked(statement=text, **more)
+    return await engine.reads.sql(caller, IN_PROCESS, "shop", asked)
+
+
+async def ask(engine: Engine, text: str, caller: Principal = ANONYMOUS, **more: Any) -> list[Any]:
+    found: list[Any] = []
+    with await begun(engine, text, caller, **more) as read:
+        async for frames in read:
+            found += map(json.loads, frames.data.splitlines())
+    return found
+
+
+def granted(*allowances: Allowance) -> Holder:
+    return Holder({"shop": Grant(allowances)})
+
+
+async def test_what_is_not_granted_is_not_there(engine: Engine) -> None:
+    """A hidden table and a hidden column are told as those that do not exist, and no hint has their names."""
+    caller = granted(Allowance(PRODUCTS, columns=Columns(frozenset({"price"}))))
+    assert await ask(engine, "SELECT name FROM product ORDER BY id", caller) == [
+        ["chair"],
+        ["table"],
+    ]
+    assert [name for name, *_ in await ask(engine, "SHOW TABLES", caller)] == ["product"]
+    described = [name for name, *_ in await ask(engine, "DESCRIBE product", caller)]
+    assert "name" in described
+    assert "price" not in described
+    for hidden, unknown in (
+        ('"order"', '"ordre"'),
+        ("product WHERE price > 1", "product WHERE pryce > 1"),
+    ):
+        told = []
+        for text in (hidden, unknown):
+            with pytest.raises(InvalidRequest) as error:
+                await ask(engine, f"SELECT 1 FROM {text}", caller)
+            told.append(str(error.value))
+        assert told[0].replace("order", "ordre").replace("price", "pryce") == told[1]
+        assert "did you mean" not in told[1]
+
+
+async def test_rows_and_cells_are_shown_as_they_are_granted(
+    engine: Engine, write: LogWriter
+) -> None:
+    """Key 1 with its name, every row with its price: other names are null, and their changes do not show."""
+    caller = granted(
+        Allowance(PRODUCTS, frozenset({"1"}), Columns(frozenset({"id", "name"}), listed=True)),
+        Allowance(PRODUCTS, columns=Columns(frozenset({"id", "price"}), listed=True)),
+    )
+    text = "SELECT id, name, price FROM product ORDER BY id"
+    assert await ask(engine, text, caller) == [["1", "chair", 2], ["2", None, 3]]
+    after = row("2", name="desk", price=3).after
+    commit(write, Mutation("product", "2", after=after, changed=("name",)))
+    changes = "SELECT _primary_key, after.name FROM CHANGES('product') ORDER BY _commit_version"
+    seen = await ask(engine, changes, caller, wait_for_version=3)
+    assert seen == [["1", "chair"], ["2", None]]
+    only_one = granted(Allowance(PRODUCTS, frozenset({"1"})))
+    assert await ask(engine, text, only_one) == [["1", "chair", 2]]
+    assert await ask(engine, changes, only_one) == [["1", "chair"]]
+
+
+async def test_tables_need_images(engine: Engine) -> None:
+    with pytest.raises(NotPermitted, match="bodies are not granted"):
+        await ask(engine, "SELECT 1", granted(Allowance(bodies=False)))
+
+
+async def test_a_reader_that_goes_away_ends_its_statement_at_once(engine: Engine) -> None:
+    """Its place is free again, though it was computing: the engine runs one statement only."""
+    running = asyncio.create_task(ask(engine, ENDLESS))
+    await until(lambda: engine.reads.statements.computing == 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(PATIENCE_S):
+        assert await ask(engine, "SELECT 1") == [[1]]
+
+
+async def test_a_server_that_stops_ends_its_statements_and_begins_no_more(engine: Engine) -> None:
+    running = asyncio.create_task(ask(engine, ENDLESS))
+    await until(lambda: engine.reads.statements.computing == 1)
+    engine.stop_subscriptions()
+    with pytest.raises(ServerStopping):
+        await running
+    with pytest.raises(ServerStopping):
+        await ask(engine, "SELECT 1")
+
+
+async def test_one_statement_too_many_is_refused_when_it_has_waited(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with await begun(engine, "SELECT 1"), monkeypatch.context() as patched:
+        patched.setattr(statements, "_PATIENCE_S", 0.01)
+        with pytest.raises(ServerFull, match="sql_statements"):
+            await ask(engine, "SELECT 1")
+    assert await ask(engine, "SELECT 1") == [[1]]
+
+
+async def test_an_answer_of_any_length_is_computed_as_it_is_taken(engine: Engine) -> None:
+    """A billion rows: those that nobody takes are not made."""
+    with await begun(engine, "SELECT * FROM range(1000000000)", form=SqlForm.LINES) as read:
+        messages = aiter(read)
+        frames = await anext(messages)
+        assert json.loads(frames.data.splitlines()[0]) == {"range": 0}
+        assert frames.count < 10_000
+
+
+async def test_a_statement_has_the_bounds_of_the_server(log_root: Path, write: LogWriter) -> None:
+    async with Engine(log_root, EngineSettings(sql_s=0.2, sql_rows=10)) as engine:
+        with pytest.raises(InvalidRequest, match="took longer than"):
+            await ask(engine, ENDLESS)
+        with pytest.raises(InvalidRequest, match="more than 10 rows"):
+            await ask(engine, "SELECT * FROM range(11)")
+
+
+async def test_a_poll_is_bound_by_the_server(engine: Engine, write: LogWriter) -> None:
+    """From the version that is asked for to the one that is published; and what is below it is refused."""
+    text = "SELECT _primary_key FROM CHANGES('product', $from, $to) ORDER BY _commit_version"
+    with await begun(engine, text, since_version=2) as read:
+        assert (read.since_version, read.version) == (2, 2)
+        first = read.closed_until
+    assert await ask(engine, text, since_version=2) == [["2"]]
+    assert await ask(engine, text, since_version=3) == []
+    commit(write, row("3", name="lamp"))
+    assert await ask(engine, text, from_time=first, wait_for_version=3) == [["3"]]
+    with pytest.raises(
+        InvalidRequest, match=r"from a version on: CHANGES\('product', \$from, \$to\)"
+    ):
+        await ask(engine, "SELECT 1", since_version=1)
+    with pytest.raises(InvalidRequest, match=r"\$from: since_version"):
+        await ask(engine, text, since_version=1, parameters={"from": 1})
+    write.trim(before=3)
+    observer = observer_of(engine, "shop")
+    await until(lambda: observer.log.view.oldest.version == 3)
+    with pytest.raises(PositionCompacted):
+        await ask(engine, text, since_version=2)
+    assert await ask(engine, text, since_version=0) == [["3"]]
