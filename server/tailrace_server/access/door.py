@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import structlog
+
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.quotas.quotas import Quotas
@@ -42,8 +44,12 @@ MISSING: Final = (
 )
 _GRANTS_KEPT: Final = 1_000
 """Catalogs whose grants a principal remembers."""
+_UNFIT_TOLD_MAX: Final = 1_000
+"""Grants and reasons that are told before the rest is silence: tokens may have anything in them."""
 _TOKEN_CHARACTERS_MAX: Final = 16 << 10
 """Of the longest token that is looked at."""
+
+_log = structlog.get_logger("tailrace.access")
 
 
 class Authenticator(Protocol):
@@ -118,6 +124,7 @@ class Identified:
             self._granted, self._revision = {}, self._door.revision
         if catalog not in self._granted:
             self._granted[catalog] = policy.grant(self.identity, catalog)
+            self._door.tell_unfit_claims(policy, self.identity, catalog)
         return self._granted[catalog]
 
     def refusal(self) -> TailraceError | None:
@@ -198,6 +205,8 @@ class Door:
         Without a policy it is as ``Identified.grant`` has it. ``faults`` returns what is wrong with keys.
         """
         self._faults_of_keys = faults
+        self._unfit_told: set[tuple[str, str]] = set()
+        """Grants by name, each with a reason, that the log has been told of."""
         self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
@@ -218,6 +227,16 @@ class Door:
     def changed(self) -> None:
         """Note that somebody may be granted something else."""
         self.revision += 1
+
+    def tell_unfit_claims(self, policy: Policy, identity: Identity, catalog: str) -> None:
+        """Log the rules that speak of an identity and give it nothing, as a claim is no value; each once."""
+        for told in policy.unfit_claims(identity, catalog):
+            if told not in self._unfit_told and len(self._unfit_told) < _UNFIT_TOLD_MAX:
+                self._unfit_told.add(told)
+                grant, reason = told
+                _log.warning(
+                    "grant gives nothing", grant=grant, reason=reason, principal=str(identity)
+                )
 
     def faults(self) -> tuple[ServerFault, ...]:
         """Return what is wrong with the policy file, and with keys."""

@@ -22,16 +22,20 @@ from tailrace_server.capture.grant import (
     Grant,
     KeyPatterns,
 )
+from tailrace_server.filters.claims import ClaimUnfit
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tailrace_server.access.identity import Identity
+    from tailrace_server.filters.claims import ClaimedCondition
 
 _PLACE: Final = re.compile(r"\{([^{}]+)\}")
 """A claim in the text of a key."""
 _SYSTEM_TYPES: Final = frozenset({"catalog"})
+_SHOWN: Final = 5
+"""Texts of keys that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class PolicyRule:
     """Texts of keys, in which ``{claim}`` stands for the value of a claim; None: all keys."""
     bodies: bool = True
     actions: frozenset[Action] = READING
+    where: ClaimedCondition | None = None
+    """Only rows that meet it; None: all of them."""
 
     def is_for(self, catalog: str) -> bool:
         """Return whether it is for a catalog."""
@@ -89,13 +95,36 @@ class PolicyRule:
 
     def allowance(self, identity: Identity | None) -> Allowance | None:
         """Return what it gives to an identity that it speaks of; None: nothing, as a claim is missing."""
+        try:
+            return self._filled(identity)
+        except ClaimUnfit:
+            return None
+
+    def unfit_claim(self, identity: Identity | None) -> str | None:
+        """Return which claim of an identity makes it give nothing, and why; None: it gives something."""
+        try:
+            self._filled(identity)
+        except ClaimUnfit as unfit:
+            return str(unfit)
+        return None
+
+    def _filled(self, identity: Identity | None) -> Allowance:
+        """Return what it gives.
+
+        Raises:
+            ClaimUnfit: Nothing.
+        """
+        claims = {} if identity is None else claims_of(identity)
         keys = None
         if self.primary_keys is not None:
-            claims = {} if identity is None else claims_of(identity)
             keys = frozenset(key for each in self.primary_keys for key in keys_of(each, claims))
             if not keys:
-                return None
-        return Allowance(self.entity_types, keys, self.columns, self.bodies, self.actions)
+                texts = " or ".join(self.primary_keys[:_SHOWN])
+                raise ClaimUnfit(
+                    f"{texts} has a claim that is missing, or is no text or whole number"
+                )
+        rows = None if self.where is None else self.where.filled(claims)
+        return Allowance(self.entity_types, keys, self.columns, self.bodies, self.actions, rows)
 
 
 class Policy:
@@ -117,6 +146,12 @@ class Policy:
         allowances = (each.allowance(identity) for each in rules if each.is_for(catalog))
         found = tuple(each for each in allowances if each is not None)
         return Grant(found) if found else None
+
+    def unfit_claims(self, identity: Identity | None, catalog: str) -> Iterator[tuple[str, str]]:
+        """Yield the name of each rule that gives an identity nothing of a catalog by a claim, and why."""
+        for rule in self.rules_for(identity):
+            if rule.is_for(catalog) and (why := rule.unfit_claim(identity)) is not None:
+                yield rule.name, why
 
     def grants_anything(self, identity: Identity | None) -> bool:
         """Return whether it speaks of an identity at all."""

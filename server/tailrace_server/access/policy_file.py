@@ -10,6 +10,7 @@
     entity_types = ["orders"]                         # absent: all
     hidden_columns = ["margin"]                       # or columns = [...]: these and no others
     primary_key = "{sub}"                             # or a list; absent: all
+    where = "tenant_id = {tenant} AND NOT draft"      # a condition on the row; needs entity_types
     bodies = true
     actions = ["subscribe", "history", "schema"]
 
@@ -28,14 +29,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace_server.access.policy import Policy, PolicyRule, Who
 from tailrace_server.capture.grant import ALL_COLUMNS, READING, Action, Columns
 from tailrace_server.errors import ConfigError
+from tailrace_server.filters.claims import read_claimed
+from tailrace_server.filters.errors import ConditionRefused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace_server.filters.claims import ClaimedCondition
+
 _MEMBERS: Final = frozenset(
     {
         *("name", "who", "catalogs", "entity_types", "columns", "hidden_columns"),
-        *("primary_key", "bodies", "actions"),
+        *("primary_key", "where", "bodies", "actions"),
     }
 )
 _WHO: Final = frozenset({"anonymous", "issuer", "claims", "api_key", "certificate"})
@@ -131,12 +136,11 @@ def _rule(table: dict[str, Any], place: int, where: str) -> PolicyRule:
         None if keys is None else _keys(keys, f"{where}: primary_key"),
         bodies,
         _actions(table.get("actions"), where),
+        _condition(table, where),
     )
 
 
 def _refuse_unknown(table: dict[str, Any], known: frozenset[str], where: str) -> None:
-    if "where" in table:
-        raise ConfigError(f"{where}: where: filters of rows by their values are not there yet")
     for name in table:
         if name not in known:
             raise ConfigError(f"{where}: unknown: {name}; it has {', '.join(sorted(known))}")
@@ -218,6 +222,20 @@ def _keys(value: object, where: str) -> tuple[str, ...]:
                     f"{where}: {key!r}: a key of several columns is a JSON array, with claims in its texts"
                 )
     return keys
+
+
+def _condition(table: dict[str, Any], where: str) -> ClaimedCondition | None:
+    if "where" not in table:
+        return None
+    text = table["where"]
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"{where}: where must be a text: a condition in SQL")
+    if "entity_types" not in table:
+        raise ConfigError(f"{where}: where needs entity_types: it speaks of their columns")
+    try:
+        return read_claimed(text)
+    except ConditionRefused as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _actions(value: object, where: str) -> frozenset[Action]:

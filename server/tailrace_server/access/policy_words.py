@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.capture.grant import Action, Columns
+from tailrace_server.filters.words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,6 +53,8 @@ def rule_words(rule: PolicyRule) -> str:
     actions = [words for action, words in _ACTIONS.items() if action in rule.actions]
     does = " and ".join([", ".join(actions[:-1]), actions[-1]] if len(actions) > 1 else actions)
     catalogs = _any_of(rule.catalogs)
+    if rule.where is not None:
+        keys += f" where {rule.where.text}"
     return f"{does} {types}{keys} in the catalog {catalogs}: {columns_words(rule.columns)}{bodies}"
 
 
@@ -71,11 +74,12 @@ def why_words(policy: Policy, identity: Identity | None, catalog: str) -> Iterat
         elif not rule.is_for(catalog):
             why = f"does not count: it is for the catalog {_any_of(rule.catalogs)}"
         elif (held := rule.allowance(identity)) is None:
-            missing = _any_of(rule.primary_keys or ())
-            why = f"gives nothing: {missing} has a claim that is missing, or is no text or whole number"
+            why = f"gives nothing: {rule.unfit_claim(identity)}"
         else:
             keys = held.primary_keys
             shown = "" if not isinstance(keys, frozenset) else f", key {_any_of(sorted(keys))}"
+            if held.rows is not None:
+                shown += f", rows {words_of(held.rows)}"
             why = f"counts: {rule_words(rule)}{shown}"
         yield f"{rule.name} {why}"
 

@@ -7,6 +7,7 @@ allowances add up row by row::
     allowance 2     orders        all keys   id, status
     together        orders 7: all columns    other orders: id, status
 
+A condition on rows narrows an allowance further: it is for the rows that meet it, as they are at each moment.
 So two allowances never join to more than either of them gives. Values only; granting/ applies them.
 """
 
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tailrace_server.filters.tree import Condition
 
 
 class Action(StrEnum):
@@ -105,6 +108,8 @@ class Allowance:
     bodies: bool = True
     """Whether captures of rows may carry images."""
     actions: frozenset[Action] = READING
+    rows: Condition | None = None
+    """A condition that a row has to meet; it may ask for columns that are not shown. None: every row."""
 
     def takes_type(self, entity_type: str) -> bool:
         """Return whether it is for an entity type."""
@@ -116,6 +121,7 @@ class Allowance:
         return (
             self.entity_types is None
             and self.primary_keys is None
+            and self.rows is None
             and self.columns.are_all
             and self.bodies
         )
@@ -153,6 +159,8 @@ def cover(wide: Iterable[Allowance], narrow: Iterable[Allowance]) -> bool:
 def _covers(given: tuple[Allowance, ...], wanted: Allowance) -> bool:
     # A set of patterns has no elements to go through: only one that has the same, or all keys, covers it.
     keys = wanted.primary_keys
+    # Whether one condition follows from another is not looked at: what has rows covers the same rows.
+    given = tuple(each for each in given if each.rows in (None, wanted.rows))
     if isinstance(keys, KeyPatterns):
         given = tuple(each for each in given if _has_patterns(each.primary_keys, keys))
         given = tuple(

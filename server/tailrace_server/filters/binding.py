@@ -26,6 +26,7 @@ from tailrace_server.filters.tree import (
     Constant,
     Distinction,
     Family,
+    Given,
     Junction,
     Likeness,
     Membership,
@@ -196,6 +197,10 @@ class _Binder:
             if value.family not in (None, family):
                 raise refused(value.place, f"{column!r} is compared with {_COMPARES[family]}")
             return self._parameters[value.name]
+        if isinstance(value, Given):
+            if value.family not in (None, family):
+                raise refused(value.place, f"{column!r} is compared with {_COMPARES[family]}")
+            return value.text
         written = value.family
         # A text without a cast becomes what its column is, except a number, which is written as one.
         fits = written is family or (written is None and family is not Family.NUMBER)

@@ -51,7 +51,17 @@ class Parameter:
     place: int = field(default=0, compare=False, repr=False)
 
 
-Value = Constant | Parameter
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The value of a parameter, in its place: the tree says by itself what it asks for."""
+
+    text: str
+    family: Family | None
+    """As of the parameter."""
+    place: int = field(default=0, compare=False)
+
+
+Value = Constant | Parameter | Given
 
 
 class Operator(Enum):

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.access.policy import keys_of
 from tailrace_server.access.policy_file import read_policy
+from tailrace_server.access.policy_words import policy_words, why_words
 from tailrace_server.capture.grant import Action, Allowance, Columns, Grant, KeyPatterns
 from tailrace_server.errors import ConfigError
+from tailrace_server.filters.words import words_of
 
 ISSUER = "https://login.example"
 
@@ -112,6 +114,53 @@ def test_a_claim_in_a_key_of_several_columns_takes_one_place() -> None:
     assert list(keys_of('["{tenant}","a-{sub}"]', {"tenant": 5, "sub": "é"})) == ['[5,"a-é"]']
 
 
+@pytest.mark.parametrize(
+    ("text", "claims", "found"),
+    [
+        ("t = {tenant}", {"tenant": "acme"}, "\"t\" = 'acme'"),
+        ("t = {tenant}", {"tenant": "' OR 1=1 --"}, "\"t\" = ''' OR 1=1 --'"),
+        ("t = CAST({a b:c} AS INT)", {"a b:c": 7}, "\"t\" = CAST('7' AS DECIMAL)"),
+        (
+            "t IN ({of}, 'x') OR n > {n}",
+            {"of": ["b", 1], "n": -1},
+            "(\"t\" IN ('1', 'b', 'x') OR \"n\" > '-1')",
+        ),
+        ("t IN ({of}) AND NOT n IS NULL", {"of": "b"}, '("t" IN (\'b\') AND NOT "n" IS NULL)'),
+        ("t IS DISTINCT FROM {t}", {"t": "{t}"}, "\"t\" IS DISTINCT FROM '{t}'"),
+        ("t = {t}", {}, "the claim 't' is missing"),
+        ("t = {t}", {"t": ""}, "the claim 't' is neither a text nor a whole number"),
+        ("t = {t}", {"t": {"a": 1}}, "the claim 't' is neither"),
+        ("t = {t} OR a = 1", {"t": True}, "the claim 't' is neither"),
+        ("t = {t}", {"t": 1.5}, "the claim 't' is neither"),
+        ("t = {t}", {"t": 10**5_000}, "the claim 't' is too large"),
+        ("t = {t}", {"t": "\ud800"}, "the claim 't' has half a character"),
+        ("t = {t}", {"t": ["a"]}, "the claim 't' is a list, which only IN takes"),
+        ("t IN ({t})", {"t": []}, "the claim 't' is an empty list"),
+        ("t IN ({t})", {"t": ["a", None]}, "the claim 't' is missing"),
+    ],
+)
+def test_a_claim_in_a_condition_is_a_value_or_the_grant_gives_nothing(
+    tmp_path: Path, text: str, claims: dict[str, Any], found: str
+) -> None:
+    policy = policy_of(
+        tmp_path,
+        f"[[grant]]\nwho.issuer = '{ISSUER}'\ncatalogs = '*'\nentity_types = 'orders'\n"
+        f'where = "{text}"',
+    )
+    caller = jwt(**claims)
+    grant = policy.grant(caller, "shop")
+    (why,) = why_words(policy, caller, "shop")
+    if grant is None:
+        ((name, told),) = policy.unfit_claims(caller, "shop")
+        assert (name, told[: len(found)]) == ("grant 1", found)
+        assert why == f"grant 1 gives nothing: {told}"
+        return
+    assert words_of(grant.allowances[0].rows) == found
+    assert why.endswith(f"all columns, rows {found}")
+    (words,) = policy_words(policy)
+    assert f" orders where {text} in the catalog" in words
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -143,7 +192,29 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
             "[[grant]]\nwho.anonymous = true\ncatalogs = '*'\ncolumns = 'a'\nhidden_columns = 'b'",
             "not both",
         ),
-        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nwhere = 'a > 1'", "not there yet"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nwhere = 'a > 1'", "needs entity_types"),
+        *(
+            (
+                "[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nentity_types = 'a'\nwhere = "
+                + text,
+                told,
+            )
+            for text, told in (
+                ("1", "where must be a text"),
+                ('"a ="', "where, at character 3: the condition cannot be read"),
+                ('"a = 1; DROP TABLE b"', "where: give one condition"),
+                ('"a = {}"', "where, at character 5: braces stand around the name"),
+                ("\"a = '{sub}'\"", "where, at character 5: write {sub} without quotes"),
+                ('"a = :sub"', "where: :sub is no parameter of a policy; a claim is written as {"),
+                ('"{sub} = 1"', "where, at character"),
+                (
+                    '"a LIKE {sub}"',
+                    "where: a claim is a value, and never a pattern",
+                ),
+                ('"a = 1 -- {sub}"', "where: {sub} must stand where a value does"),
+                ('"a = b"', "where, at character 5"),
+            )
+        ),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nactions = 'drop'", "'drop' is none of"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '{sub'", "braces"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '[1'", "JSON array"),
@@ -189,7 +260,7 @@ MEMBERS = {
     ),
     "catalogs": VALUES | st.just("*"),
     **dict.fromkeys(("entity_types", "columns", "hidden_columns", "primary_key"), VALUES),
-    **dict.fromkeys(("bodies", "actions"), VALUES),
+    **dict.fromkeys(("bodies", "actions", "where"), VALUES),
     "unknown": VALUES,
 }
 

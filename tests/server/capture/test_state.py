@@ -30,6 +30,7 @@ from tailrace_server.capture.grant import EVERYTHING, READING, Allowance, Column
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading import batch_cache
 from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.segment import reader as segment_reader
 from tests.server.capture.test_history import LARGE, ROOM_FOR_ONE
@@ -46,10 +47,17 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.filters.tree import Condition
     from tests.support.inprocess import ModelWriter
 
 PEER = Peer("grpc", "10.0.0.1:5000", "grpc-python")
 ORDERS, PRODUCTS = frozenset({"order"}), frozenset({"product"})
+
+NO_NAME, NO_TOTAL = Columns(frozenset({"name"})), Columns(frozenset({"total"}))
+
+
+def rows(text: str, **claims: Any) -> Condition:
+    return read_claimed(text).filled(claims)
 
 
 def row(key: str, entity_type: str = "product", **columns: object) -> ModelMutation:
@@ -135,6 +143,43 @@ async def rows_of(read: StateRead) -> dict[str, Any]:
             {"where": "total = 7"},
             {"2": "id total"},
         ),
+        # Rules that choose rows by their values, also by what is not shown of them.
+        (
+            Grant((Allowance(PRODUCTS, columns=NO_NAME, rows=rows("name = {sub}", sub="p2")),)),
+            "product",
+            {},
+            {"2": "id price"},
+        ),
+        (
+            Grant((Allowance(PRODUCTS, columns=NO_NAME, rows=rows("name = {sub}", sub="p2")),)),
+            "product",
+            {"primary_keys": ("1", "2"), "where": "price = 1"},
+            {"2": "id price"},
+        ),
+        (
+            Grant((Allowance(PRODUCTS, rows=rows("name IN ({of})", of=["p2", "p3", "p9"])),)),
+            "product",
+            {"where": "name <> 'p3'"},
+            {"2": "id name price"},
+        ),
+        (
+            Grant(
+                (
+                    Allowance(PRODUCTS, frozenset({"1"})),
+                    Allowance(PRODUCTS, frozenset({"1", "2"}), rows=rows("name = 'p2'")),
+                    Allowance(PRODUCTS, frozenset({"3"}), rows=rows("name = 'p2'")),
+                )
+            ),
+            "product",
+            {},
+            {"1": "id name price", "2": "id name price"},
+        ),
+        (
+            Grant((Allowance(PRODUCTS, rows=rows("NOT text = 'draft'")),)),  # it is unknown
+            "product",
+            {},
+            {},
+        ),
     ],
 )
 async def test_contract_47_48_a_table_is_what_is_granted_of_it(
@@ -190,6 +235,24 @@ async def test_contract_47_48_a_table_is_what_is_granted_of_it(
             "history is not granted",
         ),
         (None, "order", {"wait_for_version": 99}, "nothing of catalog 'shop' is granted"),
+        (
+            Grant((Allowance(ORDERS, columns=NO_TOTAL, rows=rows("total = 7")),)),
+            "order",
+            {"where": "total = 7"},
+            "column 'total' is not granted",
+        ),
+        (
+            Grant((Allowance(ORDERS, rows=rows("secret = {sub}", sub="x")),)),
+            "order",
+            {},
+            "a condition of the grants of 'order' does not fit it as it is; the server's log says why$",
+        ),
+        (
+            Grant((Allowance(ORDERS, rows=rows("total = 7")), Allowance(ORDERS, bodies=False))),
+            "order",
+            {"keys_only": True},
+            "the grants of 'order' show other columns of some rows than of others",
+        ),
     ],
 )
 async def test_contract_47_what_is_not_granted_is_refused_whether_or_not_it_exists(

@@ -43,12 +43,25 @@ class Narrowed(NamedTuple):
 
 
 def narrowed(
-    asked: tuple[Criteria, ...], content: Content, grant: Grant, action: Action
+    asked: tuple[Criteria, ...],
+    content: Content,
+    grant: Grant,
+    action: Action,
+    *,
+    judges_rows: bool = False,
 ) -> Narrowed:
     """Return what was asked for, canonical, ∩ what is granted for an action.
 
+    Args:
+        asked: What was asked for.
+        content: The bodies that captures are to carry.
+        grant: What is granted.
+        action: What it is asked for to do.
+        judges_rows: Whether whoever asks applies the conditions of rules to rows.
+
     Raises:
-        NotPermitted: The request names what is not granted, or nothing of it is.
+        NotPermitted: The request names what is not granted, or nothing of it is. Or rows are granted by a
+            condition which is not applied here.
     """
     allowances = grant.of(action)
     # 1. Nearly every caller may read all, and pays nothing for this.
@@ -63,13 +76,48 @@ def narrowed(
     for one in asked:
         _refuse_named(one, allowances)
         for allowance in allowances:
-            found.extend(common(one, allowance))
+            met = [*common(one, allowance)]
+            if allowance.rows is not None and not judges_rows:
+                _refuse_rows(met, allowance)
+            found.extend(met)
         if takes_leads(one):
             found.append(_LEADS)
     if not found:
         raise NotPermitted("nothing of what is asked for is granted")
     effective = canonical(found)
-    return Narrowed(effective, shown_of(allowances, effective), is_whole=False)
+    shown = shown_of(allowances, effective)
+    if shown is not None:
+        _refuse_mixed(shown)
+    return Narrowed(effective, shown, is_whole=False)
+
+
+def _refuse_rows(met: Sequence[Criteria], allowance: Allowance) -> None:
+    """Refuse rows of a condition where it is not applied: to show them all would be wrong.
+
+    Raises:
+        NotPermitted: There are some among what a request and an allowance have in common.
+    """
+    if any(each.area is not Area.SCHEMA for each in met):
+        names = ", ".join(sorted(allowance.entity_types or ()))
+        raise NotPermitted(
+            f"rows of {names} are granted by a condition, which changes are not filtered by yet: read them as "
+            "state, or ask for other entity types"
+        )
+
+
+def _refuse_mixed(shown: Visibility) -> None:
+    """Refuse rules of which some have conditions, and which show other columns than others.
+
+    Raises:
+        NotPermitted: There are such.
+    """
+    for name, rules in shown.by_type:
+        parts = {(rule.columns, rule.bodies) for rule in rules}
+        if len(parts) > 1 and any(rule.rows is not None for rule in rules):
+            raise NotPermitted(
+                f"the grants of {name!r} show other columns of some rows than of others, and choose rows by a "
+                "condition: that is not served; have the policy grant the same columns of all of them"
+            )
 
 
 def _refuse_named(asked: Criteria, allowances: Sequence[Allowance]) -> None:

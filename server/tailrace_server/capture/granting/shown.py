@@ -15,6 +15,7 @@ import numpy as np
 
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns, KeyPatterns, Keys
+from tailrace_server.filters.words import words_of
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria
     from tailrace_server.capture.grant import Allowance
+    from tailrace_server.filters.tree import Condition
     from tailrace_server.wal.segment.reader import BatchHead
 
 
@@ -34,9 +36,11 @@ class Rule(NamedTuple):
     """None: of all rows."""
     columns: Columns
     bodies: bool
+    rows: Condition | None = None
+    """A condition that the rows meet; None: all do."""
 
     def takes(self, key: str | None) -> bool:
-        """Return whether it is for a row; None, as truncates have it, is a part of every set of keys."""
+        """Return whether it is for rows of a key; None, as of truncates, is a part of every set of keys."""
         return self.keys is None or key is None or key in self.keys
 
 
@@ -80,10 +84,15 @@ class Visibility:
             return rules
         return tuple(rule for rule in rules if rule.takes(key))
 
+    def has_conditions(self, entity_type: str) -> bool:
+        """Return whether a row has to be looked at to know whether it is shown."""
+        return any(rule.rows is not None for rule in self.rules_of(entity_type))
+
     def filters(self, entity_type: str) -> bool:
         """Return whether records of an entity type may be left out, by their key or by what they changed."""
         return not any(
-            rule.keys is None and rule.columns.are_all for rule in self.rules_of(entity_type)
+            rule.keys is None and rule.columns.are_all and rule.rows is None
+            for rule in self.rules_of(entity_type)
         )
 
     def shows(self, entity_type: str, key: str | None, changed: Sequence[str] | None) -> bool:
@@ -172,7 +181,8 @@ def _changes_shown(head: BatchHead, columns: Columns) -> NDArray[np.bool_]:
 def _text(rule: Rule) -> tuple[object, ...]:
     keys = rule.keys
     listed = sorted(keys) if isinstance(keys, frozenset) else keys
-    return listed, rule.columns.listed, sorted(rule.columns.names), rule.bodies
+    rows = None if rule.rows is None else words_of(rule.rows)
+    return listed, rule.columns.listed, sorted(rule.columns.names), rule.bodies, rows
 
 
 def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> Visibility | None:
@@ -200,7 +210,7 @@ def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> V
     counted: frozenset[str] | None = None
     counted_are_all = True
     if any(map(takes_leads, criteria)):
-        whole = [each for each in allowances if each.primary_keys is None and each.columns.are_all]
+        whole = [each for each in allowances if gives_every_record(each)]
         if not any(each.entity_types is None for each in whole):
             counted = frozenset(name for each in whole for name in each.entity_types or ())
             counted_are_all = all(
@@ -211,6 +221,11 @@ def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> V
     if cuts_nothing and counted is None and (every_type or not of_schema):
         return None
     return Visibility(tuple(sorted(by_type.items())), others, counted, counted_are_all)
+
+
+def gives_every_record(allowance: Allowance) -> bool:
+    """Return whether no record of its entity types is left out, so that their number may be told."""
+    return allowance.primary_keys is None and allowance.rows is None and allowance.columns.are_all
 
 
 def columns_shown(entity_type: str, columns: Columns) -> Visibility:
@@ -241,14 +256,15 @@ def takes_leads(criteria: Criteria) -> bool:
 
 def _rules(allowances: Iterable[Allowance]) -> tuple[Rule, ...]:
     """Return the rules of one entity type, in a fixed order, without keys where they decide nothing."""
-    keys_by_part: dict[tuple[Columns, bool], list[Keys]] = {}
+    keys_by_part: dict[tuple[Columns, bool, Condition | None], list[Keys]] = {}
     for each in allowances:
-        keys_by_part.setdefault((each.columns, each.bodies), []).append(each.primary_keys)
+        part = each.columns, each.bodies, each.rows
+        keys_by_part.setdefault(part, []).append(each.primary_keys)
     patterns = any(isinstance(keys, KeyPatterns) for each in keys_by_part.values() for keys in each)
     # 1. What is shown of all rows alike needs no keys: the criteria have left no others.
     if len(keys_by_part) == 1 and not patterns:
-        ((columns, bodies),) = keys_by_part
-        return (Rule(None, columns, bodies),)
+        (part,) = keys_by_part
+        return (Rule(None, *part),)
     rules = [
         Rule(keys, *part) for part, listed in keys_by_part.items() for keys in _joined_keys(listed)
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.criteria import canonical
 from tailrace_server.capture.grant import Allowance, Columns, Grant, cover
 from tailrace_server.capture.granting.narrowing import common, narrowed
-from tailrace_server.capture.granting.shown import takes_leads
+from tailrace_server.capture.granting.shown import gives_every_record, takes_leads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -84,7 +84,7 @@ class GrantUse:
                 yield from (
                     Allowance(each.entity_types, bodies=False)
                     for each in self._granted
-                    if each.primary_keys is None and each.columns.are_all
+                    if gives_every_record(each)
                 )
 
     def _of(self, met: Criteria, allowance: Allowance) -> Allowance:
@@ -95,18 +95,25 @@ class GrantUse:
             frozenset(met.primary_key) if met.primary_key else allowance.primary_keys,
             columns,
             allowance.bodies and bool(self.content),
+            rows=allowance.rows,
         )
 
 
 def use_of(
-    caller: Principal, catalog: str, action: Action, asked: Sequence[Criteria], content: Content
+    caller: Principal,
+    catalog: str,
+    action: Action,
+    asked: Sequence[Criteria],
+    content: Content,
+    *,
+    judges_rows: bool = False,
 ) -> GrantUse:
     """Return what a caller gets of what it asks for, by the policy in force now.
 
     Raises:
-        NotPermitted: It names what is not granted, or nothing of it is.
+        NotPermitted: As ``narrowed``, whose ``judges_rows`` it takes.
     """
     grant = caller.grant(catalog) or Grant(())
     alternatives = canonical(asked)
-    found = narrowed(alternatives, content, grant, action)
+    found = narrowed(alternatives, content, grant, action, judges_rows=judges_rows)
     return GrantUse(caller, catalog, action, alternatives, found, content, grant.of(action))

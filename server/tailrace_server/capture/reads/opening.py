@@ -128,18 +128,19 @@ class Reads:
         content = Content.HEADER if asked.keys_only else Content.AFTER
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
-            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, content, judges_rows=True)
             condition = None
             if asked.where is not None:
                 condition = await read_condition(asked.where, asked.where_parameters)
                 # Its columns are judged as those that are asked for: their values show in what is given.
                 named = replace(asked, columns=condition.columns, keys_only=False)
-                use_of(caller, catalog, Action.HISTORY, (_criteria_of(named),), Content.AFTER)
+                columns = (_criteria_of(named),)
+                use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
             with self._charged(observer, use, admission) as kept:
                 codec = door.codec_of(codec, use.narrowed)
                 if asked.columns:
-                    columns = Columns(frozenset(asked.columns), listed=True)
-                    codec = cut_codec(codec, columns_shown(asked.entity_type, columns))
+                    chosen = Columns(frozenset(asked.columns), listed=True)
+                    codec = cut_codec(codec, columns_shown(asked.entity_type, chosen))
                 read = StateRead(
                     observer.log,
                     asked,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, PositionCompacted
 from tailrace.position import END, FIRST
+from tailrace_server.capture.reads.granted_rows import GrantedRows
 from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.capture.reads.pinned_table import PinnedTable
 from tailrace_server.capture.reads.state_blocks import (
@@ -199,8 +200,10 @@ class StateRead(LogRead):
         self.version = await self._wanted_version()
         await self._open()
         if page is not None:
-            find = partial(block_behind_page, page=page)
-            self._place = (await self._table.behind_page(str(page), find)).end
+            granted, shown = self._encoder.granted, self.use.narrowed.shown
+            find = partial(block_behind_page, page=page, granted=granted)
+            told = "" if granted is None or shown is None else shown.identity.hex()
+            self._place = (await self._table.behind_page(f"{page}{told}", find)).end
 
     async def _wanted_version(self) -> int:
         asked = self._asked
@@ -236,7 +239,12 @@ class StateRead(LogRead):
         table = PinnedTable(self._log, self.entity_type, self.version, self.use.keys)
         await table.open()
         self._table, self._view = table, table.view
-        shown, condition, rows_kept = self.use.narrowed.shown, self._condition, None
+        shown, condition, granted, rows_kept = self.use.narrowed.shown, self._condition, None, None
+        if shown is not None and shown.has_conditions(self.entity_type):
+            rules = shown.rules_of(self.entity_type)
+            granted = await asyncio.to_thread(
+                GrantedRows, rules, table.view, self.entity_type, self.version
+            )
         if condition is not None:
             given = (condition, table.view, self.entity_type, self.version, shown)
             rows_kept = await asyncio.to_thread(StateFilter, *given)
@@ -248,6 +256,7 @@ class StateRead(LogRead):
             not self._asked.keys_only,
             shown,
             self._terms.message_bytes,
+            granted,
             rows_kept,
         )
 

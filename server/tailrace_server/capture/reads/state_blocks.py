@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.granting.shown import Visibility
+    from tailrace_server.capture.reads.granted_rows import GrantedRows
     from tailrace_server.capture.reads.pinned_table import PinnedTable
     from tailrace_server.capture.reads.state_filter import StateFilter
     from tailrace_server.capture.reads.state_page import StatePage
@@ -71,6 +72,8 @@ class StateEncoder:
     shown: Visibility | None
     """What is granted of the rows; None: all of it."""
     message_bytes: int
+    granted: GrantedRows | None = None
+    """Which rows are shown, where rules have conditions; None: they have none."""
     filter: StateFilter | None = None
     """Which rows are given; None: all of them."""
 
@@ -114,6 +117,8 @@ class StateEncoder:
     def _granted(self, rows: StateRows) -> StateRows:
         """Leave out rows that no rule shows; criteria have left no others where keys are listed."""
         shown = self.shown
+        if self.granted is not None:
+            return self.granted.kept(rows) if len(rows) else rows
         if shown is None or any(rule.keys is None for rule in shown.rules_of(self.entity_type)):
             return rows
         keys = rows.primary_keys.to_pylist()
@@ -121,8 +126,10 @@ class StateEncoder:
         return rows if keep.all() else rows.taken(np.flatnonzero(keep))
 
 
-def block_behind_page(rows: TableScan | KeyedRows, page: StatePage) -> StateBlock:
-    """Return an empty block that ends at the place that a page names.
+def block_behind_page(
+    rows: TableScan | KeyedRows, page: StatePage, granted: GrantedRows | None = None
+) -> StateBlock:
+    """Return an empty block that ends at the place that a page names, among the rows that are shown.
 
     Raises:
         InvalidRequest: The table has no such row.
@@ -136,7 +143,10 @@ def block_behind_page(rows: TableScan | KeyedRows, page: StatePage) -> StateBloc
         return _empty_block(StatePlace(page.key_hash, page.primary_key))
     for found in rows.table.parts(before_hash(page.key_hash)):
         stop = int(np.searchsorted(found.key_hashes, np.uint64(page.key_hash), "right"))
-        for place in map(found.place, range(stop)):
+        passed = found.slice(0, stop)
+        if granted is not None and stop:
+            passed = granted.kept(passed)
+        for place in map(passed.place, range(len(passed))):
             if place.key_hash == page.key_hash and page.is_of_key(place.primary_key):
                 return _empty_block(place)
         if stop < len(found):

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.tree import columns_in
-from tailrace_server.typed.misfits import OnMisfit
-from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from tailrace.schema import Column, Schema
+    from tailrace.schema import Column
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.filters.tree import Condition
     from tailrace_server.wal.base.state_rows import StateRows
@@ -90,13 +87,10 @@ class StateFilter:
         Raises:
             ConditionRefused: A column is not there, or a value is none of its column's.
         """
-        self._view = view
         self._entity_type = entity_type
-        self._version = version
         self._rules = None if shown is None else shown.rules_of(entity_type)
-        schema = view.schema_of(version)
-        columns = schema.columns(entity_type)
-        self._ids = frozenset(column.id for column in columns if column.id)
+        self._values = TableValues(view, entity_type, version)
+        columns = self._values.columns
         names: list[str] | None = None
         if self._rules is not None:
             names = [
@@ -105,37 +99,15 @@ class StateFilter:
                 if any(rule.columns.shows(column.name) for rule in self._rules)
             ]
         self._filter = bind(asked.condition, columns, dict(asked.parameters), shown=names)
-        self._placeholders = schema.placeholders
         self._shown = shown
-
-    @cached_property
-    def _stated(self) -> Mapping[int, Column]:
-        return first_stated(self._view.schemas())
 
     def kept(self, rows: StateRows) -> StateRows:
         """Return the rows that meet the condition. A value that its type cannot hold counts as NULL."""
-        schemas, which = self._view.schemas_of(rows.versions)
-        written = [*map(self._columns_in, schemas)]
-        reader = ColumnReader(
-            self._filter.columns,
-            stated=self._stated,
-            placeholders=self._placeholders,
-            on_misfit=OnMisfit.NULL,
-        )
-        batch = reader.read_mixed(rows.images, written, which).batch
+        batch, written, which = self._values.of(rows, self._filter.columns)
         keep = self._filter.mask.of(batch).fill_null(False).to_numpy(zero_copy_only=False)
         if self._rules is not None:
             keep &= self._may_be_judged(rows, written, which)
         return rows if keep.all() else rows.taken(np.flatnonzero(keep))
-
-    def _columns_in(self, schema: Schema) -> Sequence[Column]:
-        """Return the columns of the table, which may have had another name."""
-        columns = schema.entity_types.get(self._entity_type, ())
-        if self._ids and not any(column.id in self._ids for column in columns):
-            for each in schema.entity_types.values():
-                if any(column.id in self._ids for column in each):
-                    return each
-        return columns
 
     def _may_be_judged(
         self, rows: StateRows, written: Sequence[Sequence[Column]], which: NDArray[np.int64]

@@ -1,0 +1,95 @@
+"""The rows of a table that rules with conditions show to a caller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+
+from tailrace.errors import NotPermitted
+from tailrace_server.capture.reads.table_values import TableValues
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.errors import ConditionRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column
+    from tailrace_server.capture.granting.shown import Rule
+    from tailrace_server.filters.evaluation import RowFilter
+    from tailrace_server.filters.tree import Condition
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.state.view import LogView
+
+_log = structlog.get_logger("tailrace.granting")
+
+
+class GrantedRows:
+    """Judges rows of one table as of one version by rules of which some have conditions.
+
+    Any thread may call it. A row is shown that is of one of a rule's keys and meets the rule's condition. A
+    condition that is unknown, as by NULL, shows nothing.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], view: LogView, entity_type: str, version: int
+    ) -> None:
+        """Bind the conditions to the columns of the table.
+
+        A condition speaks of the columns by their newest names, or by those of the version.
+
+        Raises:
+            NotPermitted: One does not fit them; tells nothing of it, the log does.
+        """
+        self._rules = tuple(rules)
+        self._values = TableValues(view, entity_type, version)
+        newest = view.schema_of(view.published).entity_types.get(entity_type, ())
+        kinds = [newest, self._values.columns] if newest else [self._values.columns]
+        self._filters = [
+            None if rule.rows is None else _bound(rule.rows, kinds, entity_type) for rule in rules
+        ]
+        columns = {
+            column.name: column
+            for each in self._filters
+            if each is not None
+            for column in each.columns
+        }
+        self._columns = (*columns.values(),)
+
+    def kept(self, rows: StateRows) -> StateRows:
+        """Return the rows that are shown."""
+        keep = self.shown(rows)
+        return rows if keep.all() else rows.taken(np.flatnonzero(keep))
+
+    def shown(self, rows: StateRows) -> NDArray[np.bool_]:
+        """Return whether each row is shown."""
+        batch = self._values.of(rows, self._columns).batch
+        keys = None
+        found = np.zeros(len(rows), np.bool_)
+        for rule, bound in zip(self._rules, self._filters, strict=True):
+            shown = np.ones(len(rows), np.bool_)
+            if bound is not None:
+                mask = bound.mask.of(batch).fill_null(False)
+                shown = np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
+            if rule.keys is not None:
+                keys = rows.primary_keys.to_pylist() if keys is None else keys
+                shown &= np.array([rule.takes(key) for key in keys], np.bool_)
+            found |= shown
+        return found
+
+
+def _bound(condition: Condition, kinds: Sequence[Sequence[Column]], entity_type: str) -> RowFilter:
+    why: ConditionRefused | None = None
+    for columns in kinds:
+        try:
+            return bind(condition, columns, {})
+        except ConditionRefused as error:
+            why = why or error
+    # Its text has names of columns, and values of claims, that the caller need not know.
+    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=str(why))
+    raise NotPermitted(
+        f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
+    )

@@ -1,0 +1,71 @@
+"""Typed values of a table's rows, for conditions: each row has the columns of its own version."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace_server.typed.misfits import OnMisfit
+from tailrace_server.typed.reader import ColumnReader
+from tailrace_server.wal.schema.restating import first_stated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.state.view import LogView
+
+
+class RowValues(NamedTuple):
+    """Values of some rows."""
+
+    batch: pa.RecordBatch
+    """The columns that were asked for; what its type cannot hold is null."""
+    written: Sequence[Sequence[Column]]
+    """The columns of the table, in each schema that rows were written with."""
+    which: NDArray[np.int64]
+    """Of each row, its place in ``written``."""
+
+
+class TableValues:
+    """Reads values of one table as of one version; any thread may call it."""
+
+    def __init__(self, view: LogView, entity_type: str, version: int) -> None:
+        """Find the columns that the table has at the version, under the name that it has there."""
+        self._view = view
+        self._entity_type = entity_type
+        schema = view.schema_of(version)
+        self.columns = schema.columns(entity_type)
+        """At the version."""
+        self._placeholders = schema.placeholders
+        self._ids = frozenset(column.id for column in self.columns if column.id)
+
+    @cached_property
+    def _stated(self) -> Mapping[int, Column]:
+        return first_stated(self._view.schemas())
+
+    def of(self, rows: StateRows, columns: Sequence[Column]) -> RowValues:
+        """Return values of rows. A column that was renamed is found by its id."""
+        schemas, which = self._view.schemas_of(rows.versions)
+        written = [*map(self._columns_in, schemas)]
+        reader = ColumnReader(
+            columns,
+            stated=self._stated,
+            placeholders=self._placeholders,
+            on_misfit=OnMisfit.NULL,
+        )
+        return RowValues(reader.read_mixed(rows.images, written, which).batch, written, which)
+
+    def _columns_in(self, schema: Schema) -> Sequence[Column]:
+        """Return the columns of the table, which may have had another name."""
+        columns = schema.entity_types.get(self._entity_type, ())
+        if self._ids and not any(column.id in self._ids for column in columns):
+            for each in schema.entity_types.values():
+                if any(column.id in self._ids for column in each):
+                    return each
+        return columns

@@ -1,0 +1,183 @@
+"""Conditions of a policy, in which ``{claim}`` stands for a claim of whoever is judged.
+
+A claim is a value of the tree and never a part of a text: it comes in after the text has been read. One that
+is missing, empty, or neither text nor whole number makes no condition at all, so that nothing is granted by it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import (
+    Comparison,
+    Distinction,
+    Given,
+    Junction,
+    Likeness,
+    Membership,
+    Negation,
+    NullTest,
+    Parameter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tailrace_server.filters.tree import Condition, Value
+
+_PIECES: Final = re.compile(r"""'[^']*'|"[^"]*"|\{([^{}]*)\}|[{}]""")
+"""What stands in quotes, claims, and braces that are none."""
+_QUOTED_CLAIM: Final = re.compile(r"'\{[^{}]+\}'")
+_VALUES_MAX: Final = 10_000
+"""Values of a claim that is a list."""
+_BITS_MAX: Final = 1_024
+"""Of a whole number."""
+
+
+class ClaimUnfit(ValueError):
+    """A claim is missing, or is no value; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedCondition:
+    """A condition of a policy, as it was read."""
+
+    text: str
+    """As it stands in the policy."""
+    _condition: Condition
+    _claims: tuple[str, ...]
+    """The claim of parameter ``claim_0``, of ``claim_1`` …"""
+
+    def filled(self, claims: Mapping[str, Any]) -> Condition:
+        """Return the condition with the values of claims.
+
+        Raises:
+            ClaimUnfit: One of them is no value.
+        """
+        return _filled(
+            self._condition,
+            {f"claim_{n}": (each, claims.get(each)) for n, each in enumerate(self._claims)},
+        )
+
+
+def read_claimed(text: str) -> ClaimedCondition:
+    """Read a condition of a policy.
+
+    Raises:
+        ConditionRefused: It is none; says where.
+    """
+    from tailrace_server.filters.parsing import parse  # large, and most policies have no condition
+
+    names: dict[str, int] = {}
+
+    def parameter(found: re.Match[str]) -> str:
+        piece = found[0]
+        if piece[0] in "'\"":
+            if _QUOTED_CLAIM.fullmatch(piece):
+                raise ConditionRefused(
+                    f"where, at character {found.start() + 1}: write {piece[1:-1]} without quotes: a claim is "
+                    "a value by itself"
+                )
+            return piece
+        name = found[1]
+        if not name:
+            raise ConditionRefused(
+                f"where, at character {found.start() + 1}: braces stand around the name of a claim"
+            )
+        # As wide as before where that is possible: places in messages are those of the policy's text.
+        return f":claim_{names.setdefault(name, len(names))}".ljust(len(piece))
+
+    condition = parse(_PIECES.sub(parameter, text))
+    used = set()
+    for value, is_pattern in _values_in(condition):
+        if isinstance(value, Parameter):
+            used.add(value.name)
+            if is_pattern:
+                raise ConditionRefused("where: a claim is a value, and never a pattern of LIKE")
+    for name, number in names.items():
+        if f"claim_{number}" not in used:
+            raise ConditionRefused(f"where: {{{name}}} must stand where a value does")
+        used.remove(f"claim_{number}")
+    if used:
+        raise ConditionRefused(
+            f"where: :{min(used)} is no parameter of a policy; a claim is written as {{name}}"
+        )
+    return ClaimedCondition(text, condition, tuple(names))
+
+
+def _values_in(condition: Condition) -> Iterator[tuple[Value, bool]]:
+    """Yield the values of a condition, each with whether it is a pattern."""
+    match condition:
+        case Junction(parts=parts):
+            for part in parts:
+                yield from _values_in(part)
+        case Negation(part=part):
+            yield from _values_in(part)
+        case Comparison(value=value) | Distinction(value=value):
+            yield value, False
+        case Likeness(pattern=value):
+            yield value, True
+        case Membership(values=values):
+            yield from ((value, False) for value in values)
+        case NullTest():
+            pass
+
+
+def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condition:
+    """Return a condition with values in the place of parameters, which are known by name."""
+
+    def one(value: Value) -> Value:
+        if not isinstance(value, Parameter):
+            return value
+        name, claim = held[value.name]
+        if isinstance(claim, list | tuple):
+            raise ClaimUnfit(f"the claim {name!r} is a list, which only IN takes")
+        return Given(_text(name, claim), value.family, value.place)
+
+    def some(value: Value) -> tuple[Value, ...]:
+        if not isinstance(value, Parameter) or not isinstance(held[value.name][1], list | tuple):
+            return (one(value),)
+        name, claim = held[value.name]
+        if not claim:
+            raise ClaimUnfit(f"the claim {name!r} is an empty list")
+        if len(claim) > _VALUES_MAX:
+            raise ClaimUnfit(f"the claim {name!r} has more than {_VALUES_MAX} values")
+        texts = dict.fromkeys(_text(name, each) for each in claim)
+        return tuple(Given(text, value.family, value.place) for text in sorted(texts))
+
+    match condition:
+        case Junction(parts=parts):
+            return replace(condition, parts=tuple(_filled(part, held) for part in parts))
+        case Negation(part=part):
+            return replace(condition, part=_filled(part, held))
+        case NullTest() | Likeness():
+            return condition
+        case Membership(values=values):
+            return replace(
+                condition, values=tuple(each for value in values for each in some(value))
+            )
+        case Comparison(value=value) | Distinction(value=value):
+            return replace(condition, value=one(value))
+
+
+def _text(name: str, claim: object) -> str:
+    """Return one value of a claim.
+
+    Raises:
+        ClaimUnfit: It is none.
+    """
+    if claim is None:
+        raise ClaimUnfit(f"the claim {name!r} is missing")
+    if claim == "" or isinstance(claim, bool) or not isinstance(claim, str | int):
+        raise ClaimUnfit(f"the claim {name!r} is neither a text nor a whole number")
+    if isinstance(claim, int) and claim.bit_length() > _BITS_MAX:
+        raise ClaimUnfit(f"the claim {name!r} is too large")
+    if isinstance(claim, str) and not claim.isascii():
+        try:
+            claim.encode()
+        except UnicodeEncodeError:
+            raise ClaimUnfit(f"the claim {name!r} has half a character") from None
+    return str(claim)
