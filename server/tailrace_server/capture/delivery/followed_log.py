@@ -17,6 +17,8 @@ from tailrace_server.capture.named.loss import NO_TERMS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tailrace_server.capture.delivery.live_and_resync import Intake
+    from tailrace_server.capture.delivery.ring import Ring
     from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.wal.segment.reader import SegmentMissing
@@ -142,3 +144,14 @@ class FollowedLog:
             raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
         if any(segment.path == missing.path for segment in view.segments()):
             raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
+
+    async def read_again(self, missing: SegmentMissing, intake: Intake, ring: Ring) -> None:
+        """Let an intake go on from the same position in the newest view: a segment that it queued is gone.
+
+        Raises as ``recover``.
+        """
+        # Forget the queue before the view changes: its runs refer to the old segments. So do the ring's, and
+        # the next subscription would meet the same there.
+        intake.put_back()
+        ring.forget_segment(missing.path)
+        await self.recover(missing, intake.next.row)

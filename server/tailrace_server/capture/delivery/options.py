@@ -30,6 +30,17 @@ DEMAND_MAX: Final = 2**63 - 1
 """Captures; demand saturates here, as int64 does on the wire."""
 
 
+def added_demand(demand: int | None, n: int) -> int:
+    """Return demand with ``n`` captures more; adds up and saturates.
+
+    Raises:
+        InvalidRequest: ``n`` is not positive.
+    """
+    if n <= 0:
+        raise InvalidRequest(f"request({n}): demand must be positive (Reactive Streams rule 3.9)")
+    return min((demand or 0) + n, DEMAND_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class SubscribeAcknowledgement:
     """What a subscriber is told first: where its subscription starts, and by which bounds it is served."""

@@ -20,24 +20,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.capture import StateComplete
-from tailrace.errors import (
-    InvalidRequest,
-    PositionCompacted,
-    ServerStopping,
-    SubscriptionClosed,
-    TailraceError,
-    again,
-    kept,
-)
+from tailrace.errors import ServerStopping, SubscriptionClosed, TailraceError, again, kept
 from tailrace.position import END
 from tailrace_server.capture.delivery.delivery_counts import DeliveryCounts
 from tailrace_server.capture.delivery.figures import NO_HOLD, figures_of, heartbeat_of
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
-from tailrace_server.capture.delivery.options import DEMAND_MAX
+from tailrace_server.capture.delivery.options import added_demand
 from tailrace_server.capture.delivery.start import awaited, compacted_row, compacted_start, is_early
-from tailrace_server.capture.following.state_phase import ADVICE
+from tailrace_server.capture.following.state_phase import advised
 from tailrace_server.capture.latency import NEVER
 from tailrace_server.capture.latest.when_behind import WhenBehind
 from tailrace_server.capture.timed_wait import TimedWait
@@ -48,6 +40,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Heartbeat
     from tailrace.cursor import Cursor
+    from tailrace.errors import PositionCompacted
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.live_and_resync import SafePoint, Slice
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -177,6 +170,9 @@ class Subscription:
         batch come this way, so next to nothing is done for each: they are counted together, at the end or when
         somebody needs the figures.
         """
+        if self._state is not None:
+            yield from self._ready_rows(self._state)
+            return
         queue, time, last = self._intake.queue, self._time, self.last
         while True:
             # 1. Count the burst before this one, which took the first slice without moving the queue.
@@ -234,13 +230,11 @@ class Subscription:
         if self.error is not None:
             return
         self.count_delivered()
-        if n <= 0:
-            error = InvalidRequest(
-                f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
-            )
+        try:
+            self._demand = added_demand(self._demand, n)
+        except TailraceError as error:
             self.end(error)
-            raise error
-        self._demand = min((self._demand or 0) + n, DEMAND_MAX)
+            raise
         self.wake()
 
     def cancel(self) -> None:
@@ -343,10 +337,18 @@ class Subscription:
             state.close()
             self._state = None
         else:
-            state.take(message)
-            self._count(message.count, len(message.data), NEVER)
-            self.last.frames, self.last.handed_at = message, self._time()
+            state.take(message, now := self._time())
+            self._counted(message, now, NEVER)
         return message
+
+    def _ready_rows(self, state: StatePhase) -> Iterator[Frames]:
+        """As ``ready``: what is left of a block whose first message came by ``receive``."""
+        while self.error is None and (now := self._time()) < self._heartbeat_at:
+            self.last.taken(self)
+            if (message := state.whole_message(self._demand, self.last.bytes_max)) is None:
+                return
+            state.take(message, now)
+            yield self._counted(message, now, NEVER)
 
     def _refill(self) -> RefillResult:
         intake = self._intake
@@ -367,15 +369,11 @@ class Subscription:
             intake.accept(scan)
 
     async def _read_again(self, missing: SegmentMissing) -> None:
-        """Go on from the same position in the newest view: a segment that is still queued is gone."""
-        # 1. Forget the queue before the view changes: its runs refer to the old segments. So do the
-        #    ring's, and the next subscription would meet the same there.
-        self._intake.put_back()
-        self._publisher.ring.forget_segment(missing.path)
-        # 2. The records are in another segment, or trimmed, or the log is damaged. Of a trimmed one the
-        #    view knows no position, so the error is made from what this subscription knows.
+        """Go on from the same position in the newest view."""
+        # The records are in another segment, or trimmed, or the log is damaged. Of a trimmed one the view
+        # knows no position, so the error is made from what this subscription knows.
         try:
-            await self._log.recover(missing, self._intake.next.row)
+            await self._log.read_again(missing, self._intake, self._publisher.ring)
         except TailraceError as error:
             self.end(self._compacted() or error)
 
@@ -386,9 +384,7 @@ class Subscription:
         else:
             row, floor = self._intake.next.row, self._publisher.ring.floor
             found = compacted_row(self._log, row, floor, self._safe_point())
-        if found is None or self._state is None:
-            return found
-        return PositionCompacted(found.wanted, found.oldest, found.newest, ADVICE)
+        return found if found is None or self._state is None else advised(found)
 
     def _begin(self, start: ResolvedStart) -> None:
         self._intake = Intake(start.mark, start.before, captures_max=self.options.queue_captures)
@@ -439,7 +435,11 @@ class Subscription:
             if intake.queue:
                 frames = self._cutter.joined(intake, frames, self._demand, self.last.bytes_max)
             self._publisher.took(self, len(self._intake.queue), self._has_all_routed)
-        self._count(frames.count, len(frames.data), first.run.committed_at)
+        return self._counted(frames, now, first.run.committed_at)
+
+    def _counted(self, frames: Frames, now: float, committed_at: float) -> Frames:
+        """Return a message that is handed over now, after it was counted."""
+        self._count(frames.count, len(frames.data), committed_at)
         self.last.frames, self.last.handed_at = frames, now
         return frames
 

@@ -15,7 +15,7 @@ made again, perhaps of another base, and may begin and end elsewhere.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.capture import StateComplete
 from tailrace.criteria import After, FromState
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _STALLED_S: Final = 1.0
 """Of a reader that has not moved for so long the cache alone keeps the block."""
-ADVICE: Final = (
+_ADVICE: Final = (
     "subscribe anew with initial STATE and no cursor; its rows take the place of those that came"
 )
 """What to do where a state cannot be gone on with."""
@@ -77,10 +77,16 @@ class StatePhase:
         self._place: StatePlace | None = None
         """The block begins behind it; None: with the table."""
         self._last: tuple[StatePlace, int] | None = None
-        """Row and ordinal of the last capture of the table that was handed over; None before the first."""
+        """Row and ordinal of the last capture behind ``_place`` that was handed over, where one was, as of
+        ``_noted``."""
         self._block: MatchedBlock | None = None
         self._next = 0
         """Next capture of the block."""
+        self._stop = 0
+        """Captures of the block."""
+        self._noted = 0
+        """The next one when ``_last`` and ``_passed`` were noted: once a message would cost more than the
+        message."""
         self._headers: MatchedBlock | None = None
         """The block's captures without bodies, once one of them was too large."""
         self._used_at = 0.0
@@ -93,6 +99,7 @@ class StatePhase:
     @property
     def cursor(self) -> Cursor:
         """Goes on behind everything that was handed over."""
+        self._note()
         if not isinstance(self._passed, StateCursor):
             self._passed = self._matcher.begin.behind(*self._passed)
         return self._passed
@@ -107,7 +114,7 @@ class StatePhase:
         if at.tables and at.tables != self._matcher.begin.tables:
             raise InvalidRequest(
                 "after: the cursor stands in the state of other tables than are asked for or granted now; "
-                "resume with the criteria that it came with, or " + ADVICE
+                "resume with the criteria that it came with, or " + _ADVICE
             )
         # 1. The table that it stands in. Those before it have been read.
         row = at.row
@@ -129,6 +136,20 @@ class StatePhase:
         self._wake = wake
         self._log.states.add(self)
         self._log.reading.scans.followers.add(self)
+
+    def whole_message(self, demand: int | None, bytes_max: int) -> Frames | None:
+        """Return the next message as the block at hand has it, shared with all who are sent it.
+
+        None: there is none, or it is the first of its block, or it must be made smaller; then ask ``cut``. As
+        that, it takes nothing.
+        """
+        if self._block is None or not self._next:
+            return None
+        assert self._block.frames is not None
+        message = self._block.frames.messages.get(self._next)
+        if message is None or len(message.data) > bytes_max:
+            return None
+        return message if demand is None or message.count <= demand else None
 
     def cut(
         self, demand: int | None, last: LastMessage, taker: Wakeable
@@ -173,16 +194,15 @@ class StatePhase:
         omitted = len(frames.data) - len(header)
         return Frames(self._options.codec.with_omitted(header, omitted), 1, frames.last)
 
-    def take(self, frames: Frames) -> None:
-        """Note a message that was cut as handed over."""
-        assert self._block is not None
-        assert self._table is not None
+    def take(self, frames: Frames, now: float) -> None:
+        """Note a message that was cut as handed over; ``now`` is the event loop's time, seconds."""
         self._next += frames.count
-        self._used_at = asyncio.get_running_loop().time()
-        place, ordinal = self._last = self._block.place(self._next - 1)
-        self._passed = self._table.entity_type, place.primary_key, ordinal
-        if self._next == len(self._block):
-            self._read(self._advance())
+        self._used_at = now
+        if self._next == self._stop:
+            assert self._block is not None
+            self._leave(self._block)
+            if not self._stepped():
+                self._read(self._advance())
 
     def let_go_of_block(self, now: float) -> None:
         """Keep no block if its reader has not moved for a while: the next message may never be asked for."""
@@ -199,8 +219,41 @@ class StatePhase:
         self._log.states.remove(self)
         self._log.reading.scans.followers.discard(self)
 
+    def _note(self) -> None:
+        """Work out where the last capture of the block that was handed over stands."""
+        if self._block is not None and self._table is not None and self._next > self._noted:
+            place, ordinal = self._last = self._block.place(self._next - 1)
+            self._passed = self._table.entity_type, place.primary_key, ordinal
+            self._noted = self._next
+
     def _forget_block(self) -> None:
+        self._note()
         self._block = self._headers = None
+
+    def _leave(self, block: MatchedBlock) -> None:
+        """Stand behind the block at hand, of which nothing is left."""
+        self._forget_block()
+        self._place = block.end
+        if block.end is None:
+            self._tables.pop()
+            self._table = self._last = None
+        elif self._last is not None and self._last[0] <= block.end:
+            self._last = None
+
+    def _stepped(self) -> bool:
+        """Go to the next block if others have made it, so that nothing is read; return whether it was there."""
+        if self._table is None:
+            return False
+        block = self._table.ready(self._place, self._matcher.form)
+        if block is None:
+            return False
+        self._begin(cast("MatchedBlock", block))
+        return True
+
+    def _begin(self, block: MatchedBlock) -> None:
+        self._next = self._noted = 0 if self._last is None else block.first_behind(*self._last)
+        self._block, self._stop = block, len(block)
+        self._used_at = asyncio.get_running_loop().time()
 
     def _read(self, work: Coroutine[object, object, None]) -> None:
         """Read in a task, so that heartbeats come however long it takes; one at a time."""
@@ -231,15 +284,10 @@ class StatePhase:
             if block is None:
                 await self._log.turns.turn(self._options.peer)  # those who are live come first
                 block = await table.behind(self._place, self._matcher.form, self._matcher.block)
-                self._next = 0 if self._last is None else block.first_behind(*self._last)
-                self._block, self._used_at = block, asyncio.get_running_loop().time()
+                self._begin(block)
                 continue
             # 2. Behind it: the next block, or the next table.
-            self._forget_block()
-            self._place = block.end
-            if block.end is None:
-                self._tables.pop()
-                self._table = self._last = None
+            self._leave(block)
 
     async def _advance_headers(self) -> None:
         block, table = self._block, self._table
@@ -258,7 +306,7 @@ class StatePhase:
         try:
             await table.open()
         except PositionCompacted as gone:
-            raise PositionCompacted(gone.wanted, gone.oldest, gone.newest, ADVICE) from gone
+            raise advised(gone) from gone
         return table
 
 
@@ -285,7 +333,7 @@ async def begun(
         view = await log.view_with(at.version)
         refuse_other_history(view, at)
         if Position(at.version + 1) < view.oldest:
-            raise PositionCompacted(Position(at.version + 1), view.oldest, log.newest, ADVICE)
+            raise PositionCompacted(Position(at.version + 1), view.oldest, log.newest, _ADVICE)
     else:
         view = log.view
         least = 0 if options.wait is None else options.wait.version
@@ -297,6 +345,11 @@ async def begun(
     phase = StatePhase(log, predicate, options, begin, names)
     await phase.find(at)
     return phase, After(at.behind_state())
+
+
+def advised(gone: PositionCompacted) -> PositionCompacted:
+    """Return the error of a state that cannot be gone on with, with what to do."""
+    return PositionCompacted(gone.wanted, gone.oldest, gone.newest, _ADVICE)
 
 
 def _nobody() -> None:

@@ -117,6 +117,10 @@ class PinnedTable:
             except SegmentMissing as missing:
                 await self._recover(missing)
 
+    def ready(self, place: StatePlace | None, form: tuple[Hashable, ...]) -> _Block | None:
+        """Return what ``behind`` would, if it is at hand; else None, and nothing is read."""
+        return self._log.reading.ready_state_block((self._name, place, *form))
+
     async def behind_page(self, page: str, found: Callable[[TableScan | KeyedRows], _B]) -> _B:
         """Return what ``found`` finds in the rows, in a reader thread, once for all who ask for this page."""
         while True:

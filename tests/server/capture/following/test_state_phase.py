@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.capture.settings import SubscriptionLimits
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.upkeep.retention import trim
 from tests.support.inprocess import objects, observer_of
 from tests.support.model import ModelMutation
@@ -81,6 +82,26 @@ async def test_contract_13_48_a_state_whose_blocks_are_let_go_goes_on_without_ga
             engine._cache._evict_down_to(0)
             engine._cache.scans._scans.clear()
         assert len(keys) == len(set(keys)) == ROWS
+
+
+async def test_contract_48_what_is_left_of_a_block_is_ready_and_each_message_a_place_to_go_on_from(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([row(str(key), text="x" * 100) for key in range(ROWS)])
+    async with Engine(log_root, EngineSettings(message_bytes=2_000)) as engine:
+        keys: list[str] = []
+        bursts, start = [], FromState()
+        while len(keys) < ROWS:
+            subscription = await begun(engine, start)
+            first = await subscription.receive()
+            assert isinstance(first, Frames)
+            burst = [first, *islice(subscription.ready(), 5)]
+            keys += [each["primaryKey"] for frames in burst for each in objects(frames)]
+            start = FromState(subscription.resume_cursor())
+            subscription.cancel()
+            bursts.append(len(burst))
+        assert len(set(keys)) == len(keys) == ROWS
+        assert max(bursts) == 6
 
 
 async def test_contract_48_a_state_ends_by_name_once_what_follows_it_is_trimmed(
