@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 class CatalogDriver:
     """Commits batches to one catalog, which nobody else writes meanwhile."""
 
-    def __init__(self, writer: CatalogWriter) -> None:
-        """Read the catalog's schema as the log has it now."""
+    def __init__(self, writer: CatalogWriter, publish_window_s: float = 0.0) -> None:
+        """Read the catalog's schema as the log has it now.
+
+        Args:
+            writer: The catalog's.
+            publish_window_s: How often to publish at most, seconds; 0: with each commit.
+        """
+        self._publish_window_s = publish_window_s
+        self._publish_due: float | None = None
+        """When what is committed is to be published, by the monotonic clock; None where all is."""
         self.writer = writer
         self.counters = IngestCounters()
         writer.log.refresh()
@@ -85,6 +93,25 @@ class CatalogDriver:
         """Write the lines of a batch that cannot be used; ``blocks`` as in `write_quarantine`."""
         name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
         write_quarantine(self.writer.path / "quarantine", name, lines, blocks)
+
+    @property
+    def publishes_at_once(self) -> bool:
+        """Whether a commit publishes itself."""
+        return not self._publish_window_s
+
+    def publish_committed(self) -> None:
+        """Publish what was committed, now or when the publish window has passed."""
+        self._note_versions()
+        if not self.publishes_at_once and self._publish_due is None:
+            self._publish_due = time.monotonic() + self._publish_window_s
+        self.publish()
+
+    def publish(self, *, force: bool = False) -> None:
+        """Publish what is committed, if the publish window has passed or must not be waited for."""
+        if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
+            return
+        self.publish_now()
+        self._publish_due = None
 
     def publish_now(self) -> None:
         """Release everything committed to readers."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.pipeline.column_listing import announced
+from tailrace_server.pipeline.expiry.due_times import check_times
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.builder import SchemaBuilder
 from tailrace_server.wal.schema.column_types import TypeInference, widened
@@ -141,7 +142,8 @@ def evolve(
         placeholders: What stands in images for values that were not sent, from the first version on.
 
     Raises:
-        InvalidRequest: The mapping names a column that is not there.
+        InvalidRequest: The mapping names a column that is not there, or lets rows expire by one that says no
+            moments.
     """
     schemas: list[tuple[int, Schema]] = []
     builder = SchemaBuilder(schema, mapping)
@@ -169,4 +171,5 @@ def evolve(
     for entity_type, names in shown.items():
         if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows
             builder.check_declared(entity_type)
+            check_times(mapping, newest, entity_type)
     return schemas

@@ -116,6 +116,19 @@ class IngestMetrics(Collector):
             "Records with an image that should be whole, and that nothing could fill.",
             counters.incomplete_images,
         )
+        yield self._counter(
+            "expired", "Rows removed as their time to live was over.", counters.expired
+        )
+        yield self._gauge(
+            "overdue_seconds",
+            "Since the first row was due that has not expired yet; else 0. Absent where no row expires.",
+            counters.overdue_s(time.time_ns() // 1_000),
+        )
+        yield self._gauge(
+            "unread_times",
+            "Rows that never expire, as their time to live cannot be read.",
+            sum(each.count for each in dict(counters.unread_times).values()),
+        )
         aside = CounterMetricFamily(
             "tailrace_ingest_set_aside",
             "Lines set aside in quarantine, by the beginning of the reason.",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.expiry.due_times import UnreadTimes
 
 _INTERVAL_S: Final = 5.0
 """Time between two lines where stderr is no terminal."""
@@ -95,6 +96,12 @@ class IngestCounters:
     """Records that left the count of a row of a table without a key below zero."""
     incomplete_images: int = 0
     """Records with an image that should be whole, and that nothing could fill."""
+    expired: int = 0
+    """Rows removed as their time to live was over."""
+    first_due_us: int | None = None
+    """When the first row is due whose time to live is known, µs; None where none can be."""
+    unread_times: Mapping[str, UnreadTimes] = field(default_factory=dict)
+    """Entity types with rows of which nobody knows when they are due."""
     pending: int = 0
     """Transactions open now."""
     committed: int = 0
@@ -173,6 +180,10 @@ class IngestCounters:
             if (counts.set_aside_since if lately else counts.set_aside and not counts.taken)
         }
 
+    def overdue_s(self, now_us: int) -> float | None:
+        """Return for how long the first row that is due has been so; None where no row expires."""
+        return None if self.first_due_us is None else max(0.0, (now_us - self.first_due_us) / 1e6)
+
     def lag_s(self, now_us: int) -> float | None:
         """Return how far the newest committed row lies behind the clock."""
         return None if self.newest_us is None else max(0.0, (now_us - self.newest_us) / 1e6)
@@ -191,6 +202,8 @@ class ProgressReporter:
         self._shown_at = self._started
         self._shown_lines = 0
         self._complain_at = self._started
+        self._unread_told: set[str] = set()
+        """Entity types of which it was said that rows never expire."""
         self._complained: dict[str, int] = {}
         """Entity type → its rows that had been set aside when the last error line said so."""
         self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
@@ -248,6 +261,15 @@ class ProgressReporter:
                     f"{counts.reason}; {quarantine} has them"
                 )
 
+    def unread_times(self, counters: IngestCounters) -> None:
+        """Write an error line for each entity type with rows whose time to live cannot be read, once."""
+        for entity_type, unread in counters.unread_times.items():
+            if entity_type not in self._unread_told:
+                self._unread_told.add(entity_type)
+                self.complain(
+                    f"{counted(unread.count, 'row')} of {entity_type} never expire: {unread.first}"
+                )
+
     def complain(self, message: str) -> None:
         """Write an error line."""
         from rich.markup import escape
@@ -285,6 +307,9 @@ class ProgressReporter:
                 f"{counted(counters.incomplete_images, 'record')} with an image that is not whole: "
                 "the log has no image of the row from before, or that lacks the value too"
             )
+        if counters.expired:
+            self.note(f"{counted(counters.expired, 'row')} expired")
+        self.unread_times(counters)
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
         for entity_type, counts in sorted(counters.by_entity_type.items()):

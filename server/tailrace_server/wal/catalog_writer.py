@@ -169,6 +169,10 @@ class CatalogWriter:
         """The catalog's identity."""
         return self._log.uuid
 
+    def now(self) -> int:
+        """Return the time by the clock that stamps commits, µs; unlike their timestamps it may step back."""
+        return self._clock.now()
+
     @property
     def state(self) -> LogState:
         """The log as far as this writer has read it."""

@@ -143,8 +143,13 @@ class TransactionWriter:
             InvalidRequest: The mapping wants images to be filled, which only an ingest of a source does.
         """
         for name, declared in () if mapping is None else mapping.entity_types.items():
+            assert mapping is not None
+            if declared.time_to_live is not None:
+                raise InvalidRequest(
+                    f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; leave it out, "
+                    "and append mutations of Operation.EXPIRE"
+                )
             if declared.whole_images:
-                assert mapping is not None
                 raise InvalidRequest(
                     f"{mapping.where(name)}.images: a writer's images are written as they are given; "
                     "leave it out, or say as-sent"

@@ -20,6 +20,7 @@ from tests.server.pipeline.shapes import decoder
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.clock import Clock
     from tailrace.schema import Schema
 
 
@@ -36,6 +37,7 @@ class Feed:
         *,
         stop: bool = False,
         source: Debezium = PLAIN,
+        clock: Clock | None = None,
         **options: Any,
     ) -> None:
         """Open the catalog; ``options`` are further settings of the ingest."""
@@ -51,7 +53,7 @@ class Feed:
             rules=Rules(idle_s=3600.0),
             **options,
         )
-        self._writer = open_writer(root, "shop", writer="test", take_over=True)
+        self._writer = open_writer(root, "shop", writer="test", take_over=True, clock=clock)
         self.driver = Driver(self._writer, settings)
 
     def batch(self, *lines: bytes) -> None:

@@ -43,7 +43,7 @@ class _Changes(msgspec.Struct):
 
 _LEAD_MEMBERS: Final = (
     *("counts", "transaction_id", "late", "of", "snapshot"),
-    *("expected_count", "without_end", "quarantined", "incomplete_images"),
+    *("expected_count", "without_end", "quarantined", "incomplete_images", "expired_at"),
 )
 _CHANGES: Final = msgspec.json.Decoder(_Changes)
 _COLOURS: Final = {

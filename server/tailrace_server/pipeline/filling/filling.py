@@ -19,6 +19,8 @@ values that were not sent     those of ``before``, else of the last image
 members that are missing      the same, of columns that the source lists (its schema block), not in late rows
 ============================  ===============================================================================
 
+An update of a row that has expired makes it anew, and is an insert; its removal is no record.
+
 What came as an insert or a row of a snapshot is whole, and stays as it is. Changes are filled before they are
 consolidated, so `changed`, ``change`` and updates that change nothing follow as if all had been sent.
 
@@ -34,8 +36,8 @@ import orjson
 
 from tailrace.criteria import Operation
 from tailrace.schema import Origin
-from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
-from tailrace_server.pipeline.filling.stated_now import KnownImage
+from tailrace_server.pipeline.changes import DELETE, INSERT, TRUNCATE, UPDATE
+from tailrace_server.pipeline.filling.stated_now import EXPIRED, KnownImage
 from tailrace_server.pipeline.images import completed, extended, key_text, members
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.filling.current_columns import Columns, CurrentColumns
     from tailrace_server.pipeline.filling.stated_now import Restating
     from tailrace_server.pipeline.transactions.consolidate import Effect
-    from tailrace_server.wal.record.unavailable import Unavailable
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 RowName = tuple[str, str]
 """Entity type and key."""
@@ -56,29 +58,28 @@ class Filling:
 
     def __init__(
         self,
-        makes_whole: Callable[[str], bool],
+        settings: IngestSettings,
         before: Callable[[RowName], KnownImage | None],
         columns: CurrentColumns,
         restating: Restating,
-        unavailable: Unavailable,
-        record_bytes_max: int,
     ) -> None:
         """Begin with the first transaction of a commit.
 
         Args:
-            makes_whole: Tells the entity types whose images are filled.
-            before: Gives the last image of a row before the commit; None if none is known.
+            settings: Tell the entity types whose images are filled, and those whose rows expire. A change is
+                left as it was sent where its images would be larger together than a record may be.
+            before: Gives the last image of a row before the commit; None if none is known, EXPIRED if the row
+                has expired.
             columns: Those that hold where the commit has come to.
             restating: States images in later columns.
-            unavailable: Tells values that the source did not send.
-            record_bytes_max: A change is left as it was sent where its images would be larger together.
         """
-        self._record_bytes_max = record_bytes_max
-        self._makes_whole = makes_whole
+        self._record_bytes_max = settings.max_record_bytes
+        self._makes_whole = settings.makes_whole
+        self._expires = settings.time_to_live
         self._before = before
         self._columns = columns
         self._restating = restating
-        self._unavailable = unavailable
+        self._unavailable = settings.source.unavailable
         self._unknown: set[RowName] = set()
         """Rows of the transaction that were removed, and of which only the key is known."""
         self.incomplete = 0
@@ -96,10 +97,11 @@ class Filling:
             late: Its rows came late, so what they lack may be what the table did not have then.
         """
         self._unknown.clear()
-        return [
+        filled = (
             self._filled(change, late) if self._makes_whole(change.entity_type or "") else change
             for change in changes
-        ]
+        )
+        return [change for change in filled if change is not None]
 
     def count_incomplete(self, effects: Iterable[Effect]) -> int:
         """Return how many records of the transaction have an image that is not whole, and add them up."""
@@ -110,7 +112,8 @@ class Filling:
         self.incomplete += count
         return count
 
-    def _filled(self, change: Change, late: bool) -> Change:
+    def _filled(self, change: Change, late: bool) -> Change | None:
+        """Return a change with whole images; None if it removes a row that has expired."""
         entity_type = change.entity_type or ""
         if change.operation == TRUNCATE:
             self.rows = {row: known for row, known in self.rows.items() if row[0] != entity_type}
@@ -118,6 +121,13 @@ class Filling:
             return change
         assert change.primary_key is not None
         row = (entity_type, change.primary_key)
+        if change.operation in (UPDATE, DELETE) and self._has_expired(
+            (entity_type, change.old_key or change.primary_key)
+        ):
+            # The row went when it expired, and cannot go again. What it is changed to is a new one.
+            if change.operation == DELETE:
+                return None
+            change = change._replace(operation=INSERT, old_key=None, before=None)
         before = change.before
         if change.operation == DELETE:
             removed = change._replace(before=self._removed(row, before))
@@ -165,10 +175,18 @@ class Filling:
 
     def _earlier(self, row: RowName, columns: Columns, kept: Iterable[str]) -> bytes | None:
         """Return the last image of a row in the columns of now; None if it is not known."""
-        known = self.rows.get(row)
-        if row not in self.rows and row[0] not in self.truncated:
-            known = self._before(row)
-        return None if known is None else self._restating.now(known, columns, [*kept])
+        known = self._last(row)
+        if known is None or known is EXPIRED:
+            return None
+        return self._restating.now(known, columns, [*kept])
+
+    def _has_expired(self, row: RowName) -> bool:
+        return self._expires(row[0]) is not None and self._last(row) is EXPIRED
+
+    def _last(self, row: RowName) -> KnownImage | None:
+        if row in self.rows or row[0] in self.truncated:
+            return self.rows.get(row)
+        return self._before(row)
 
     def _is_incomplete(self, effect: Effect) -> bool:
         if effect.primary_key is None:

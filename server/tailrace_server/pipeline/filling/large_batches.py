@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.changes import CHANGE, from_table
-from tailrace_server.pipeline.filling.last_images import lacks
+from tailrace_server.pipeline.filling.last_images import needs_last_image
 from tailrace_server.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,16 +62,12 @@ def counter_of(
     settings: IngestSettings,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what counts, in a task, the changes that may lack something, and the bytes of all images."""
-    makes_whole, unavailable = settings.makes_whole, settings.source.unavailable
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lacking = size = 0
         for batch in batches:
             size += batch.column("before").nbytes + batch.column("after").nbytes
-            lacking += sum(
-                makes_whole(change.entity_type or "") and lacks(change, unavailable)
-                for change in from_table(batch)
-            )
+            lacking += sum(needs_last_image(change, settings) for change in from_table(batch))
         yield pa.RecordBatch.from_arrays(
             [pa.array([lacking], pa.int64()), pa.array([size], pa.int64())], schema=_COUNTS
         )

@@ -9,19 +9,20 @@ first attempt found.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.changes import DELETE, UPDATE
+from tailrace_server.pipeline.filling.expired_keys import expired_keys
 from tailrace_server.pipeline.filling.filling import Filling
-from tailrace_server.pipeline.filling.stated_now import KnownImage, Restating
+from tailrace_server.pipeline.filling.stated_now import EXPIRED, KnownImage, Restating
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.pipeline.changes import Change
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.catalog_writer import CatalogWriter
-    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.state.view import LogView
 
+_Found = TypeVar("_Found")
 _KEPT_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 300
 """What a row takes beside its key and image, about."""
@@ -61,11 +62,14 @@ class LastImages:
         for name, declared in () if mapping is None else mapping.entity_types.items():
             if declared.whole_images and settings.source.counts(name):
                 assert mapping is not None
+                expires = declared.time_to_live is not None
+                what, advice = ("ttl", "") if expires else ("images", ", or say as-sent")
                 raise InvalidRequest(
-                    f"{mapping.where(name)}.images: the rows of {name} have no key to find their images by "
-                    "(--keyless): leave it out, or say as-sent"
+                    f"{mapping.where(name)}.{what}: the rows of {name} have no key to find their images by "
+                    f"(--keyless): leave it out{advice}"
                 )
         self._writer = writer
+        self._settings = settings
         self._makes_whole = settings.makes_whole
         self._mapping = mapping
         self._unavailable = settings.source.unavailable
@@ -90,13 +94,18 @@ class LastImages:
         wanted: dict[str, set[str]] = defaultdict(set)
         for change in changes:
             entity_type = change.entity_type or ""
-            if self._makes_whole(entity_type) and lacks(change, self._unavailable):
+            if needs_last_image(change, self._settings):
                 row = (entity_type, change.old_key or change.primary_key or "")
                 if row not in self._kept:
                     wanted[entity_type].add(row[1])
         found: dict[RowName, KnownImage | None] = {}
         for entity_type, keys in wanted.items():
             found.update(self._found(entity_type, keys))
+            if self._settings.time_to_live(entity_type) is not None:
+                gone = sorted(key for key in keys if found[entity_type, key] is None)
+                found.update(
+                    ((entity_type, key), EXPIRED) for key in self._expired(entity_type, gone)
+                )
 
         def before(row: RowName) -> KnownImage | None:
             if row in self._kept:
@@ -107,12 +116,10 @@ class LastImages:
             return found[row]
 
         return Filling(
-            self._makes_whole,
+            self._settings,
             before,
             columns,
             Restating(self._first_stated, self._unavailable),
-            self._unavailable,
-            self._record_bytes_max,
         )
 
     def keep(
@@ -143,6 +150,36 @@ class LastImages:
                 known = known._replace(columns=columns)
             self._kept[row] = known
             self._size += _size(row, known)
+        self._make_room()
+
+    def stated_now(
+        self, view: LogView, name: str, rows: StateRows
+    ) -> list[tuple[str, bytes | None]]:
+        """Return keys and images of rows, the images as the newest columns of a view state them.
+
+        Args:
+            view: The log, with all of its schemas.
+            name: What the entity type is called in the newest of them.
+            rows: Of it.
+        """
+        restating = Restating(self._first_stated, self._unavailable)
+        columns = view.schema_of(view.published).entity_types[name]
+        known = _known(view, name, rows)
+        return [
+            (key, restating.now(known[key], columns, ()) if key in known else None)
+            for key in rows.primary_keys.to_pylist()
+        ]
+
+    def have_expired(self, entity_type: str, keys: Iterable[str]) -> None:
+        """Take over that rows have expired."""
+        for key in keys:
+            row = (entity_type, key)
+            self._drop(row)
+            self._kept[row] = EXPIRED
+            self._size += _size(row, EXPIRED)
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self._size > self._kept_bytes:
             self._drop(next(iter(self._kept)))
 
@@ -163,24 +200,50 @@ class LastImages:
 
     def _read(self, entity_type: str, keys: Sequence[str]) -> Mapping[str, KnownImage]:
         """Return the last images of rows, by key; those that are not known are left out."""
+
+        def read(view: LogView, reader: BatchReader, name: str) -> Mapping[str, KnownImage]:
+            return _known(view, name, last_known(view, reader, name).rows_of(keys))
+
+        return self._of_log(entity_type, read, {})
+
+    def _expired(self, entity_type: str, keys: Sequence[str]) -> set[str]:
+        """Return those of some keys whose rows the log has let expire."""
+        found: set[str] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+
+            def read(
+                view: LogView, reader: BatchReader, name: str, some: Sequence[str] = some
+            ) -> set[str]:
+                return expired_keys(view, reader, name, some)
+
+            found |= self._of_log(entity_type, read, set())
+        return found
+
+    def _of_log(
+        self,
+        entity_type: str,
+        read: Callable[[LogView, BatchReader, str], _Found],
+        otherwise: _Found,
+    ) -> _Found:
+        """Read what is committed of an entity type; return ``otherwise`` where the log does not know it."""
         log = self._writer.log
         attempts = _ATTEMPTS
         while True:
             view = log.committed_view()
-            name = self._name_in(view, entity_type)
+            name = self.name_in(view, entity_type)
             if name is None:
-                return {}
+                return otherwise
             attempts -= 1
             try:
                 with BatchReader(self._writer.path) as reader:
-                    rows = last_known(view, reader, name).rows_of(keys)
-                return _known(view, name, rows)
+                    return read(view, reader, name)
             except SegmentMissing:
                 if not attempts:
                     raise
                 log.follow_checkpoints()  # upkeep has replaced what was read
 
-    def _name_in(self, view: LogView, entity_type: str) -> str | None:
+    def name_in(self, view: LogView, entity_type: str) -> str | None:
         """Return what the log calls an entity type, which the mapping may rename with the next row of it."""
         known = view.schema_of(view.published).entity_types
         if entity_type in known:
@@ -212,15 +275,26 @@ def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
     return known
 
 
-def lacks(change: Change, unavailable: Unavailable) -> bool:
-    """Whether a change may come without something that the last image of its row has."""
+def needs_last_image(change: Change, settings: IngestSettings) -> bool:
+    """Whether it takes the last image of its row to make a change whole.
+
+    Either it may come without something that the image has, or its row may have expired.
+    """
+    entity_type = change.entity_type or ""
+    if not settings.makes_whole(entity_type):
+        return False
     if change.operation == DELETE or change.old_key is not None:
         return True
     if change.operation != UPDATE:
         return False
-    return change.before is None or any(
-        image is not None and unavailable.may_be_in(image)
-        for image in (change.before, change.after)
+    unavailable = settings.source.unavailable
+    return (
+        change.before is None
+        or settings.time_to_live(entity_type) is not None
+        or any(
+            image is not None and unavailable.may_be_in(image)
+            for image in (change.before, change.after)
+        )
     )
 
 

@@ -11,7 +11,7 @@ A value that has no exact form now counts as one that was not sent. All others a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.pipeline.images import hidden, members, renamed
 from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_image
@@ -30,6 +30,10 @@ class KnownImage(NamedTuple):
 
     text: bytes
     columns: Columns
+
+
+EXPIRED: Final = KnownImage(b"", ())
+"""Stands for a row that the log has let expire: nothing is known of it, but that it is not there."""
 
 
 class _Way(NamedTuple):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.pipeline.sources.source import Source
+    from tailrace_server.pipeline.transactions.grouping import Plan
     from tailrace_server.wal.state.view import LogView
 
 
@@ -49,6 +50,14 @@ class ClosedTransactions:
         self._versions[self._source.transaction_key(transaction_id)] = version
         while len(self._versions) > self._limit:
             self._versions.popitem(last=False)
+
+    def add_released(self, first_version: int | None, plan: Plan) -> None:
+        """Remember the transactions that have become versions from one on; None: there are none."""
+        for place, released in enumerate(plan.released):
+            transaction_id = released.tally.transaction_id
+            if transaction_id is not None and released.late_of is None:
+                assert first_version is not None
+                self.add(transaction_id, first_version + place)
 
     @classmethod
     def read(

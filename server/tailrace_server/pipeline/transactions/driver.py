@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -42,6 +41,7 @@ from tailrace_server.pipeline.columns import (
     evolve,
     known_columns,
 )
+from tailrace_server.pipeline.expiry.expiry import Expiry
 from tailrace_server.pipeline.filling.current_columns import CurrentColumns
 from tailrace_server.pipeline.filling.last_images import LastImages
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
@@ -51,7 +51,7 @@ from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
 from tailrace_server.pipeline.transactions.grouping import Plan, group, next_idle
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
-from tailrace_server.pipeline.transactions.lines import kinds_of
+from tailrace_server.pipeline.transactions.lines import count_batch
 from tailrace_server.pipeline.transactions.pending_tallies import (
     is_tallies,
     tallies_from,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
-    from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
+    from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
@@ -115,7 +115,7 @@ class Driver(CatalogDriver):
         Raises:
             LogCorrupted: A pending file or a lead is damaged.
         """
-        super().__init__(writer)
+        super().__init__(writer, settings.publish_window_s)
         self.lock = threading.RLock()
         self.source = settings.source
         self._settings = settings
@@ -134,7 +134,9 @@ class Driver(CatalogDriver):
         self._adopt_pending(writer.state.pending)
         self._counts.check(self.source.counts, self.schema.entity_types)
         self._images = LastImages(writer, settings) if settings.makes_images_whole else None
-        self._publish_due: float | None = None
+        self._expiry: Expiry | None = None
+        if self._images is not None and settings.expires:
+            self._expiry = Expiry(writer, settings, self._images, self.counters, self.schema)
         self.distribute: Distribute | None = None
         """Writes in tasks what is too large for this process; None without Spark."""
         self._note_versions()
@@ -230,12 +232,29 @@ class Driver(CatalogDriver):
         due = next_idle(self._open.values(), self._settings.rules)
         return None if due is None else due - self.idle.now
 
-    def publish(self, *, force: bool = False) -> None:
-        """Publish what is committed, if the publish window has passed or must not be waited for."""
-        if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
-            return
-        self.publish_now()
-        self._publish_due = None
+    def expire(self, *, whole: bool = False) -> None:
+        """Remove rows whose time to live is over, see `Expiry.run`: flushes without input.
+
+        Raises:
+            WriterFenced: Another writer holds the catalog.
+            LogFull: No room.
+        """
+        if self._expiry is not None:
+            self._expiry.run(self._commit_expired, whole=whole)
+
+    def _commit_expired(self, write: Callable[[Path], SegmentReceipt]) -> None:
+        assert self._expiry is not None
+        last = self.writer.state.writers[self.writer.writer]
+        batch_id, k = last.batch_id, last.k + 1
+        self.commit_entry(
+            batch_id=batch_id,
+            k=k,
+            segments=[write(self.writer.segment_path(batch_id, f"{k}-expired"))],
+            schemas=[],
+            source_positions=self._expiry.marks(),
+            publish=self.publishes_at_once,
+        )
+        self.publish_committed()
 
     # The parts of a commit.
 
@@ -280,10 +299,11 @@ class Driver(CatalogDriver):
         )
         # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
         #    crash between them would lose lines or read them twice.
-        at_once = not self._settings.publish_window_s
         bindings = self.bindings.after(given.splits)
         bound = bindings.positions_after(self.bindings)
         noted = notes_after(written.updates, self.writer.state.unknown_changes)
+        if self._expiry is not None:
+            noted |= self._expiry.marks()
         receipt = self.commit_entry(
             batch_id=batch_id,
             k=k,
@@ -295,7 +315,7 @@ class Driver(CatalogDriver):
                 *counts.files,
             ],
             source_positions=positions(given.splits, self.source) | bound | noted,
-            publish=at_once,
+            publish=self.publishes_at_once,
         )
         # 5. Take over what the entry says, then publish.
         self.bindings = bindings
@@ -307,15 +327,13 @@ class Driver(CatalogDriver):
         if self._images is not None and written.segments:
             self._images.keep(written.filling, schemas, self.schema)
             self.counters.incomplete_images += written.filling.incomplete if written.filling else 0
-        self._remember_closed(receipt, decision.plan)
-        self._update_counters(given, decision.plan, quarantined)
+        self._closed.add_released(receipt.first_version, decision.plan)
+        count_batch(self.counters, given, decision.plan, quarantined)
         self.counters.count_by_entity_type(given.rows, given.quarantined, written.set_aside)
         self.counters.count_shapes(
             given.quarantined, lines_before(given.splits), self.source.tells_shape
         )
-        if not at_once and self._publish_due is None:
-            self._publish_due = time.monotonic() + self._settings.publish_window_s
-        self.publish()
+        self.publish_committed()
 
     def _written(
         self, write: Callable[[], WrittenPlan], given: BatchSummary
@@ -466,32 +484,6 @@ class Driver(CatalogDriver):
             return left_open, rows_files, self._tallies_file
         path = self._pending_path(batch_id, f"{k}-tallies")
         return left_open, rows_files, write_pending(path, tallies_table(left_open.values()))
-
-    def _remember_closed(self, receipt: CommitReceipt, plan: Plan) -> None:
-        """Remember the transactions that have become versions."""
-        for place, released in enumerate(plan.released):
-            transaction_id = released.tally.transaction_id
-            if transaction_id is not None and released.late_of is None:
-                assert receipt.first_version is not None
-                self._closed.add(transaction_id, receipt.first_version + place)
-
-    def _update_counters(
-        self, given: BatchSummary, plan: Plan, quarantined: Sequence[Change]
-    ) -> None:
-        counters = self.counters
-        counters.lines += sum(split.line or 0 for split in given.splits)
-        counters.messages += sum(split.total_order for split in given.splits)
-        counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
-        counters.ignored_by_kind += kinds_of(given.splits)
-        counters.skipped += given.skipped
-        counters.rows += sum(t.rows for t in given.tallies.values())
-        counters.count_set_aside(change.reason or "" for change in quarantined)
-        counters.versions += len(plan.released)
-        counters.late += sum(released.late_of is not None for released in plan.released)
-        newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
-        if newest:
-            counters.newest_us = max(*newest, counters.newest_us or 0)
-        self._note_versions()
 
     def _note_versions(self) -> None:
         super()._note_versions()

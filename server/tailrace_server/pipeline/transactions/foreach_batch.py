@@ -67,7 +67,7 @@ class ForeachBatchSink:
                 commit_frame(self.driver, self._settings, frame, batch_id, small=small)
 
     def tick(self) -> None:
-        """Commit what idle time has completed, and publish if that is due.
+        """Commit what idle time has completed, let rows expire, and publish, each if it is due.
 
         Idle time goes from one call to the next, unless a batch lies between.
         """
@@ -97,10 +97,11 @@ def commit_frame(
 
 
 def run_if_due(driver: Driver) -> None:
-    """Flush and publish, each if it is due. Called under the driver's lock."""
+    """Flush, let rows expire and publish, each if it is due. Called under the driver's lock."""
     left = driver.idle_left()
     if left is not None and left <= 0:
         driver.flush()
+    driver.expire()
     driver.publish()
 
 

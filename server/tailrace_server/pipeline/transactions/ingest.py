@@ -159,6 +159,7 @@ class Ingest:
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
+                self._driver.expire(whole=True)
             self._driver.publish(force=True)
 
     def _start(self) -> StreamingQuery:
@@ -192,6 +193,9 @@ class Ingest:
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
                     self._driver.counters.input_files += len(plan.files or ())
                     self._driver.counters.input_bytes += plan.size()
+                    if self._settings.follow:
+                        # Where one batch follows the other, the main thread hardly gets the lock.
+                        self._driver.expire()
         except BaseException as error:
             self._failure = error
             raise
@@ -223,6 +227,7 @@ class Ingest:
             self._show(listener)
             if self._settings.follow:
                 self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
+                self._reporter.unread_times(self._driver.counters)
         # The batch's own error before Spark's, which has it as text among its own.
         if isinstance(self._failure, TailraceError):
             raise self._failure

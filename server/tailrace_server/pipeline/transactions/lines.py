@@ -23,9 +23,12 @@ from tailrace_server.pipeline.transactions.splits import lines_to_skip
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from tailrace_server.pipeline.progress import IngestCounters
     from tailrace_server.pipeline.sources.source import DecodedMessage, DecodeLine
     from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.transactions.grouping import Plan
     from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.pipeline.transactions.tally import BatchSummary
 
 LINES_SCHEMA: Final = pa.schema(
     [
@@ -186,3 +189,28 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def kinds_of(splits: Iterable[Change]) -> Counter[str]:
     """Return how many lines about no row the SPLIT rows tell of, by what they are."""
     return sum((Counter(json.loads(each.reason)) for each in splits if each.reason), Counter())
+
+
+def count_batch(
+    counters: IngestCounters, given: BatchSummary, plan: Plan, quarantined: Iterable[Change]
+) -> None:
+    """Count a batch, or a flush, that was committed.
+
+    Args:
+        counters: Of the ingest.
+        given: What is known of the batch without its rows.
+        plan: What was released.
+        quarantined: What was set aside.
+    """
+    counters.lines += sum(split.line or 0 for split in given.splits)
+    counters.messages += sum(split.total_order for split in given.splits)
+    counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
+    counters.ignored_by_kind += kinds_of(given.splits)
+    counters.skipped += given.skipped
+    counters.rows += sum(t.rows for t in given.tallies.values())
+    counters.count_set_aside(change.reason or "" for change in quarantined)
+    counters.versions += len(plan.released)
+    counters.late += sum(released.late_of is not None for released in plan.released)
+    newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
+    if newest:
+        counters.newest_us = max(*newest, counters.newest_us or 0)

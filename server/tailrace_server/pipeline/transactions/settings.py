@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import DecodeLine, Source
     from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
+    from tailrace_server.wal.schema.time_to_live import TimeToLive
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """Images of one row above this go to quarantine: no reader could take them in one message."""
@@ -166,6 +167,18 @@ class IngestSettings:
         if declared is None or declared.whole_images is None:
             return self.whole_images
         return declared.whole_images
+
+    @property
+    def expires(self) -> bool:
+        """Whether rows of any entity type expire."""
+        return self.mapping is not None and any(
+            declared.time_to_live is not None for declared in self.mapping.entity_types.values()
+        )
+
+    def time_to_live(self, entity_type: str) -> TimeToLive | None:
+        """Return when the rows of an entity type expire; None for never."""
+        declared = None if self.mapping is None else self.mapping.entity_types.get(entity_type)
+        return None if declared is None else declared.time_to_live
 
     def line_decoder(self, bindings: Bindings) -> DecodeLine:
         """Return what decodes the lines of one task."""

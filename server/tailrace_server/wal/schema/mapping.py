@@ -6,6 +6,7 @@
     renamed_from = "item"                   its name before; its columns stay
     key = ["id"]
     images = "full"                         as-sent, or filled from the last image of the row
+    ttl = "7 days after the last change"    or a column: when a row is over (time_to_live.py)
 
     [entity_types.product.columns.price]
     type = "DECIMAL(10,2)"                  SQL type; values that it cannot hold are refused
@@ -30,6 +31,7 @@ from tailrace.criteria import ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.column_types import fault_of, known_encoding, known_type
+from tailrace_server.wal.schema.time_to_live import TimeToLive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +67,8 @@ class DeclaredType:
     renamed_from: str | None = None
     whole_images: bool | None = None
     """Whether an ingest fills what the source leaves out of its images; None if the mapping does not say."""
+    time_to_live: TimeToLive | None = None
+    """When an ingest lets its rows expire; None for never. Their images are filled then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class _MappingParser:
         self._source = source
 
     def entity_type(self, value: Any, key: str) -> DeclaredType:
-        table = self.table(value, key, ("renamed_from", "key", "images", "columns"))
+        table = self.table(value, key, ("renamed_from", "key", "images", "ttl", "columns"))
         columns = {
             name: self.column(each, f"{key}.columns.{name}")
             for name, each in self.dictionary(table.get("columns", {}), f"{key}.columns").items()
@@ -151,7 +155,23 @@ class _MappingParser:
         if images not in (None, *_IMAGES):
             raise self.error(f"{key}.images", f"must be {' or '.join(_IMAGES)}, not {images!r}")
         whole = None if images is None else _IMAGES[images]
-        return DeclaredType(columns, tuple(names), self.text(table, "renamed_from", key), whole)
+        time_to_live = self.time_to_live(table, key)
+        if time_to_live is not None:
+            if whole is False:
+                raise self.error(
+                    f"{key}.images",
+                    "must be full where ttl is set: an expiry has the row's last image",
+                )
+            whole = True
+        renamed_from = self.text(table, "renamed_from", key)
+        return DeclaredType(columns, tuple(names), renamed_from, whole, time_to_live)
+
+    def time_to_live(self, table: dict[str, Any], key: str) -> TimeToLive | None:
+        text = self.text(table, "ttl", key)
+        try:
+            return None if text is None else TimeToLive.parse(text)
+        except ValueError as error:
+            raise self.error(f"{key}.ttl", str(error)) from None
 
     def column(self, value: Any, key: str) -> DeclaredColumn:
         known = (
