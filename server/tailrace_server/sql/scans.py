@@ -97,7 +97,11 @@ class StatementScan:
             schema = self._view.schema_of(self._view.published)
         self._schema = schema
         self._names = EntityNames(schema, use.entity_type)
-        self._shown = None if source.shown is None else source.shown.rows(use.entity_type)
+        self._shown: ShownRows | None = None
+        if source.shown is not None:
+            self._shown = source.shown.rows(
+                use.entity_type, self._view, use.version, changes=use.changes is not None
+            )
         every = self._shown_of(schema.entity_types[use.entity_type])
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.

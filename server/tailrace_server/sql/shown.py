@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.segment.reader import BatchHead
+    from tailrace_server.wal.state.view import LogView
 
 
 class ShownRows(Protocol):
@@ -43,5 +44,17 @@ class ShownTables(Protocol):
     def schema(self, schema: Schema) -> Schema:
         """Return a schema without what is hidden of every row."""
 
-    def rows(self, entity_type: str) -> ShownRows | None:
-        """Return what is shown of an entity type that is not hidden; None: all of it."""
+    def rows(
+        self, entity_type: str, view: LogView, version: int, *, changes: bool
+    ) -> ShownRows | None:
+        """Return what is shown of an entity type that is not hidden; None: all of it.
+
+        Args:
+            entity_type: Its name.
+            view: The log.
+            version: Of the state, or the last one of the changes, that is read.
+            changes: Whether changes are read, and not a state.
+
+        Raises:
+            NotPermitted: What is granted of its rows cannot be told from others.
+        """

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation, canonical
 from tailrace.errors import NotPermitted
-from tailrace_server.capture.granting.shown import shown_of, takes_leads
+from tailrace_server.capture.granting.shown import refuse_mixed, shown_of, takes_leads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,8 +86,8 @@ def narrowed(
         raise NotPermitted("nothing of what is asked for is granted")
     effective = canonical(found)
     shown = shown_of(allowances, effective)
-    if shown is not None:
-        _refuse_mixed(shown)
+    for name, rules in shown.by_type if shown is not None else ():
+        refuse_mixed(name, rules)
     return Narrowed(effective, shown, is_whole=False)
 
 
@@ -103,21 +103,6 @@ def _refuse_rows(met: Sequence[Criteria], allowance: Allowance) -> None:
             f"rows of {names} are granted by a condition, which changes are not filtered by yet: read them as "
             "state, or ask for other entity types"
         )
-
-
-def _refuse_mixed(shown: Visibility) -> None:
-    """Refuse rules of which some have conditions, and which show other columns than others.
-
-    Raises:
-        NotPermitted: There are such.
-    """
-    for name, rules in shown.by_type:
-        parts = {(rule.columns, rule.bodies) for rule in rules}
-        if len(parts) > 1 and any(rule.rows is not None for rule in rules):
-            raise NotPermitted(
-                f"the grants of {name!r} show other columns of some rows than of others, and choose rows by a "
-                "condition: that is not served; have the policy grant the same columns of all of them"
-            )
 
 
 def _refuse_named(asked: Criteria, allowances: Sequence[Allowance]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.errors import NotPermitted
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns, KeyPatterns, Keys
 from tailrace_server.filters.words import words_of
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
@@ -90,10 +91,7 @@ class Visibility:
 
     def filters(self, entity_type: str) -> bool:
         """Return whether records of an entity type may be left out, by their key or by what they changed."""
-        return not any(
-            rule.keys is None and rule.columns.are_all and rule.rows is None
-            for rule in self.rules_of(entity_type)
-        )
+        return not any(map(gives_all, self.rules_of(entity_type)))
 
     def shows(self, entity_type: str, key: str | None, changed: Sequence[str] | None) -> bool:
         """Return whether a record is shown: one of rows that are, unless it changed hidden columns only."""
@@ -221,6 +219,25 @@ def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> V
     if cuts_nothing and counted is None and (every_type or not of_schema):
         return None
     return Visibility(tuple(sorted(by_type.items())), others, counted, counted_are_all)
+
+
+def refuse_mixed(entity_type: str, rules: Sequence[Rule]) -> None:
+    """Refuse rules of which some have conditions, and which show other columns than others.
+
+    Raises:
+        NotPermitted: They are such.
+    """
+    parts = {(rule.columns, rule.bodies) for rule in rules}
+    if len(parts) > 1 and any(rule.rows is not None for rule in rules):
+        raise NotPermitted(
+            f"the grants of {entity_type!r} show other columns of some rows than of others, and choose rows by "
+            "a condition: that is not served; have the policy grant the same columns of all of them"
+        )
+
+
+def gives_all(rule: Rule) -> bool:
+    """Return whether a rule leaves out no record of its entity type."""
+    return rule.keys is None and rule.rows is None and rule.columns.are_all
 
 
 def gives_every_record(allowance: Allowance) -> bool:

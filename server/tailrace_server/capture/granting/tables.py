@@ -13,7 +13,15 @@ import pyarrow as pa
 
 from tailrace.errors import NotPermitted
 from tailrace_server.capture.granting.schemas import granted_schema
-from tailrace_server.capture.granting.shown import Rule, Visibility, columns_of, key_of
+from tailrace_server.capture.granting.shown import (
+    Rule,
+    Visibility,
+    columns_of,
+    gives_all,
+    key_of,
+    refuse_mixed,
+)
+from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.grant import Allowance
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.segment.reader import BatchHead
+    from tailrace_server.wal.state.view import LogView
 
 
 class GrantedTables:
@@ -37,23 +46,44 @@ class GrantedTables:
         """Return a schema without what no allowance gives."""
         return granted_schema(schema, self._allowances)
 
-    def rows(self, entity_type: str) -> GrantedRows | None:
-        """Return what is given of an entity type; None: all of it."""
+    def rows(
+        self, entity_type: str, view: LogView, version: int, *, changes: bool
+    ) -> GrantedRows | None:
+        """Return what is given of an entity type; None: all of it.
+
+        Raises:
+            NotPermitted: Rows are chosen by conditions, which do not fit the entity type, or are not applied to
+                its changes.
+        """
         rules = tuple(
-            Rule(each.primary_keys, each.columns, each.bodies)
+            Rule(each.primary_keys, each.columns, each.bodies, each.rows)
             for each in self._allowances
             if each.takes_type(entity_type)
         )
-        if any(rule.keys is None and rule.columns.are_all for rule in rules):
+        if any(gives_all(rule) for rule in rules):
             return None
-        return GrantedRows(entity_type, rules)
+        if all(rule.rows is None for rule in rules):
+            return GrantedRows(entity_type, rules)
+        refuse_mixed(entity_type, rules)
+        if changes:
+            raise NotPermitted(
+                f"rows of {entity_type!r} are granted by a condition, which statements do not apply to "
+                "changes: ask for its state, or read the changes as history"
+            )
+        return GrantedRows(entity_type, rules, ConditionedRows(rules, view, entity_type, version))
 
 
 class GrantedRows:
     """What some rules give of an entity type."""
 
-    def __init__(self, entity_type: str, rules: tuple[Rule, ...]) -> None:
-        """Bind to the rules; a row is shown by those that its key is in."""
+    def __init__(
+        self,
+        entity_type: str,
+        rules: tuple[Rule, ...],
+        conditioned: ConditionedRows | None = None,
+    ) -> None:
+        """Bind to the rules; a row is shown by those that its key is in, and whose conditions it meets."""
+        self._conditioned = conditioned
         self._entity_type = entity_type
         self._rules = rules
         self._visibility = Visibility(((entity_type, rules),), (), None, counted_are_all=True)
@@ -66,6 +96,8 @@ class GrantedRows:
 
     def state(self, rows: StateRows) -> StateRows:
         """Return those of some rows of a state that a rule is for."""
+        if self._conditioned is not None:
+            return self._conditioned.kept(rows)
         if not self._by_key:
             return rows
         keys = rows.primary_keys.to_pylist()

@@ -173,7 +173,7 @@ class Reads:
         criteria = (Criteria(area=Area.DATA),)
         with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
             observer = await self._observer(caller, catalog)
-            use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER, judges_rows=True)
             shown = granted_tables(door.allowances_of(caller, catalog, Action.HISTORY))
             with self._charged(observer, use, admission) as kept:
                 if asked.wait_for_version is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, PositionCompacted
 from tailrace.position import END, FIRST
-from tailrace_server.capture.reads.granted_rows import GrantedRows
+from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
 from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.capture.reads.pinned_table import PinnedTable
 from tailrace_server.capture.reads.state_blocks import (
@@ -243,7 +243,7 @@ class StateRead(LogRead):
         if shown is not None and shown.has_conditions(self.entity_type):
             rules = shown.rules_of(self.entity_type)
             granted = await asyncio.to_thread(
-                GrantedRows, rules, table.view, self.entity_type, self.version
+                ConditionedRows, rules, table.view, self.entity_type, self.version
             )
         if condition is not None:
             given = (condition, table.view, self.entity_type, self.version, shown)

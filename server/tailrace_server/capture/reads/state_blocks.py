@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.granting.shown import Visibility
-    from tailrace_server.capture.reads.granted_rows import GrantedRows
+    from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
     from tailrace_server.capture.reads.pinned_table import PinnedTable
     from tailrace_server.capture.reads.state_filter import StateFilter
     from tailrace_server.capture.reads.state_page import StatePage
@@ -72,7 +72,7 @@ class StateEncoder:
     shown: Visibility | None
     """What is granted of the rows; None: all of it."""
     message_bytes: int
-    granted: GrantedRows | None = None
+    granted: ConditionedRows | None = None
     """Which rows are shown, where rules have conditions; None: they have none."""
     filter: StateFilter | None = None
     """Which rows are given; None: all of them."""
@@ -127,7 +127,7 @@ class StateEncoder:
 
 
 def block_behind_page(
-    rows: TableScan | KeyedRows, page: StatePage, granted: GrantedRows | None = None
+    rows: TableScan | KeyedRows, page: StatePage, granted: ConditionedRows | None = None
 ) -> StateBlock:
     """Return an empty block that ends at the place that a page names, among the rows that are shown.
 

@@ -22,6 +22,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.querying import statements
 from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -89,6 +90,22 @@ async def ask(engine: Engine, text: str, caller: Principal = ANONYMOUS, **more: 
 
 def granted(*allowances: Allowance) -> Holder:
     return Holder({"shop": Grant(allowances)})
+
+
+async def test_rows_that_a_condition_does_not_show_are_not_there(engine: Engine) -> None:
+    caller = granted(
+        Allowance(
+            PRODUCTS,
+            columns=Columns(frozenset({"price"})),
+            rows=read_claimed("price = {most}").filled({"most": "3"}),
+        )
+    )
+    assert await ask(engine, "SELECT name FROM product", caller) == [["table"]]
+    assert await ask(engine, "SELECT count(*) FROM product WHERE id = '1'", caller) == [[0]]
+    at_1 = "SELECT count(*) FROM product FOR VERSION AS OF 1"
+    assert await ask(engine, at_1, caller) == [[0]]
+    with pytest.raises(NotPermitted, match="rows of 'product' are granted by a condition"):
+        await ask(engine, "SELECT count(*) FROM CHANGES('product', 1, 2)", caller)
 
 
 async def test_what_is_not_granted_is_not_there(engine: Engine) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.granting")
 
 
-class GrantedRows:
+class ConditionedRows:
     """Judges rows of one table as of one version by rules of which some have conditions.
 
     Any thread may call it. A row is shown that is of one of a rule's keys and meets the rule's condition. A
