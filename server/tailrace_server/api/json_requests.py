@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,10 +25,11 @@ from google.protobuf.message import Message
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest
+from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _Request = TypeVar("_Request", bound=Message)
 
@@ -45,6 +47,8 @@ values stand is part of the form (rest/forms.py)."""
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
+_EXACTLY: Final = msgspec.json.Decoder(float_hook=Decimal)
+_KINDS: Final = (SubscribeRequest, ReadChangesRequest, ReadStateRequest, QuerySqlRequest)
 
 
 def _refuse_many_values(data: bytes | str, named: str) -> None:
@@ -61,7 +65,14 @@ def _refuse_many_values(data: bytes | str, named: str) -> None:
         )
 
 
-def decode(data: bytes | str, what: str = "") -> Any:
+def decode_exactly(data: bytes) -> Any:
+    """Return a JSON value in which numbers with a fraction are decimals; as ``decode``."""
+    return decode(data, read=_EXACTLY.decode)
+
+
+def decode(
+    data: bytes | str, what: str = "", read: Callable[[bytes | str], Any] = msgspec.json.decode
+) -> Any:
     """Return a JSON value.
 
     Raises:
@@ -73,7 +84,7 @@ def decode(data: bytes | str, what: str = "") -> Any:
     if not data:
         raise InvalidRequest(f"{named}not JSON: it is empty")
     try:
-        return msgspec.json.decode(data)
+        return read(data)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{named}not JSON: {error}") from None
     except RecursionError:
@@ -277,7 +288,7 @@ def _shown(value: object) -> str:
 
 
 def _json_names() -> dict[str, str]:
-    kinds = (each.DESCRIPTOR for each in (SubscribeRequest, ReadChangesRequest, ReadStateRequest))
+    kinds = (each.DESCRIPTOR for each in _KINDS)
     criteria = SubscribeRequest.DESCRIPTOR.fields_by_name["criteria"].message_type
     assert criteria is not None
     return {f.name: f.json_name for kind in (*kinds, criteria) for f in kind.fields}

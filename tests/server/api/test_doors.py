@@ -56,6 +56,7 @@ ROUTES = {
     "/v1/catalogs": GUARDED,
     "/v1/catalogs/{catalog}": GUARDED,
     "/v1/catalogs/{catalog}/schema": GUARDED,
+    "/v1/catalogs/{catalog}/sql": GUARDED,
     "/v1/catalogs/{catalog}/state/{entityType}": GUARDED,
     "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}": GUARDED,
     "/v1/catalogs/{catalog}/subscriptions": GUARDED,

@@ -45,6 +45,7 @@ from tailrace_server.api.operator import OperatorFace, RecentLines
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import accepted
+from tailrace_server.api.rest.sql.answer import SQL_HEADERS
 from tailrace_server.api.rest.state import STATE_HEADERS
 from tailrace_server.api.rest.streaming import CONNECTION
 from tailrace_server.api.send_guard import drop
@@ -457,7 +458,7 @@ def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
         allow_origin_regex=origins.pattern.pattern,
         allow_methods=("GET", "POST", "PUT", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("ETag", *dict.fromkeys((*HEADERS, *STATE_HEADERS))),
+        expose_headers=("ETag", *dict.fromkeys((*HEADERS, *STATE_HEADERS, *SQL_HEADERS))),
     )
 
 

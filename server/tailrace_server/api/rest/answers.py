@@ -44,33 +44,28 @@ class ReadAnswer:
     read: LogRead
     kind: str
     """The media type."""
-    form: CaptureForm
     member: str
     """What a JSON page calls the captures."""
     header: dict[str, Any]
     end: Callable[[tuple[int, int, int] | None, int], dict[str, Any]]
     """Returns how it ended, from its last capture and their number."""
-    bytes_max: int
-    """A larger capture comes without its bodies."""
+    fitting: Callable[[Frames], bytes]
+    """Returns the bytes of a message, within its bound."""
     on_error: Callable[[str], None]
     """Counts an error, by its machine code."""
-
-    @property
-    def codec(self) -> Codec:
-        """The wire form of its frames."""
-        return codec_of(self.kind, self.form)
-
-    def fitting(self, frames: Frames) -> bytes:
-        """Return a message; one capture above the bound without its bodies."""
-        if frames.count > 1 or len(frames.data) <= self.bytes_max:
-            return frames.data
-        return self.codec.with_omitted(*self.form.split(frames.data))
+    arrow: Callable[[ReadAnswer], AsyncGenerator[bytes, None]] | None = None
+    """Yields its Arrow stream; None: that of captures."""
 
     async def streamed(
         self, request: Request, sockets: Sockets, headers: dict[str, str]
     ) -> StreamedAnswer:
         """Return the answer, once its first chunk is there."""
-        make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}
+        make = {
+            JSON_TYPE: _page,
+            CLOUD_TYPE: _batch,
+            LINES_TYPE: _lines,
+            ARROW_TYPE: self.arrow or _arrow,
+        }
         chunks = await _begun(make[self.kind](self))
         coding = accepted_coding(request.headers.get("accept-encoding", ""))
         if coding is not None and (encoder := sockets.encoders.make(coding)) is not None:
@@ -80,6 +75,18 @@ class ReadAnswer:
         answer = StreamedAnswer(chunks, sockets, headers)
         self.read.on_end = lambda _: answer.interrupt()
         return answer
+
+
+def fitting(kind: str, form: CaptureForm, bytes_max: int) -> Callable[[Frames], bytes]:
+    """Return what gives the bytes of a message; of one capture above the bound without its bodies."""
+    codec = codec_of(kind, form)
+
+    def fit(frames: Frames) -> bytes:
+        if frames.count > 1 or len(frames.data) <= bytes_max:
+            return frames.data
+        return codec.with_omitted(*form.split(frames.data))
+
+    return fit
 
 
 def codec_of(kind: str, form: CaptureForm) -> Codec:

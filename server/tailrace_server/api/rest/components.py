@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2, named_subscription_pb2
+from tailrace.v1 import (
+    capture_pb2,
+    catalog_pb2,
+    change_capture_pb2,
+    named_subscription_pb2,
+    sql_pb2,
+)
 from tailrace_server.api.errors import HTTP_STATUS
 from tailrace_server.api.json_requests import ELSEWHERE, enum_names
 from tailrace_server.api.rest.forms import BODIES, FORMATS, VALUES
@@ -64,6 +70,8 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Subscribe": subscribe,
         "ReadChanges": read,
         "ReadState": state,
+        "QuerySql": _sql(reference),
+        "SqlAnswer": _sql_answer(reference),
         "Limits": _response(change_capture_pb2.Limits.DESCRIPTOR, reference),
         "Acknowledgement": _response(change_capture_pb2.Acknowledgement.DESCRIPTOR, reference),
         "Heartbeat": _response(change_capture_pb2.Heartbeat.DESCRIPTOR, reference),
@@ -85,6 +93,39 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         **_named(reference),
         "Error": _error(),
     }
+
+
+def _sql(reference: Callable[[str], Schema]) -> Schema:
+    """Return what a statement is asked with."""
+    found = _request(sql_pb2.QuerySqlRequest.DESCRIPTOR, reference)
+    del found["properties"]["form"], found["properties"]["parameter"]
+    found["properties"]["parameters"] = {
+        "type": "object",
+        "description": "Values of `$name` in the statement: numbers, texts, truths, null, or lists of them.",
+    }
+    return {**found, "required": ["statement"]}
+
+
+def _sql_answer(reference: Callable[[str], Schema]) -> Schema:
+    column = {"name": {"type": "string"}, "type": {"type": "string"}}
+    return _object(
+        {
+            "catalog": {"type": "string"},
+            "catalogUuid": {"type": "string"},
+            "version": _long(),
+            "commitTimestamp": _long(),
+            "closedUntil": _long(),
+            "resumeCursor": reference("Cursor"),
+            "columns": {"type": "array", "items": _object(column, required=("name", "type"))},
+            "rows": {"type": "array", "items": {"type": "object"}},
+            "count": {"type": "integer", "minimum": 0},
+            "sinceVersion": _long(),
+        },
+        required=(
+            *("catalog", "catalogUuid", "version", "commitTimestamp", "closedUntil"),
+            *("resumeCursor", "columns", "rows", "count"),
+        ),
+    )
 
 
 def _named(reference: Callable[[str], Schema]) -> dict[str, Schema]:

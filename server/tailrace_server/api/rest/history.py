@@ -27,7 +27,7 @@ from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, headers_of
+from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
 from tailrace_server.api.rest.forms import (
     CaptureForm,
     form_of,
@@ -123,7 +123,9 @@ async def changes(
             return Response(headers=headers)
         end = partial(_end, history, message.reverse)
         on_error = partial(sockets.count_error, "http")
-        read = ReadAnswer(history, kind, form, "captures", header, end, bytes_max, on_error)
+        read = ReadAnswer(
+            history, kind, "captures", header, end, fitting(kind, form, bytes_max), on_error
+        )
         answer = await read.streamed(request, sockets, headers)
         stack.pop_all()  # from here on the chunks have it
         return answer

@@ -17,6 +17,7 @@ from tailrace_server.api.rest.requests import (
     JSON_TYPE,
     LINES_TYPE,
 )
+from tailrace_server.api.rest.sql.answer import SQL_HEADERS
 from tailrace_server.api.rest.state import IN_PATH, IN_PATH_OF_ROW, STATE_HEADERS
 
 _CATALOG: Final = {
@@ -29,6 +30,7 @@ _TAGS: Final = {
     "callers": "Who asks.",
     "catalogs": "What is served.",
     "tables": "Rows as of one version.",
+    "sql": "Statements over tables, their past and their changes.",
     "history": "Closed ranges, in either direction.",
     "live": "What comes, as server-sent events.",
     "subscriptions": "Readers' places that are kept with the log.",
@@ -92,6 +94,7 @@ def document() -> dict[str, Any]:
         },
     }
     paths |= _tables(found["ReadState"])
+    paths |= _sql()
     paths |= _named()
     for base, name in (("/v1/catalogs/{catalog}", "Changes"), ("/v1/system", "SystemChanges")):
         shared = {"parameters": [_CATALOG]} if "{" in base else {}
@@ -189,6 +192,20 @@ def _tables(request: dict[str, Any]) -> dict[str, Any]:
     for each in found.values():
         each["get"]["responses"] |= {"304": unchanged, "504": late}
     return found
+
+
+def _sql() -> dict[str, Any]:
+    """Return the path of statements."""
+    content = {
+        JSON_TYPE: {"schema": reference("SqlAnswer")},
+        LINES_TYPE: {"schema": {"type": "string"}},
+        ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
+    }
+    headers = {name: {"schema": {"type": "string"}} for name in SQL_HEADERS}
+    found = {"content": content, "headers": headers}
+    post = _get("querySql", "sql", "The answer to a statement in SQL", found, body="QuerySql")
+    post["responses"]["504"] = {"description": _codes(504), **_problem()}
+    return {"/v1/catalogs/{catalog}/sql": {"parameters": [_CATALOG], "post": post}}
 
 
 def _named() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.api.json_requests import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import HTTPConnection, Request
 
@@ -61,8 +61,10 @@ async def asked_body(request: Request, settings: HttpSettings) -> object:
     return await body(request, settings)
 
 
-async def body(request: Request, settings: HttpSettings) -> object:
-    """Return the JSON value of a body.
+async def body(
+    request: Request, settings: HttpSettings, read: Callable[[bytes], object] = decode
+) -> object:
+    """Return the JSON value of a body, as ``read`` reads it.
 
     Raises:
         HTTPException: 408, 413, 415: it comes too slowly, is too large, is of another type.
@@ -87,7 +89,7 @@ async def body(request: Request, settings: HttpSettings) -> object:
         raise HTTPException(408, f"the body did not arrive within {seconds:g} s") from None
     if not data:
         raise InvalidRequest(f"the body is empty; expected {JSON_TYPE}")
-    return decode(bytes(data))
+    return read(bytes(data))
 
 
 def accepted(request: Request, offered: Sequence[str]) -> str:

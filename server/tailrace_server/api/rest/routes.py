@@ -11,6 +11,7 @@
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
     GET        /v1/catalogs/{c}/state/{type}      a table as of one version
     GET        /v1/catalogs/{c}/state/{type}/{key}  one row of it
+    POST       /v1/catalogs/{c}/sql               a statement in SQL
     …          /v1/catalogs/{c}/subscriptions…    named subscriptions
     …          /v1/system/changes…                the same of the system log
     GET        /v1/openapi.json, asyncapi.json    what all of it looks like
@@ -46,6 +47,7 @@ from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, 
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.named import NamedResources
 from tailrace_server.api.rest.requests import no_parameters, parameters
+from tailrace_server.api.rest.sql.answer import answer
 from tailrace_server.capture.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -93,6 +95,7 @@ class RestFace:
                 "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}",
                 self._answered(self._row),
             ),
+            Route("/v1/catalogs/{catalog}/sql", self._answered(self._sql), methods=["POST"]),
             *self._named.routes(self._answered),
         ]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
@@ -160,6 +163,10 @@ class RestFace:
 
     async def _row(self, request: Request) -> ASGIApp:
         return await state.row(request, self._engine, _catalog_of(request))
+
+    async def _sql(self, request: Request) -> ASGIApp:
+        name = _catalog_of(request)
+        return await answer(request, self._engine, self._settings, self._sockets, name)
 
     async def _changes(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)

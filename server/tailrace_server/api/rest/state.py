@@ -27,7 +27,7 @@ from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.json_requests import ELSEWHERE, from_query, in_json_names
 from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, headers_of
+from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
 from tailrace_server.api.rest.forms import form_of_query
 from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
@@ -96,7 +96,9 @@ async def table(
             return Response(headers=headers)
         on_error = partial(sockets.count_error, "http")
         end = partial(_end, read)
-        found = ReadAnswer(read, kind, form, "rows", header, end, bytes_max, on_error)
+        found = ReadAnswer(
+            read, kind, "rows", header, end, fitting(kind, form, bytes_max), on_error
+        )
         answer = await found.streamed(request, sockets, headers)
         stack.pop_all()  # from here on the chunks have it
         return answer

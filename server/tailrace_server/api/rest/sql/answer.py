@@ -1,0 +1,150 @@
+"""The answer to a statement, as a JSON page, lines of JSON, or an Arrow stream.
+
+::
+
+    POST …/sql   {"statement": "SELECT name FROM product WHERE price > $least", "parameters": {"least": 100}}
+
+                 {"catalog": …, "version": 42, "closedUntil": …, "columns": [{"name": "name", "type": …}],
+                  "rows": [{"name": "table"}, …], "count": 2}
+
+The formats are those of api/rest/answers.py. An Arrow stream is that of the answer itself: what it is pinned to
+stands in the header fields ``Tailrace-*`` alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.errors import InvalidRequest
+from tailrace.sql.values import parameter_text
+from tailrace.v1.sql_pb2 import QuerySqlRequest
+from tailrace_server.api import requests, sql_requests
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.json_requests import decode_exactly, from_json, in_json_names
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.rest.answers import ReadAnswer, headers_of
+from tailrace_server.api.rest.requests import (
+    ARROW_TYPE,
+    JSON_TYPE,
+    LINES_TYPE,
+    accepted,
+    body,
+    no_parameters,
+)
+from tailrace_server.capture.querying.asked import SqlForm
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+
+    from tailrace_server.api.rest.streaming import StreamedAnswer
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.querying.forms import AnswerColumn
+    from tailrace_server.capture.querying.read import SqlRead
+    from tailrace_server.capture.reading.frames import Frames
+
+SQL_HEADERS: Final = {
+    "Tailrace-Catalog-Uuid": "catalogUuid",
+    "Tailrace-Version": "version",
+    "Tailrace-Closed-Until": "closedUntil",
+    "Tailrace-Resume-Cursor": "resumeCursor",
+}
+"""What an answer is pinned to: header field → member of the JSON page."""
+ELSEWHERE_OF_SQL: Final = ("catalog", "form", "parameter")
+"""Fields of a request that stand in the path, in ``Accept`` and in ``parameters``."""
+_FORMS: Final = {
+    JSON_TYPE: SqlForm.OBJECTS,
+    LINES_TYPE: SqlForm.LINES,
+    ARROW_TYPE: SqlForm.ARROW,
+}
+
+
+async def answer(
+    request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
+) -> StreamedAnswer:
+    """Answer ``POST …/sql``.
+
+    Raises:
+        TailraceError: Before anything is sent: the statement cannot be answered.
+    """
+    kind = accepted(request, tuple(_FORMS))
+    no_parameters(request, "a POST asks in its body, and takes no parameters")
+    message = _message(await body(request, settings, decode_exactly), engine.settings.criteria)
+    try:
+        asked = sql_requests.asked(message, _FORMS[kind])
+        bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
+    except InvalidRequest as error:
+        raise in_json_names(error) from None
+    read = await engine.reads.sql(
+        caller_of(request), over_http(REST, request), catalog, asked, max_message_bytes=bytes_max
+    )
+    with ExitStack() as stack:
+        stack.enter_context(read)
+        header = _header(read, catalog)
+        headers = headers_of(header, kind, SQL_HEADERS)
+        on_error = partial(sockets.count_error, "http")
+        found = ReadAnswer(read, kind, "rows", header, _end, _as_it_is, on_error, _pieces)
+        streamed = await found.streamed(request, sockets, headers)
+        stack.pop_all()  # from here on the chunks have it
+        return streamed
+
+
+def _message(value: object, criteria_max: int) -> QuerySqlRequest:
+    given: object = {}
+    if isinstance(value, dict):
+        given = value.pop("parameters", None) or {}
+    if not isinstance(given, dict):
+        raise InvalidRequest("parameters: must be an object, as {'least': 100}")
+    message = from_json(QuerySqlRequest, value, criteria_max=criteria_max, without=ELSEWHERE_OF_SQL)
+    for name, each in given.items():
+        message.parameter.add(name=name, value=_text(name, each))
+    return message
+
+
+def _text(name: str, value: object) -> str:
+    try:
+        return parameter_text(value)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRequest(
+            f"parameters.{name[:60]}: a number, a text, true, false, null, or a list of them"
+        ) from None
+
+
+def _header(read: SqlRead, catalog: str) -> dict[str, Any]:
+    since = {} if read.since_version is None else {"sinceVersion": read.since_version}
+    return {
+        "catalog": catalog,
+        "catalogUuid": str(read.catalog_uuid),
+        "version": read.version,
+        "commitTimestamp": read.commit_timestamp,
+        "closedUntil": read.closed_until,
+        "resumeCursor": str(read.cursor),
+        **since,
+        "columns": [*map(_column, read.columns)],
+    }
+
+
+def _column(column: AnswerColumn) -> dict[str, Any]:
+    members = {"members": [*map(_column, column.members)]} if column.members else {}
+    return {"name": column.name, "type": column.type, **members}
+
+
+def _end(_: object, count: int) -> dict[str, Any]:
+    return {"count": count}
+
+
+def _as_it_is(frames: Frames) -> bytes:
+    return frames.data
+
+
+async def _pieces(read: ReadAnswer) -> AsyncGenerator[bytes, None]:
+    """Yield an Arrow stream, which the engine has made."""
+    with read.read:
+        async for frames in read.read:
+            yield frames.data
+            del frames

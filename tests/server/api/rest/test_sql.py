@@ -1,0 +1,83 @@
+"""SQL over HTTP: formats, header fields, refusals. What is answered is in tests/server/sql/."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tests.conformance.shop import upsert
+from tests.server.api.rest.test_documents import check, component
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.server.api.rest.conftest import Served
+    from tests.support.inprocess import ModelWriter
+
+    Serve = Callable[..., Awaitable[Served]]
+
+SQL = "/v1/catalogs/shop/sql"
+
+
+async def test_all_formats_carry_the_same_rows(serve: Serve, writer: ModelWriter) -> None:
+    writer.write([upsert("1", name="chair"), upsert("2", name="table")])
+    served = await serve()
+    asked = {
+        "statement": "SELECT _primary_key AS key, $x AS x, 'inf'::DOUBLE AS y FROM "
+        "CHANGES('product', $from, $to) ORDER BY 1",
+        "parameters": {"x": 0.1},
+        "sinceVersion": 1,
+    }
+    answer = await served.http.post(SQL, json=asked)
+    page = answer.json()
+    check(page, component("SqlAnswer"))
+    check(asked, component("QuerySql"))
+    assert page["rows"] == [{"key": key, "x": "0.1", "y": "Infinity"} for key in "12"]
+    assert (page["version"], page["sinceVersion"], page["count"]) == (1, 1, 2)
+    assert page["columns"][0] == {"name": "key", "type": "string"}
+    assert answer.headers["tailrace-closed-until"] == str(page["commitTimestamp"] + 1)
+    assert answer.headers["tailrace-version"] == "1"
+    lines = await served.http.post(SQL, json=asked, headers={"accept": "application/x-ndjson"})
+    *rows, end = map(json.loads, lines.content.splitlines())
+    assert (rows, end) == (page["rows"], {"end": True, "count": 2})
+    arrow = {"accept": "application/vnd.apache.arrow.stream"}
+    with pa.ipc.open_stream(
+        (await served.http.post(SQL, json=asked, headers=arrow)).content
+    ) as stream:
+        assert stream.read_all()["key"].to_pylist() == ["1", "2"]
+
+
+async def test_what_is_refused_is_a_problem_with_its_code(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write([upsert("1")])
+    served = await serve()
+    for asked, status, code, told in (
+        ({"statement": "SELECT * FROM produce"}, 400, "INVALID_REQUEST", "did you mean product"),
+        (
+            {"statement": "SELECT 1", "sinceVersion": 1, "fromTime": 1},
+            400,
+            "INVALID_REQUEST",
+            "sinceVersion",
+        ),
+        (
+            {"statement": "SELECT $x", "parameters": {"x": {}}},
+            400,
+            "INVALID_REQUEST",
+            "parameter 'x'",
+        ),
+        ({"statement": "SELECT 1", "form": "ARROW"}, 400, "UNSUPPORTED", "form"),
+        ({}, 400, "INVALID_REQUEST", "statement: it is empty"),
+        (
+            {"statement": "SELECT 1", "waitForVersion": 9, "waitMs": 1},
+            504,
+            "DEADLINE_EXCEEDED",
+            "9",
+        ),
+    ):
+        answer = await served.http.post(SQL, json=asked)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (status, code), problem
+        assert told in problem["detail"]
