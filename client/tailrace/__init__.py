@@ -29,6 +29,7 @@ from tailrace.criteria import (
     OverrunPolicy,
     Since,
     Start,
+    Transition,
 )
 from tailrace.cursor import Cursor
 from tailrace.errors import (
@@ -187,6 +188,7 @@ __all__ = [
     "Tls",
     "TlsFailed",
     "TokenExpired",
+    "Transition",
     "TransportError",
     "Unauthenticated",
     "UnknownWriter",

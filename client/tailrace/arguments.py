@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +18,7 @@ from tailrace.criteria import (
     Initial,
     OverrunPolicy,
     Since,
+    parameter_text,
 )
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
@@ -324,22 +325,13 @@ def state_request(
         max_message_bytes=message_bytes(max_message_bytes),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
         where=where,
-        where_parameter=[f"{name}={_parameter(value)}" for name, value in parameters.items()],
+        where_parameter=[f"{name}={parameter_text(value)}" for name, value in parameters.items()],
     )
     if isinstance(at, datetime):
         request.at_time = micros(at)
     elif at is not None:
         request.at_version = version_of("at", at)
     return request
-
-
-def _parameter(value: object) -> str:
-    """Return a parameter's value as the text that it travels as."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
-    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def waited_version(wait_for: int | None) -> int | None:

@@ -14,7 +14,7 @@ from tailrace.typed.values import JSON
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tailrace.criteria import Area, ContainerType, Operation
+    from tailrace.criteria import Area, ContainerType, Operation, Transition
     from tailrace.typed.row_reader import RowReader
 
 
@@ -63,6 +63,9 @@ class Capture(NamedTuple):
     kind: CaptureKind = CaptureKind.CHANGE
     state: StateCursor | None = None
     """Of a row of the state that a subscription begins with: the cursor before the first row."""
+    transition: Transition | None = None
+    """How it moved its row, as the criteria's ``where`` sees it; None where no condition has judged it. What
+    enters has no ``before``, and what leaves no ``after``: they are not in."""
 
     def row(self, content: Content | None = None) -> dict[str, Any] | None:
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.

@@ -7,8 +7,9 @@ transaction leads included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -144,6 +145,11 @@ class Criteria:
     """Naming a column type, or ``container_name``, asks for column-level captures."""
     container_name: tuple[str, ...] = ()
     """Column names."""
+    where: str | None = None
+    """A condition in SQL on the values of rows of exactly one entity type: ``price > :least``. Captures say
+    how a change moved its row (``Capture.transition``). None: rows are not judged."""
+    parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = ()
+    """Values of the condition's parameters, by name; kept as texts, sorted."""
 
     def __post_init__(self) -> None:
         """Bring the values into canonical order and refuse contradictions."""
@@ -155,12 +161,33 @@ class Criteria:
         for name in ("entity_type", "primary_key", "operation", "container_type", "container_name"):
             # Their order is kept where a set would mix it: what comes sorted is sorted at once.
             object.__setattr__(self, name, tuple(sorted(dict.fromkeys(getattr(self, name)))))
+        object.__setattr__(self, "parameters", parameter_texts(self.parameters))
         for name in ("entity_type", "container_name"):
             if "" in getattr(self, name):
                 raise InvalidRequest(
                     f"criteria.{name}: an empty name matches nothing; leave it out"
                 )
         self._refuse_contradictions()
+        self._refuse_unjudged()
+
+    def _refuse_unjudged(self) -> None:
+        """Refuse a condition that judges no row, or rows of several tables."""
+        if self.where is None:
+            if self.parameters:
+                raise InvalidRequest("criteria.where_parameter: it needs where")
+            return
+        if not isinstance(self.where, str):
+            raise InvalidRequest(f"criteria.where: must be a text, not {self.where!r}")
+        _check_texts("where", (self.where,))
+        if len(self.entity_type) != 1:
+            raise InvalidRequest(
+                "criteria.where: it has the columns of one table: name one entity_type, and write further "
+                "criteria for others"
+            )
+        if self.area is Area.SCHEMA or self.container_type == (ContainerType.CATALOG,):
+            raise InvalidRequest(
+                "criteria.where: records of the schema are no rows; leave it out, or ask for area DATA"
+            )
 
     def _refuse_contradictions(self) -> None:
         named = self.entity_type or self.primary_key or self.container_name
@@ -243,6 +270,56 @@ class Criteria:
     def column_types(self) -> frozenset[ContainerType]:
         """The column roles that it names; empty with ``container_name`` means any role."""
         return COLUMN_TYPES.intersection(self.container_type)
+
+
+def parameters_in(written: Iterable[str]) -> dict[str, str]:
+    """Return the values of a condition's parameters by name, of texts such as ``least=100``.
+
+    Raises:
+        InvalidRequest: One is not written so, or is given twice.
+    """
+    found: dict[str, str] = {}
+    for each in written:
+        name, equals, value = each.partition("=")
+        if not equals or name in found:
+            raise InvalidRequest("where_parameter: write each once, as name=value")
+        found[name] = value
+    return found
+
+
+def parameter_texts(parameters: object) -> tuple[tuple[str, str], ...]:
+    """Return the values of a condition's parameters as texts, sorted by name.
+
+    Raises:
+        InvalidRequest: A name is none, or a value has no place in a condition.
+    """
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    try:
+        found = {name: parameter_text(value) for name, value in pairs}  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            f"criteria.parameters: {parameters!r}: write a dict of names and values"
+        ) from None
+    for name in found:
+        if not isinstance(name, str) or not name or "=" in name:
+            raise InvalidRequest(f"criteria.parameters: {name!r} is no name of a parameter")
+    _check_texts("parameters", (each for pair in found.items() for each in pair))
+    return tuple(sorted(found.items()))
+
+
+def parameter_text(value: object) -> str:
+    """Return a value as the text that a condition reads.
+
+    Raises:
+        InvalidRequest: It is None, which equals nothing.
+    """
+    if value is None:
+        raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value)
 
 
 def _check_texts(name: str, values: Iterable[str]) -> None:

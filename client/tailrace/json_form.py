@@ -6,10 +6,11 @@
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
-Positions are numbers, the timestamp µs since the epoch, enums plain names. ``containerType`` and
-``containerName`` stand behind ``changed`` at column level only. A body appears where the content
-asks for it, null where there is none; ``omittedBytes`` stands in place of bodies that were too
-large. Images are spliced in byte for byte: their digits and the order of their keys are the source's.
+Positions are numbers, the timestamp µs since the epoch, enums plain names. ``transition`` stands
+behind ``entityType`` where the criteria have a condition. ``containerType`` and ``containerName``
+stand behind ``changed`` at column level only. A body appears where the content asks for it, null
+where there is none; ``omittedBytes`` stands in place of bodies that were too large. Images are
+spliced in byte for byte: their digits and the order of their keys are the source's.
 
 The server renders the same form in columns (``capture/codecs/json.py``); a test compares the two
 byte for byte.
@@ -41,9 +42,11 @@ def render(capture: Capture, content: Content = Content.BODY) -> bytes:
         content: What was asked for; it decides which bodies appear, also as null.
     """
     encode = _encoder.encode
-    container = omitted = kind = ""
+    container = omitted = kind = transition = ""
     if capture.kind is not CaptureKind.CHANGE:
         kind = f',"kind":"{capture.kind.name}"'
+    if capture.transition is not None:
+        transition = f',"transition":"{capture.transition.name}"'
     if capture.container_type is not None:
         container = (
             f',"containerType":"{capture.container_type.name}"'
@@ -55,7 +58,8 @@ def render(capture: Capture, content: Content = Content.BODY) -> bytes:
         f'{{"version":{capture.version},"index":{capture.index},"ordinal":{capture.ordinal}'
         f',"cursor":"{capture.cursor}","commitTimestamp":{capture.commit_timestamp}'
         f',"area":"{capture.area.name}","operation":"{capture.operation.name}"'
-        f',"entityType":{encode(capture.entity_type)}{kind},"primaryKey":{encode(capture.primary_key)}'
+        f',"entityType":{encode(capture.entity_type)}{kind}{transition}'
+        f',"primaryKey":{encode(capture.primary_key)}'
         f',"changed":{encode(capture.changed)}{container}'
     )
     parts = [head.encode()]

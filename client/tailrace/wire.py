@@ -34,6 +34,9 @@ from tailrace.criteria import (
     Operation,
     OverrunPolicy,
     Since,
+    Transition,
+    parameter_texts,
+    parameters_in,
 )
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import TransportError, Unsupported
@@ -65,8 +68,10 @@ _BODIES: Final[tuple[tuple[Content, capture_pb2.Body.ValueType], ...]] = (
 _AREAS: Final = (Area.DATA, *Area)
 _OPERATIONS: Final = (Operation.UPSERT, *Operation)
 _KINDS: Final = tuple(CaptureKind)
+_TRANSITIONS: Final = (None, *Transition)
 _CONTAINER_TYPES: Final = (None, *ContainerType)
-"""By number; 0 never comes but for entity-level captures, whose container type is None."""
+"""By number; 0 never comes but for entity-level captures, whose container type is None, and for captures
+that no condition has judged."""
 
 _BODY_NAMES: Final = {
     Content.CHANGE: "change",
@@ -146,7 +151,7 @@ def captures(
     except IndexError:
         raise Unsupported(
             "captures",
-            "an area, operation, kind or container type of a newer server; update this client",
+            "an area, operation, kind, transition or container type of a newer server; update this client",
         ) from None
 
 
@@ -183,6 +188,7 @@ def _captures(
                 repeat(None),
                 map(_KINDS.__getitem__, kinds),
                 [state if kind == CaptureKind.STATE else None for kind in kinds],
+                map(_TRANSITIONS.__getitem__, columns.read("transition", 0)),
                 strict=False,
             ),
         )
@@ -340,6 +346,8 @@ def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria
             operation=cast("list[capture_pb2.Operation.ValueType]", one.operation),
             container_type=cast("list[capture_pb2.ContainerType.ValueType]", one.container_type),
             container_name=one.container_name,
+            where=one.where,
+            where_parameter=[f"{name}={value}" for name, value in parameter_texts(one.parameters)],
         )
         for one in criteria
     ]
@@ -355,6 +363,8 @@ def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...
             operation=tuple(map(Operation, one.operation)),
             container_type=tuple(map(ContainerType, one.container_type)),
             container_name=tuple(one.container_name),
+            where=one.where if one.HasField("where") else None,
+            parameters=parameters_in(one.where_parameter),
         )
         for one in messages
     )

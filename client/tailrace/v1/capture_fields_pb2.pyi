@@ -143,6 +143,7 @@ class CaptureFields(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     OMITTED_BYTES_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    TRANSITION_FIELD_NUMBER: _builtins.int
     BORDER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def version(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -179,6 +180,8 @@ class CaptureFields(_message.Message):
     @_builtins.property
     def kind(self) -> _containers.RepeatedScalarFieldContainer[_capture_pb2.CaptureKind.ValueType]: ...
     @_builtins.property
+    def transition(self) -> _containers.RepeatedScalarFieldContainer[_capture_pb2.Transition.ValueType]: ...
+    @_builtins.property
     def border(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """No field of a capture: put behind each when they are joined. A capture that is cut short takes bytes of it as
         its own, so that there are too few.
@@ -203,11 +206,12 @@ class CaptureFields(_message.Message):
         after: _abc.Iterable[_builtins.bytes] | None = ...,
         omitted_bytes: _abc.Iterable[_builtins.int] | None = ...,
         kind: _abc.Iterable[_capture_pb2.CaptureKind.ValueType] | None = ...,
+        transition: _abc.Iterable[_capture_pb2.Transition.ValueType] | None = ...,
         border: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "area", b"area", "before", b"before", "border", b"border", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "area", b"area", "before", b"before", "border", b"border", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "transition", b"transition", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

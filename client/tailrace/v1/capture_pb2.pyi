@@ -178,6 +178,38 @@ CAPTURE_KIND_LATEST: CaptureKind.ValueType  # 2
 """
 Global___CaptureKind: _TypeAlias = CaptureKind  # noqa: Y015
 
+class _Transition:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TransitionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Transition.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRANSITION_UNSPECIFIED: _Transition.ValueType  # 0
+    """No condition has judged it."""
+    TRANSITION_ENTER: _Transition.ValueType  # 1
+    """The row was not in, and is: no `before`. Also where the source did not send the row before, and nobody knows."""
+    TRANSITION_UPDATE: _Transition.ValueType  # 2
+    """The row was in, and still is."""
+    TRANSITION_LEAVE: _Transition.ValueType  # 3
+    """The row was in, and is not, or is no more: no `after`, and of updates no `change`. Also where nobody knows
+    whether it was in; then without `before`.
+    """
+
+class Transition(_Transition, metaclass=_TransitionEnumTypeWrapper):
+    """How a change moved its row, as the criteria's `where` sees it."""
+
+TRANSITION_UNSPECIFIED: Transition.ValueType  # 0
+"""No condition has judged it."""
+TRANSITION_ENTER: Transition.ValueType  # 1
+"""The row was not in, and is: no `before`. Also where the source did not send the row before, and nobody knows."""
+TRANSITION_UPDATE: Transition.ValueType  # 2
+"""The row was in, and still is."""
+TRANSITION_LEAVE: Transition.ValueType  # 3
+"""The row was in, and is not, or is no more: no `after`, and of updates no `change`. Also where nobody knows
+whether it was in; then without `before`.
+"""
+Global___Transition: _TypeAlias = Transition  # noqa: Y015
+
 @_typing.final
 class Criteria(_message.Message):
     """One alternative of what is wanted. Its fields are AND, the values of one field any-of; a field that is absent or
@@ -193,8 +225,15 @@ class Criteria(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     CONTAINER_TYPE_FIELD_NUMBER: _builtins.int
     CONTAINER_NAME_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    WHERE_PARAMETER_FIELD_NUMBER: _builtins.int
     area: Global___Area.ValueType
     """Absent or UNSPECIFIED: every area."""
+    where: _builtins.str
+    """A condition in SQL on the values of a row (docs/filters.md), with exactly one `entity_type`. Each change of area
+    DATA is judged by its row before and after; captures say how it moved the row (`transition`). Truncates, and
+    records of other areas, pass as the other fields say. Absent: rows are not judged.
+    """
     @_builtins.property
     def entity_type(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names, matched whole and as written. Empty: every type, and records that have none. An empty name is refused."""
@@ -219,6 +258,10 @@ class Criteria(_message.Message):
     def container_name(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of columns, matched whole and as written: asks for column-level captures. Empty: see `container_type`."""
 
+    @_builtins.property
+    def where_parameter(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Values of its parameters, each as `name=value`."""
+
     def __init__(
         self,
         *,
@@ -228,12 +271,16 @@ class Criteria(_message.Message):
         operation: _abc.Iterable[Global___Operation.ValueType] | None = ...,
         container_type: _abc.Iterable[Global___ContainerType.ValueType] | None = ...,
         container_name: _abc.Iterable[_builtins.str] | None = ...,
+        where: _builtins.str | None = ...,
+        where_parameter: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "where", b"where"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key", "where", b"where", "where_parameter", b"where_parameter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__where: _TypeAlias = _typing.Literal["where"]  # noqa: Y015
+    _WhichOneofArgType__where: _TypeAlias = _typing.Literal["_where", b"_where"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__where) -> _WhichOneofReturnType__where | None: ...
 
 Global___Criteria: _TypeAlias = Criteria  # noqa: Y015
 
@@ -287,6 +334,7 @@ class Capture(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     OMITTED_BYTES_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    TRANSITION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The transaction, from 1."""
     index: _builtins.int
@@ -319,6 +367,8 @@ class Capture(_message.Message):
     """
     kind: Global___CaptureKind.ValueType
     """What it stands for."""
+    transition: Global___Transition.ValueType
+    """How it moved its row into the criteria's `where`, within it or out of it; UNSPECIFIED without one."""
     @_builtins.property
     def changed(self) -> Global___ChangedColumns:
         """The columns that an update changed. Absent for inserts and removals."""
@@ -342,10 +392,11 @@ class Capture(_message.Message):
         after: _builtins.bytes | None = ...,
         omitted_bytes: _builtins.int = ...,
         kind: Global___CaptureKind.ValueType = ...,
+        transition: Global___Transition.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "before", b"before", "change", b"change", "changed", b"changed", "entity_type", b"entity_type", "primary_key", b"primary_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "area", b"area", "before", b"before", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_change", b"_change", "_entity_type", b"_entity_type", "_primary_key", b"_primary_key", "after", b"after", "area", b"area", "before", b"before", "change", b"change", "changed", b"changed", "commit_timestamp", b"commit_timestamp", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "index", b"index", "kind", b"kind", "omitted_bytes", b"omitted_bytes", "operation", b"operation", "ordinal", b"ordinal", "primary_key", b"primary_key", "transition", b"transition", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

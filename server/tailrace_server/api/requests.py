@@ -25,6 +25,7 @@ from tailrace.criteria import (
     Operation,
     OverrunPolicy,
     Since,
+    parameters_in,
 )
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
@@ -131,9 +132,9 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
     """
     alternatives = []
     for place, one in enumerate(wish.criteria or (Criteria(),)):
-        if one != Criteria(area=one.area, entity_type=one.entity_type, primary_key=one.primary_key):
+        if one != replace(one, operation=(), container_type=(), container_name=()):
             raise InvalidRequest(
-                f"criteria[{place}]: CDCV2 takes entity_type and primary_key only; with other "
+                f"criteria[{place}]: CDCV2 takes entity_type, primary_key and where only; with other "
                 "criteria what goes would not match what came"
             )
         if one.area not in (None, Area.DATA):
@@ -294,6 +295,8 @@ def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
                 operation=tuple(map(Operation, message.operation)),
                 container_type=tuple(map(ContainerType, message.container_type)),
                 container_name=tuple(message.container_name),
+                where=message.where if message.HasField("where") else None,
+                parameters=parameters_in(message.where_parameter),
             )
         except InvalidRequest as error:
             raise InvalidRequest(str(error).replace("criteria", f"criteria[{place}]", 1)) from None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.criteria import parameter_texts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,6 +41,11 @@ def criteria_form(
                 form[name] = list(values[:values_shown])
             if len(values) > values_shown:
                 form[f"{name}Count"] = len(values)
+        if one.where is not None:
+            form["where"] = one.where
+            parameters = parameter_texts(one.parameters)
+            if parameters:
+                form["whereParameter"] = [f"{name}={value}" for name, value in parameters]
         shown.append(form)
     return shown
 
@@ -73,5 +80,6 @@ def one_in_words(one: Criteria, *, values_shown: int, text_max: int | None = Non
         any_of(one.primary_key, "key"),
         any_of([each.name for each in one.container_type]),
         any_of(one.container_name, "column"),
+        "" if one.where is None else any_of([one.where], "where"),
     ]
     return ", ".join(filter(None, parts)) or "everything"

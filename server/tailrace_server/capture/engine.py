@@ -32,8 +32,8 @@ from tailrace_server.capture.disk_usage import DiskMeasurements
 from tailrace_server.capture.faults import FaultWatch
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
+from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.granting.schemas import granted_view
-from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
 from tailrace_server.capture.loop_turns import LoopTurns
 from tailrace_server.capture.named.named_subscriptions import NamedSubscriptions
@@ -206,7 +206,7 @@ class Engine:
             if self._stopping:
                 raise ServerStopping("the server is stopping; connect again shortly")
             peer = replace(peer, principal=caller.name)
-            use = use_of(caller, catalog, Action.SUBSCRIBE, criteria, content)
+            use = await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, content, limits)
             admission.take(use.narrowed.criteria)
             codec = door.codec_of(codec, use.narrowed)
             options = delivery_options(

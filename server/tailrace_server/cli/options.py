@@ -21,6 +21,7 @@ from tailrace.criteria import (
     Operation,
     OverrunPolicy,
     Since,
+    parameters_in,
 )
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
@@ -113,6 +114,19 @@ ColumnNames = Annotated[
         help="Only changes of this column, one capture each.",
         panel=_FILTER,
     ),
+]
+Where = Annotated[
+    str | None,
+    Option(
+        "--where",
+        metavar="SQL",
+        help="Rows of one --entity-type that meet this, and what enters and leaves: price > 100.",
+        panel=_FILTER,
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    Option("--param", metavar="NAME=VALUE", help="A value of :NAME in --where.", panel=_FILTER),
 ]
 SincePosition = Annotated[
     str | None,
@@ -214,6 +228,8 @@ def criteria_of(
     area: str | None,
     columns: list[str] | None,
     leads: bool,
+    where: str | None = None,
+    parameters: list[str] | None = None,
 ) -> tuple[Criteria, ...]:
     """Return what the filter options ask for.
 
@@ -229,10 +245,24 @@ def criteria_of(
         primary_key=tuple(keys or ()),
         operation=tuple(_named(Operation, each, "--operation") for each in operations or ()),
         container_name=tuple(columns or ()),
+        where=where,
+        parameters=parameters_of(parameters),
     )
     if wanted == Criteria():
         return () if leads else (Criteria(area=Area.DATA), Criteria(area=Area.SCHEMA))
     return (wanted, Criteria(operation=(Operation.TRANSACTION,))) if leads else (wanted,)
+
+
+def parameters_of(written: list[str] | None) -> dict[str, str]:
+    """Return the values of a condition's parameters by name.
+
+    Raises:
+        InvalidRequest: One is not written as ``NAME=VALUE``, or is given twice.
+    """
+    try:
+        return parameters_in(written or ())
+    except InvalidRequest:
+        raise InvalidRequest(f"--param {written!r}: write each once, as NAME=VALUE") from None
 
 
 def start_of(since: str | None, after: str | None, from_time: str | None) -> Start | None:

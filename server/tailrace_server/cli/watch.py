@@ -39,6 +39,8 @@ def watch(
     operation: options.Operations = None,
     area: options.AreaName = None,
     column: options.ColumnNames = None,
+    where: options.Where = None,
+    param: options.Parameters = None,
     since: options.SincePosition = None,
     after: options.AfterCursor = None,
     from_time: options.FromTimeText = None,
@@ -73,7 +75,7 @@ def watch(
     """
     if system == (catalog is not None):
         raise InvalidRequest("watch: name a catalog, or give --system alone")
-    if system and (entity_type or key or operation or area or column):
+    if system and (entity_type or key or operation or area or column or where):
         raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
     behind = options.behind_arguments(catch_up, overrun)
     if system and behind:
@@ -92,6 +94,8 @@ def watch(
             area=area,
             columns=column,
             leads=leads,
+            where=where,
+            parameters=param,
         ),
         leads=leads or operation is not None or area is not None,
         start=options.start_of(since, after, from_time),

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.criteria import Area, ContainerType, Operation, Transition
 from tailrace_server.api.graphql.catalog_schema import columns_by_name, row_of, unavailable_in
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
 from tailrace_server.api.graphql.selection import (
@@ -41,6 +41,7 @@ from tailrace_server.api.graphql.types import TOLD_FROM, UNAVAILABLE
 from tailrace_server.api.rest.codecs import on_one_line
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
 from tailrace_server.capture.codecs.json import cursor_parts
+from tailrace_server.capture.matching.transitions import NONE, TRANSITION_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,6 +62,8 @@ _LAST: Final = 2**31 - 1
 _AREAS: Final = {each.value: _encode(each.name) for each in Area}
 _OPERATIONS: Final = {each.value: _encode(each.name) for each in Operation}
 _CONTAINER_TYPES: Final = {0: _NULL, **{each.value: _encode(each.name) for each in ContainerType}}
+
+_TRANSITIONS: Final = {NONE: _NULL, **{each.value: _encode(each.name) for each in Transition}}
 
 _SCHEMAS_MAX: Final = 64
 """Schemas whose readings are kept for one selection; when there are more, all of them are forgotten."""
@@ -203,6 +206,12 @@ def _changed(columns: CaptureColumns) -> list[bytes]:
     return encoded
 
 
+def _transitions(columns: CaptureColumns) -> list[bytes]:
+    if columns.transitions is None:
+        return [_NULL] * len(columns)
+    return [_TRANSITIONS[code & TRANSITION_BITS] for code in columns.transitions.tolist()]
+
+
 def _container_types(columns: CaptureColumns) -> list[bytes]:
     if columns.container_types is None:
         return [_NULL] * len(columns)
@@ -231,6 +240,7 @@ _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
     "commitTimestamp": lambda columns: _digits(columns.timestamps),
     "area": lambda columns: [_AREAS[area] for area in columns.areas.tolist()],
     "kind": lambda columns: [_encode(columns.kind.name)] * len(columns),
+    "transition": _transitions,
     "operation": lambda columns: [_OPERATIONS[kind] for kind in columns.operations.tolist()],
     "entityType": _entity_types,
     "primaryKey": lambda columns: list(map(_encode, columns.keys.array.to_pylist())),

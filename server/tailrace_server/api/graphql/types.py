@@ -69,6 +69,17 @@ class CaptureKindEnum(Enum):
     LATEST = "LATEST"
 
 
+@strawberry.enum(
+    name="Transition", description="How a change moved its row, as a condition on rows sees it."
+)
+class TransitionEnum(Enum):
+    """As `tailrace.criteria.Transition`, by name."""
+
+    ENTER = "ENTER"
+    UPDATE = "UPDATE"
+    LEAVE = "LEAVE"
+
+
 @strawberry.enum(name="Initial", description="What a subscription begins with.")
 class InitialEnum(Enum):
     """As `tailrace.criteria.Initial`, by name."""
@@ -119,6 +130,14 @@ class CriteriaInput:
     container_name: list[str] | None = strawberry.field(
         default=None, description="Names of columns; asks for a capture of each."
     )
+    where: str | None = strawberry.field(
+        default=None,
+        description="A condition in SQL on the values of rows, of exactly one entity type; `transition` says "
+        "how a change moved its row.",
+    )
+    where_parameter: list[str] | None = strawberry.field(
+        default=None, description="Values of the condition's parameters, each as name=value."
+    )
 
 
 def image_of(capture: Capture, body: str) -> bytes | None:
@@ -158,6 +177,11 @@ def _operation(root: Any) -> OperationEnum:
 
 def _kind(root: Any) -> CaptureKindEnum:
     return CaptureKindEnum[root.kind.name]
+
+
+def _transition(root: Any) -> TransitionEnum | None:
+    found = root.transition
+    return None if found is None else TransitionEnum[found.name]
 
 
 def _container_type(root: Any) -> ContainerTypeEnum | None:
@@ -203,6 +227,10 @@ class ChangeInterface:
         description="STATE: a row of the state that the subscription begins with. LATEST: the newest change of "
         "its key of those that it has missed.",
     )
+    transition: TransitionEnum | None = strawberry.field(
+        resolver=_transition,
+        description="How it moved its row, as the criteria's condition sees it; null where none has judged it.",
+    )
     container_type: ContainerTypeEnum | None = strawberry.field(
         resolver=_container_type, description="Role of the column, at column level."
     )
@@ -216,6 +244,7 @@ HEAD: Final = (
     *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
     *(
         "kind",
+        "transition",
         "entityType",
         "primaryKey",
         "changed",

@@ -25,6 +25,7 @@ COLUMNS: Final = pa.schema(
         pa.field("entityType", pa.string()),
         pa.field("primaryKey", pa.string()),
         pa.field("changed", pa.list_(pa.string())),
+        pa.field("transition", pa.string()),
         pa.field("containerType", pa.string()),
         pa.field("containerName", pa.string()),
         pa.field("change", pa.binary()),
@@ -48,6 +49,7 @@ class _Capture(msgspec.Struct):
     entityType: str | None = None
     primaryKey: str | None = None
     changed: list[str] | None = None
+    transition: str | None = None
     containerType: str | None = None
     containerName: str | None = None
     change: msgspec.Raw = msgspec.Raw(_NULL)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.criteria import Area, ContainerType, Operation, Transition
 from tailrace.v1 import (
     capture_pb2,
     catalog_pb2,
@@ -158,6 +158,7 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
         "changed": {"type": ["array", "null"], "items": {"type": "string"}},
     }
     optional: dict[str, Schema] = {
+        "transition": _one_of(each.name for each in Transition),
         "containerType": _one_of(each.name for each in ContainerType),
         "containerName": {"type": "string"},
         "change": reference("Body"),
@@ -168,7 +169,8 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
     return {
         **_object({**required, **optional}, required=tuple(required)),
         "description": "One change, identified by version, index and ordinal in its catalog. Bodies are there "
-        "where they were asked for; container type and name at column level.",
+        "where they were asked for; container type and name at column level; the transition where the "
+        "criteria have a condition.",
     }
 
 

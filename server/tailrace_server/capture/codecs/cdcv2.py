@@ -9,6 +9,8 @@
     change is {"diff": d}         (the row, d): rows without keys, see wal/record/columns.py
     an image that it needs is missing  (entity type, key, no data, diff 0): the transport ends there
     leads, SCHEMA records         none
+    ENTER of a condition          (after, +1); nobody knows whether it was in: as a missing image
+    LEAVE of a condition          (before, -1); the same
 
 A transaction of the log holds one record for each key, so all elements of one version differ. Nothing here
 counts elements: their number depends on what a subscriber takes.
@@ -33,6 +35,7 @@ from tailrace_server.capture.codecs.columns import (
     present,
 )
 from tailrace_server.capture.codecs.protobuf import append_field, message_start, tags_and_lengths
+from tailrace_server.capture.matching.transitions import NONE, UNSURE, hidden_after
 from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
@@ -99,6 +102,13 @@ def _parts(
     upserts = columns.operations == Operation.UPSERT
     updates = upserts & present(columns.names.array)
     incomplete = rows & np.where(upserts, ~has_after | (updates & ~has_before), ~has_before)
+    if columns.transitions is not None:
+        # Of what enters the row before is hidden, and of what leaves the row after: the other one is all.
+        judged = columns.transitions != NONE
+        needed = np.where(hidden_after(columns.transitions), has_before, has_after)
+        unsure = columns.transitions & UNSURE != 0
+        incomplete = np.where(judged, rows & (~needed | unsure), incomplete)
+        upserts = upserts & ~hidden_after(columns.transitions)
     complete = rows & ~incomplete
     return _Parts(complete & has_before, complete & upserts & has_after, incomplete)
 

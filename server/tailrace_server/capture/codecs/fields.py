@@ -4,10 +4,11 @@ A frame is the tag 0x0A, a length and a capture. The numbers of a capture have f
 written, so they lie at fixed places behind the length:
 
     09 version:8   15 index:4   1D ordinal:4   21 timestamp:8   28 area:1   30 operation:1        28 + 4 bytes
-    3A entity type   80 01 kind   42 primary key   4A changed   50 container type   5A name   62 6A 72 bodies
+    3A entity type   80 01 kind   88 01 transition   42 primary key   4A changed   50 container type   5A name
+    62 6A 72 bodies
 
-The kind stands behind the entity type, and is not written where it is 0. So whoever writes entity types from a
-table of their fields writes kinds without knowing of them.
+Kind and transition stand behind the entity type, and are not written where they are 0. So whoever writes entity
+types from a table of their fields writes both without knowing of them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.criteria import CaptureKind
+from tailrace.criteria import CaptureKind, Transition
+from tailrace_server.capture.matching.transitions import TRANSITION_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
 CAPTURE: Final = 0x0A
 VERSION: Final = 0x09
@@ -37,6 +41,7 @@ CONTAINER_NAME: Final = 0x5A
 BODIES: Final = {"change": 0x62, "before": 0x6A, "after": 0x72}
 OMITTED_BYTES: Final = 0x78
 KIND: Final = b"\x80\x01"
+TRANSITION: Final = b"\x88\x01"
 
 NUMBERS: Final = np.dtype(
     [
@@ -91,6 +96,19 @@ def entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
     """Return the ``entity_type`` fields of names with the ``kind`` behind each; first that of no name."""
     behind = b"" if kind is CaptureKind.CHANGE else KIND + varint(kind)
     return [behind, *(entity_type(name) + behind for name in names)]
+
+
+def judged_entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
+    """Return the same for each transition, that of none first: n names are n + 1 fields of each."""
+    plain = entity_types(names, kind)
+    return [*plain, *(each + TRANSITION + varint(code) for code in Transition for each in plain)]
+
+
+def judged_codes(
+    type_codes: NDArray[np.int32], transitions: NDArray[np.uint8], names: int
+) -> NDArray[np.int32]:
+    """Return codes of entity types for ``judged_entity_types``, the first of them -1."""
+    return type_codes + (transitions & TRANSITION_BITS).astype(np.int32) * np.int32(names + 1)
 
 
 def changed_name(name: str) -> bytes:

@@ -61,7 +61,10 @@ class FrameWriter:
         # the memory alive behind the addresses until this function returns.
         count = len(columns)
         rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
-        types = _entity_type_table(columns.entity_types, columns.kind)
+        codes, judged = columns.type_codes, columns.transitions
+        types = _entity_type_table(columns.entity_types, columns.kind, judged is not None)
+        if judged is not None:
+            codes = fields.judged_codes(codes, judged, len(columns.entity_types))
         names = _NO_NAMES if columns.names.all_null else _name_table(columns.names.names)
         # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
         # as they can get: a message of each frame.
@@ -73,7 +76,7 @@ class FrameWriter:
             *(count, message_bytes),
             *(_address(sizes, _INT), _address(offsets, _LONG), _address(starts, _LONG)),
             *(0, 0),
-            *(_address(rows, _INT), _address(columns.type_codes, _INT)),
+            *(_address(rows, _INT), _address(codes, _INT)),
             *(_address(types[0], _INT), _address(types[1], _BYTE)),
             *((0, 0, 0) if columns.names.all_null else columns.names.addresses),
             *(_address(names[0], _INT), _address(names[1], _BYTE)),
@@ -124,9 +127,10 @@ def _name_table(names: tuple[str, ...]) -> Table:
 
 
 @lru_cache(maxsize=64)
-def _entity_type_table(entity_types: tuple[str, ...], kind: CaptureKind) -> Table:
-    """Return the table of entity types and of the kind as fields; the first is of code -1."""
-    return _table(fields.entity_types(entity_types, kind))
+def _entity_type_table(entity_types: tuple[str, ...], kind: CaptureKind, judged: bool) -> Table:
+    """Return the table of entity types and what stands behind them as fields; the first is of code -1."""
+    found = fields.judged_entity_types if judged else fields.entity_types
+    return _table(found(entity_types, kind))
 
 
 def _table(texts: Iterable[bytes]) -> Table:

@@ -8,7 +8,8 @@
 
 Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
 byte for byte. `JSON_TEXT` writes them as JSON strings that hold the same bytes, for readers whose parser
-rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that stand for more than their change.
+rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that stand for more than their change, and
+``"transition":"ENTER"`` behind it where the criteria have a condition.
 ``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
 appears if the content includes it, and is null if the record has none. ``omittedBytes`` replaces bodies that
 were too large. A frame is the object and a comma, so that joined frames without the last byte are the inside
@@ -24,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Area, CaptureKind, ContainerType, Operation
+from tailrace.criteria import Area, CaptureKind, ContainerType, Operation, Transition
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
+from tailrace_server.capture.matching.transitions import TRANSITION_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +39,9 @@ _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 _CONTROL: Final = r"[\x00-\x1f]"
 _QUOTE: Final = pa.scalar(b'"', pa.binary())
 _encode = msgspec.json.encode
+_TRANSITIONS: Final = pa.array(
+    [b"", *(b',"transition":"%b"' % each.name.encode() for each in Transition)], pa.binary()
+)
 
 
 class JsonCodec(Codec):
@@ -59,7 +64,8 @@ class JsonCodec(Codec):
             *(_text(b',"ordinal":'), ordinals, _text(b',"cursor":"')),
             *_cursor_parts(columns, versions, indexes, ordinals, timestamps),
             *(_text(b'","commitTimestamp":'), timestamps, _areas_operations_and_types(columns)),
-            *(_text(_kind(columns.kind) + b',"primaryKey":'), _keys(columns.keys.array)),
+            *(_text(_kind(columns.kind)), _transitions(columns)),
+            *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
             *(_text(b',"changed":'), encode_name_lists(columns.names, _encode)),
         ]
         if columns.container_types is not None:
@@ -138,6 +144,12 @@ def _areas_operations_and_types(columns: CaptureColumns) -> pa.BinaryArray:
 
 def _kind(kind: CaptureKind) -> bytes:
     return b"" if kind is CaptureKind.CHANGE else b',"kind":"%b"' % kind.name.encode()
+
+
+def _transitions(columns: CaptureColumns) -> pa.Array | pa.Scalar:
+    if columns.transitions is None:
+        return EMPTY
+    return _TRANSITIONS.take(pa.array(columns.transitions & TRANSITION_BITS))
 
 
 def _keys(keys: pa.StringArray) -> pa.BinaryArray:

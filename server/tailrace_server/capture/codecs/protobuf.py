@@ -101,8 +101,8 @@ class ProtobufCodec(Codec):
         return equal_elements(rows)
 
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
-        encoded = fields.entity_types(columns.entity_types, columns.kind)
-        return pa.array(encoded, pa.binary()).take(pa.array(columns.type_codes + 1))
+        encoded, codes = _types(columns)
+        return pa.array(encoded, pa.binary()).take(pa.array(codes + 1))
 
 
 def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
@@ -111,7 +111,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
     versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
     timestamps = columns.timestamps.tolist()
-    types = fields.entity_types(columns.entity_types, columns.kind)
+    types, codes = _types(columns)
     keys, changed = columns.keys.values(rows), columns.names.values(rows)
     bodies = [
         (tag, columns.texts[name].values(rows))
@@ -127,7 +127,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
                 *(fields.AREA, columns.areas[row], fields.OPERATION, columns.operations[row]),
             )
         ]
-        parts.append(types[columns.type_codes[row] + 1])
+        parts.append(types[codes[row] + 1])
         if (key := keys[place]) is not None:
             parts.append(fields.field(fields.PRIMARY_KEY, key))
         parts.append(_changed(changed[place]))
@@ -141,6 +141,17 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
                 parts.append(fields.field(tag, body))
         frames.append(fields.field(fields.CAPTURE, b"".join(parts)))
     return frames
+
+
+def _types(columns: CaptureColumns) -> tuple[list[bytes], NDArray[np.int32]]:
+    """Return the fields of entity types with what stands behind them, and the code of each record."""
+    if columns.transitions is None:
+        return fields.entity_types(columns.entity_types, columns.kind), columns.type_codes
+    count = len(columns.entity_types)
+    return (
+        fields.judged_entity_types(columns.entity_types, columns.kind),
+        fields.judged_codes(columns.type_codes, columns.transitions, count),
+    )
 
 
 def append_field(

@@ -8,7 +8,7 @@ cannot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ from tailrace_server.filters.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tailrace.schema import Column
     from tailrace_server.filters.tree import Condition
@@ -158,6 +158,11 @@ class RowCondition:
 class FilteredCriteria(Criteria):
     """Criteria whose rows have to meet a condition; they name one entity type."""
 
+    where: str | None = field(default=None, compare=False, repr=False)
+    """As it was asked for; what counts is the condition that it was read as."""
+    parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = field(
+        default=(), compare=False, repr=False
+    )
     condition: RowCondition | None = None
 
 
@@ -170,6 +175,8 @@ def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
         criteria.operation,
         criteria.container_type,
         criteria.container_name,
+        where=criteria.where,
+        parameters=criteria.parameters,
         condition=condition,
     )
 

@@ -253,6 +253,7 @@ def encode(
     # judged by others as well stay as they are.
     if selection.transitions is not None:
         columns = without_hidden(columns.gathered(), selection.transitions)
+        columns = replace(columns, transitions=selection.transitions)
     # 3. Column-level captures of one record differ in their bodies, so each gets a record of its own.
     # Only then are the bodies cut: cutting them first would change the record for its other captures.
     if selection.names is not None:

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
 from tailrace_server.capture.grant import Action, Columns
 from tailrace_server.capture.granting import door
+from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.granting.images import cut_codec
 from tailrace_server.capture.granting.shown import columns_shown
 from tailrace_server.capture.granting.tables import granted_tables
@@ -92,9 +93,9 @@ class Reads:
         """Open a read of a closed range; as ``Engine.history``."""
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
-            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
-            alternatives, shown, _ = use.narrowed
             bounds = bounds or HistoryBounds()
+            use = await use_in(observer.log, caller, Action.HISTORY, criteria, content, bounds)
+            alternatives, shown, _ = use.narrowed
             with self._charged(observer, use, admission) as kept:
                 if bounds.wait is not None:
                     await observer.log.reach(*bounds.wait)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.criteria import parameters_in
 from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.tree import columns_in
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ async def read_condition(text: str, parameters: tuple[str, ...]) -> StateConditi
     Raises:
         ConditionRefused: It is none.
     """
-    values: dict[str, str] = {}
-    for each in parameters:
-        name, equals, value = each.partition("=")
-        if not equals or name in values:
-            raise ConditionRefused("where_parameter: write each once, as name=value")
-        values[name] = value
-    return StateCondition(await asyncio.to_thread(_parsed, text), (*sorted(values.items()),))
+    values = parameters_in(parameters)
+    return StateCondition(await parsed_in_thread(text), (*sorted(values.items()),))
+
+
+async def parsed_in_thread(text: str) -> Condition:
+    """Return the tree of a condition; raises as ``filters.parsing.parse``."""
+    return await asyncio.to_thread(_parsed, text)
 
 
 def _parsed(text: str) -> Condition:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from tailrace.criteria import Area, CaptureKind, Operation
+from tailrace.criteria import Area, CaptureKind, Operation, Transition
 from tailrace_server.cli.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
@@ -112,6 +112,9 @@ class HumanForm:
         details = list(_details(capture, self.keys.get(capture.entity_type or "", ()), palette))
         if capture.kind is CaptureKind.LATEST:
             details.insert(0, ("(latest)", palette.dim("(latest)")))
+        if capture.kind is not CaptureKind.STATE and capture.transition in _MOVES:
+            text = _MOVES[capture.transition]
+            details.insert(0, (text, palette.dim(text)))
         return "  ".join([*head, self._cut(details, used)]).rstrip()
 
     def state_complete(self, mark: StateComplete) -> str:
@@ -146,6 +149,10 @@ class HumanForm:
             parts.append(painted)
             left = None if left is None else left - size
         return "  ".join(parts)
+
+
+_MOVES: Final = {Transition.ENTER: "(enters)", Transition.LEAVE: "(leaves)"}
+"""What is said of changes that move their row into the condition, or out of it."""
 
 
 def _word(capture: Capture) -> str:
@@ -215,7 +222,7 @@ def _details(capture: Capture, key: Collection[str], palette: Palette) -> Iterat
     elif _is_schema_change(capture):
         names = ", ".join(map(printable, capture.changed or ()))
         yield names, names
-    elif capture.changed is not None and (before or after):
+    elif capture.changed is not None and (before or after) and capture.transition not in _MOVES:
         # A column's capture carries the whole list of names, but its own column's values only.
         name = capture.container_name
         yield from _update(capture.changed if name is None else (name,), before, after, palette)

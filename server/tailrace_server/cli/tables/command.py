@@ -61,6 +61,9 @@ def state(
         str | None,
         _option("--where", "Only rows that meet this SQL condition: price > 100.", _ROWS, "SQL"),
     ] = None,
+    param: Annotated[
+        list[str] | None, _option("--param", "A value of :NAME in --where.", _ROWS, "NAME=VALUE")
+    ] = None,
     limit: Annotated[int | None, _option("--limit", "N rows at most.", _ROWS, "N", least=1)] = None,
     wait_for: Annotated[
         int | None,
@@ -121,6 +124,7 @@ def state(
         "columns": tuple(column or ()),
         "keys_only": keys_only,
         "where": where,
+        "parameters": options.parameters_of(param),
         "limit": limit,
         "wait_for": wait_for,
         "wait_s": options.wait_s(wait),

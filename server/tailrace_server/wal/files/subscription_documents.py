@@ -24,6 +24,10 @@ class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
     operation: list[str] = []
     container_type: list[str] = []
     container_name: list[str] = []
+    where: str = ""
+    """A condition on rows; empty: none."""
+    parameters: dict[str, str] = {}
+    """Of the condition, by name."""
 
 
 class SubscriptionDocument(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.criteria import Area, ContainerType, Criteria, Operation
+from tailrace.criteria import Area, ContainerType, Criteria, Operation, parameter_texts
 from tailrace_server.wal.files.subscription_documents import CriteriaDocument
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ def criteria_documents(criteria: Iterable[Criteria]) -> list[CriteriaDocument]:
             operation=[each.name for each in one.operation],
             container_type=[each.name for each in one.container_type],
             container_name=list(one.container_name),
+            where=one.where or "",
+            parameters=dict(parameter_texts(one.parameters)),
         )
         for one in criteria
     ]
@@ -36,6 +38,8 @@ def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
             operation=tuple(Operation[each] for each in one.operation),
             container_type=tuple(ContainerType[each] for each in one.container_type),
             container_name=tuple(one.container_name),
+            where=one.where or None,
+            parameters=one.parameters,
         )
         for one in documents
     )

@@ -1,0 +1,130 @@
+"""Conditions on rows in criteria: read, checked against the schema, and judged as what else is asked for.
+
+The columns that a condition names are judged as columns that are asked for: what comes tells of their values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria, parameter_texts
+from tailrace.errors import EntityTypeUnknown
+from tailrace_server.capture.granting.use import use_of
+from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
+from tailrace_server.capture.reads.state_filter import parsed_in_thread
+from tailrace_server.filters.tree import columns_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.delivery.version_waits import VersionWait
+    from tailrace_server.capture.grant import Action
+    from tailrace_server.capture.granting.use import GrantUse
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.filters.tree import Condition
+    from tailrace_server.wal.state.view import LogView
+
+
+class _Waits(Protocol):
+    """What a version is waited for with."""
+
+    @property
+    def wait(self) -> VersionWait | None:
+        """The version; None: none."""
+
+
+async def use_in(
+    log: FollowedLog,
+    caller: Principal,
+    action: Action,
+    asked: Sequence[Criteria],
+    content: Content,
+    waits: _Waits | None,
+) -> GrantUse:
+    """Return what a caller gets of criteria, whose conditions are bound to the columns of now.
+
+    Args:
+        log: The catalog's.
+        caller: Who asks.
+        action: What it is for.
+        asked: The criteria.
+        content: Which bodies captures carry.
+        waits: For which version it waits: then the columns are those of that moment. None: for none.
+
+    Raises:
+        NotPermitted: As ``use_of``; also of columns that a condition names.
+        EntityTypeUnknown: A condition is for an entity type that no published version has.
+        ConditionRefused: A condition cannot be read, or not be judged by these columns.
+        DeadlineExceeded: The version was not published in time.
+    """
+    catalog = log.view.name
+    use = use_of(caller, catalog, action, asked, content)
+    if not any(each.where is not None for each in asked):
+        return use
+    if waits is not None and waits.wait is not None:
+        await log.reach(*waits.wait)
+    view = log.view
+    bound = []
+    for one in asked:
+        if one.where is None:
+            bound.append(one)
+            continue
+        tree = await parsed_in_thread(one.where)
+        use_of(caller, catalog, action, (_columns_asked(one, tree),), Content.AFTER)
+        columns = _columns(view, one.entity_type[0], use)
+        part = ConditionText(tree, parameter_texts(one.parameters))
+        bind = partial(RowCondition, (part,), columns, view.published, shown=_shown(use, columns))
+        bound.append(filtered(one, await asyncio.to_thread(bind)))
+    return use_of(caller, catalog, action, bound, content)
+
+
+def _columns_asked(one: Criteria, tree: Condition) -> Criteria:
+    """Return criteria that ask for the columns which a condition names, so that the same grants judge them."""
+    return Criteria(
+        area=Area.DATA,
+        entity_type=one.entity_type,
+        primary_key=one.primary_key,
+        container_type=(ContainerType.ENTITY, *COLUMN_TYPES),
+        container_name=tuple({name.text for name in columns_in(tree)}),
+    )
+
+
+def _columns(view: LogView, entity_type: str, use: GrantUse) -> list[Column]:
+    """Return the columns that a condition may name: as they are called now, or were called before.
+
+    A subscription that resumes may still have a former name. Who is granted a part of the catalog has names of
+    now alone, as grants are of names.
+    """
+    schema = view.schema_of(view.published)
+    if entity_type not in schema.entity_types:
+        raise EntityTypeUnknown(view.name, entity_type, use.granted_types(schema.entity_types))
+    columns = [*schema.columns(entity_type)]
+    if not use.narrowed.is_whole:
+        return columns
+    former = schema.former_names(entity_type, view.schemas())
+    taken = {each.name for each in columns}
+    return columns + [
+        replace(each, name=name)
+        for each in columns
+        for name in former.get(each.id, ())
+        if name not in taken
+    ]
+
+
+def _shown(use: GrantUse, columns: Sequence[Column]) -> list[str] | None:
+    """Return the names that an error may tell; None: all."""
+    shown = use.narrowed.shown
+    if shown is None:
+        return None
+    rules = [
+        rule
+        for one in use.narrowed.criteria
+        for name in one.entity_type
+        for rule in shown.rules_of(name)
+    ]
+    return [each.name for each in columns if any(rule.columns.shows(each.name) for rule in rules)]
