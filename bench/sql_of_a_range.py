@@ -1,0 +1,195 @@
+"""What do the newest changes of one entity type cost in SQL, and the history of one key?
+
+::
+
+    2 M records of two types ─▶ CHANGES('product') WHERE _commit_timestamp >= …     the last hundredth
+    the same rows in Parquet ─▶ DuckDB, the same WHERE                              baseline
+                             ─▶ CHANGES('product') WHERE _primary_key = '…'         ms, with and without key files
+
+The Parquet file is sorted by time and has the columns of the change table, so DuckDB skips all but the last row
+groups of it. Both begin with a connection of their own, and use one thread. Seconds are the processor's, median
+of alternate runs; answers are compared. The log is in the page cache.
+
+What it does not show: logs on slow disks, and many statements at once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench._harness import machine, table
+from tailrace_server.sql.query import Query, QueryLimits
+from tailrace_server.sql.scans import LogSource
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.upkeep.key_files import make_key_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tailrace_server.wal.state.view import LogView
+
+RECORDS: Final = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+_KEYS: Final = RECORDS // 5
+_A_COMMIT: Final = max(1_000, RECORDS // 200)
+_RUNS: Final = 7
+_LOOK_UPS: Final = 40
+_LIMITS: Final = QueryLimits(seconds=600.0, memory_bytes=1 << 30)
+_MAPPING: Final = SchemaMapping.parse(
+    "\n".join(
+        f'[entity_types.{name}]\nkey = ["id"]\n[entity_types.{name}.columns]\nid = {{ type = "BIGINT" }}\n'
+        'price = { type = "DECIMAL(10,2)" }\nnote = { type = "VARCHAR" }\n'
+        for name in ("product", "review")
+    )
+)
+
+
+def write(root: Path) -> None:
+    """Write and publish changes of random keys, every fifth of another entity type."""
+    random = np.random.default_rng(3)
+    note = "n" * 40
+    with LogWriter.open(root, "bench", mapping=_MAPPING) as writer:
+        for start in range(0, RECORDS, _A_COMMIT):
+            count = min(_A_COMMIT, RECORDS - start)
+            numbers = random.integers(0, _KEYS, count).tolist()
+            images = [f'{{"id":{each},"price":{each}.50,"note":"{note}"}}' for each in numbers]
+            types = ["review" if place % 5 == 0 else "product" for place in range(count)]
+            writer.append_batch(
+                pa.RecordBatch.from_pydict(
+                    {
+                        "entity_type": pa.array(types),
+                        "primary_key": pa.array(map(str, numbers), pa.utf8()),
+                        "after": pa.array(images, pa.utf8()).cast(pa.binary()),
+                    }
+                )
+            )
+            writer.commit(publish=True)
+
+
+def timed(
+    ask: Callable[[str], tuple[float, list[pa.RecordBatch]]], text: str
+) -> tuple[float, float, list[pa.RecordBatch]]:
+    """Return seconds to the first batch and to the last, and the batches."""
+    start = time.process_time()
+    first, batches = ask(text)
+    return first - start, time.process_time() - start, batches
+
+
+def collected(batches: Iterable[pa.RecordBatch]) -> tuple[float, list[pa.RecordBatch]]:
+    """Return when the first batch was there, and all of them."""
+    found, first = [], 0.0
+    for batch in batches:
+        first = first or time.process_time()
+        found.append(batch)
+    return first or time.process_time(), found
+
+
+def answered(source: LogSource, text: str) -> tuple[float, list[pa.RecordBatch]]:
+    """Ask the log."""
+    with Query(source, text, limits=_LIMITS) as query:
+        return collected(query.batches())
+
+
+def from_parquet(text: str) -> tuple[float, list[pa.RecordBatch]]:
+    """Ask the file."""
+    with duckdb.connect(config={"threads": "1"}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return collected(connection.sql(text).to_arrow_reader(4_096))
+
+
+def write_parquet(source: LogSource, path: Path) -> None:
+    """Put the rows of the change table into a file, in the order of the log."""
+    with Query(source, "SELECT * FROM CHANGES('product')", limits=_LIMITS) as query:
+        with pq.ParquetWriter(path, query.schema) as writer:
+            waiting: list[pa.RecordBatch] = []
+            for batch in query.batches():
+                waiting.append(batch)
+                if sum(map(len, waiting)) >= 122_880:
+                    writer.write_table(pa.Table.from_batches(waiting))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting))
+
+
+def a_range(source: LogSource, path: Path, share: int) -> list[tuple[str, str, str]]:
+    """Return the lines about one of so many parts of the log, the newest."""
+    view = source.view
+    at = view.timestamp_of(view.published - view.published // share + 1)
+    where = f"WHERE _commit_timestamp >= make_timestamptz({at})"
+    ours, others = [], []
+    for _ in range(_RUNS):
+        mine = timed(partial(answered, source), f"SELECT * FROM CHANGES('product') {where}")
+        other = timed(from_parquet, f"SELECT * FROM '{path}' {where}")
+        rows, same = map(pa.Table.from_batches, (mine[2], other[2]))
+        assert rows.equals(same.cast(rows.schema)), "the rows differ"
+        ours.append(mine[:2])
+        others.append(other[:2])
+    lines = []
+    for name, place in (("first rows", 0), ("all rows", 1)):
+        seconds, theirs = (
+            statistics.median(run[place] for run in each) for each in (ours, others)
+        )
+        lines.append(
+            (
+                f"1/{share} of the log ({len(rows):,} rows): {name}",
+                f"{1_000 * seconds:.1f} ms",
+                f"{seconds / theirs:.2f} of Parquet's {1_000 * theirs:.1f} ms",
+            )
+        )
+    return lines
+
+
+def one_key(source: LogSource, name: str) -> tuple[str, str, str]:
+    """Return the line about histories of single keys."""
+    times, rows = [], 0
+    keys = np.random.default_rng(7).integers(0, _KEYS, _LOOK_UPS).tolist()
+    for key in keys:
+        text = f"SELECT * FROM CHANGES('product') WHERE _primary_key = '{key}'"
+        _, seconds, found = timed(partial(answered, source), text)
+        times.append(1_000 * seconds)
+        rows += sum(map(len, found))
+    middle, high = np.percentile(times, [50, 99])
+    return (f"one key, {name}", f"{middle:.1f} ms", f"p99 {high:.1f} ms, {rows / len(keys):.1f} rows")
+
+
+def main() -> None:
+    """Write, measure, print."""
+    pa.set_cpu_count(1)
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(root)
+
+        def newer(_: object) -> LogView:
+            raise AssertionError("nothing compacts here")
+
+        log = open_catalog(root, "bench")
+        with BatchReader(log.path) as reader:
+            source = LogSource(log.view, reader, newer)
+            write_parquet(source, root / "changes.parquet")
+            lines = a_range(source, root / "changes.parquet", 100)
+            lines.append(one_key(source, "no key files"))
+            start = time.process_time()
+            count = make_key_files(log.path)
+            seconds = time.process_time() - start
+            size = sum(each.stat().st_size for each in (log.path / "keys").iterdir())
+            lines.append((f"{count} key files", f"{seconds:.2f} s", f"{size:,} bytes"))
+            lines.append(one_key(source, "key files"))
+        table(f"{RECORDS:,} records", ("", "ours", ""), lines)
+
+
+if __name__ == "__main__":
+    main()
