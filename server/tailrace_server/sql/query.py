@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
 from tailrace.position import FIRST, Position
-from tailrace_server.sql.duck import connect, told
+from tailrace_server.sql.duck import DATABASES, told
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.scans import StatementScan
 from tailrace_server.sql.statements import Tables, bound, named_parameters, nearest, parsed
@@ -92,7 +92,11 @@ class Query:
         self._polled = polled
         self._error: Exception | None = None
         """What the log said while DuckDB read it."""
-        self._connection = connect(self._limits.memory_bytes, self._limits.threads)
+        self._is_closed = False
+        self._has_ended_well = False
+        """Whether all of the answer was given: only then its database is used again."""
+        self._database = DATABASES.take(self._limits.memory_bytes, self._limits.threads)
+        self._connection = self._database.connection
         self.interruption = interruption or Interruption()
         """Ends it."""
         self.scans: list[StatementScan] = []
@@ -122,7 +126,15 @@ class Query:
         """Give back what it holds. Idempotent."""
         self.interruption.close()
         self._reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
-        self._connection.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._has_ended_well:
+            self._connection.close()
+            return
+        for scan in self.scans:
+            self._connection.unregister(scan.use.alias)
+        DATABASES.give_back(self._database)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the answer.
@@ -137,6 +149,7 @@ class Query:
             try:
                 batch = self._reader.read_next_batch()
             except StopIteration:
+                self._has_ended_well = not self.interruption.is_asked
                 return
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise self._told(error) from None

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _PART_ROWS: Final = 8_192
+_FIRST_ROWS: Final = 1_024
+"""Of the first part, so that an answer begins soon."""
 _OF_STATE: Final = {
     "_primary_key": pa.string(),
     "_version": pa.int64(),
@@ -254,11 +256,18 @@ class StatementScan:
             if self._images:
                 table.refuse_expired(ref, chosen)
             bodies = table.reader.body(ref, self._images) if len(chosen) else {}
-            for start in range(0, len(chosen), _PART_ROWS):
-                part = chosen[start : start + _PART_ROWS]
+            for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position
             yield None, ref.last
+
+    def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield rows in parts that can be held; the very first is small."""
+        start = 0
+        while start < len(rows):
+            stop = start + (_PART_ROWS if self.rows else min(_FIRST_ROWS, _PART_ROWS))
+            yield rows[start:stop]
+            start = stop
 
     @property
     def _table(self) -> LogTable:
@@ -290,21 +299,26 @@ class StatementScan:
                 case "_index":
                     arrays.append(pa.array(indexes))
                 case "_commit_timestamp":
-                    arrays.append(self._times(versions))
+                    times = self._view.timestamps_of(versions)  # all of them are kept, and rise
+                    arrays.append(pa.array(times, _OF_CHANGES[name]))
                 case "_change_type":
                     arrays.append(_change_types(head, rows))
                 case "_primary_key":
                     arrays.append(head.primary_keys.take(places))
                 case _:
-                    images = bodies[name].take(places)
-                    keys = head.primary_keys.take(places)
-                    typed = self._typed(images, versions, indexes, keys)
-                    arrays.append(
-                        pa.StructArray.from_arrays(
-                            typed.columns, fields=list(typed.schema), mask=images.is_null()
-                        )
-                    )
+                    arrays.append(self._image_structs(bodies[name], places, head, rows))
         return pa.record_batch(arrays, schema=self.schema)
+
+    def _image_structs(
+        self, bodies: pa.BinaryArray, places: pa.Array, head: BatchHead, rows: NDArray[np.int64]
+    ) -> pa.Array:
+        images = bodies.take(places)
+        if images.null_count == len(images):  # as before inserts
+            return pa.nulls(len(images), pa.struct(list(self._reader.schema)))
+        keys = head.primary_keys.take(places)
+        typed = self._typed(images, head.versions[rows], head.indexes[rows], keys)
+        fields = list(typed.schema)
+        return pa.StructArray.from_arrays(typed.columns, fields=fields, mask=images.is_null())
 
     # Both.
 

@@ -130,7 +130,7 @@ class ColumnReader:
             ValueMisfit: As for `read`; its row is a row of ``images``.
             ValueError: As for `read`.
         """
-        used = np.unique(which).tolist()
+        used = [0] if len(written) == 1 else np.unique(which).tolist()
         if len(used) <= 1:
             return self.read(images, written[used[0]] if used else ())
         # 1. The images of each version by themselves.
