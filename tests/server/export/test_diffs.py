@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +71,12 @@ def test_a_truncate_takes_away_each_row_as_often_as_it_is_there(log_root: Path) 
             3: {(3, 7): -1},
         }
         assert found.collection(3) == {}
+
+
+def test_a_row_that_expires_is_taken_away(log_root: Path) -> None:
+    expiry = replace(item(1, 5, None), operation=Operation.EXPIRE)
+    with records_of(log_root, [item(1, None, 5)], [expiry]) as records:
+        assert dict(differences(records).between(2, 3)) == {2: {(1, 5): -1}}
 
 
 def test_a_version_whose_changes_cancel_is_left_out(log_root: Path) -> None:

@@ -79,7 +79,9 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
         grid.add_row("state", f"readable from version {summary.state_from:,} on")
     for pending in summary.pending:
         grid.add_row("pending", printable(pending))
-    sources = [*summary.source_positions.items()]
+    # What an ingest notes of the times of its commits is for itself.
+    known = summary.source_positions.items()
+    sources = [(name, position) for name, position in known if not name.startswith("ttl:")]
     for partition, position in sources[-_SOURCES_MAX:]:
         # A number says how far the source was read; a text is something that is known of it.
         between = " up to " if isinstance(position, int) else ": "

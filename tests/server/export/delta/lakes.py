@@ -39,7 +39,8 @@ def item(id: int, price: int | None, **more: Any) -> Mutation:
 
 
 def gone(id: int) -> Mutation:
-    return Mutation("item", str(id), Operation.REMOVE)
+    """Return a row's removal, or its expiry, which is one to a table."""
+    return Mutation("item", str(id), Operation.EXPIRE if id % 2 else Operation.REMOVE)
 
 
 TRUNCATE = Mutation("item", None, Operation.REMOVE)

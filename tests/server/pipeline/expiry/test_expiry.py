@@ -17,8 +17,10 @@ from tailrace.errors import InvalidRequest, LogFull
 from tailrace_server.pipeline.expiry import expiring_table
 from tailrace_server.pipeline.expiry.due_rows import DueRows
 from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.transaction_writer import TransactionWriter
 from tests.process.ingest.reading import data, leads, published
 from tests.server.pipeline.feeds import Feed
 from tests.server.pipeline.shapes import envelope, line, postgres
@@ -354,6 +356,13 @@ def test_a_time_to_live_is_refused_where_it_cannot_be(shop: Callable[..., Shop])
         InvalidRequest, match=r"product.ttl: product has no column until, it has id"
     ):
         Feed(made.root, BY_COLUMN)
+    with (
+        open_writer(made.root, "third", writer="w") as writer,
+        pytest.raises(
+            InvalidRequest, match=r"m: entity_types.t.ttl: only tailrace ingest debezium"
+        ),
+    ):
+        TransactionWriter(writer, SchemaMapping.parse('[entity_types.t]\nttl = "a"', "m"))
     keyless = Debezium(keyless=frozenset({"product"}))
     with pytest.raises(InvalidRequest, match=r"product.ttl: .* no key"):
         Feed(made.root / "other", BY_AGE, source=keyless)
