@@ -61,8 +61,8 @@ class BaseRows:
                 found = next(self._batches, None)
                 if found is None:
                     return
-                wanted = self._wanted.of(found.key_hashes)
-                self._left = found if wanted.all() else found.taken(np.flatnonzero(wanted))
+                places = self._wanted.places_in(found.key_hashes)
+                self._left = found if len(places) == len(found) else found.taken(places)
                 continue
             rows = self._left
             count = len(rows)

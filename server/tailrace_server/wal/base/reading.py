@@ -128,8 +128,10 @@ class TableState:
                 if other is None:
                     raise
                 state = other
-        asked = np.flatnonzero(np.isin(rows.primary_keys.to_pylist(), keys))
-        return rows if len(asked) == len(rows) else rows.taken(asked)
+        # Others may have the hash of one of them.
+        named, found = {*keys}, rows.primary_keys.to_pylist()
+        asked = [row for row, key in enumerate(found) if key in named]
+        return rows if len(asked) == len(rows) else rows.taken(np.array(asked, np.int64))
 
     def place_of(self, primary_key: str) -> StatePlace:
         """Return the place that the row of a key has, or would have."""

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 HASHES_END: Final = 1 << 64
 """Past every key hash."""
 
+_ONE_BY_ONE_MAX: Final = 8
+"""So few hashes are compared with all others one by one, which is faster than a sort."""
 _ROW_BITS: Final = 32
 """A place is the number of a batch, shifted by this, and the row in it."""
 
@@ -285,7 +287,27 @@ class Wanted:
         found = hashes >= np.uint64(self.start)
         if self.stop < HASHES_END:
             found &= hashes < np.uint64(self.stop)
-        return found if self.chosen is None else found & np.isin(hashes, self.chosen)
+        if self.chosen is None:
+            return found
+        if len(self.chosen) > _ONE_BY_ONE_MAX:
+            return found & np.isin(hashes, self.chosen)
+        named = np.zeros(len(hashes), np.bool_)
+        for each in self.chosen:
+            named |= hashes == each
+        return found & named
+
+    def places_in(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return where wanted hashes stand among some that are in order."""
+        first = int(np.searchsorted(hashes, np.uint64(self.start)))
+        stop = len(hashes)
+        if self.stop < HASHES_END:
+            stop = int(np.searchsorted(hashes, np.uint64(self.stop)))
+        if self.chosen is None:
+            return np.arange(first, stop)
+        starts = np.maximum(np.searchsorted(hashes, self.chosen, "left"), first).tolist()
+        stops = np.minimum(np.searchsorted(hashes, self.chosen, "right"), stop).tolist()
+        ranges = zip(starts, stops, strict=True)
+        return np.array([place for each in ranges for place in range(*each)], np.int64)
 
 
 def batch_and_row(
