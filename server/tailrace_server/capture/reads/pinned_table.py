@@ -110,6 +110,9 @@ class PinnedTable:
             if (ready := reading.ready_state_block(key)) is not None:
                 return cast("_B", ready)
             try:
+                if isinstance(self._rows, KeyedRows):
+                    # Nobody else asks for these rows, so they are read and encoded in one go.
+                    return await reading.state_block(key, partial(self._made, place, made))
                 part = await reading.table_part(
                     (self._name, place), partial(self._rows.behind, place)
                 )
@@ -120,6 +123,9 @@ class PinnedTable:
     def ready(self, place: StatePlace | None, form: tuple[Hashable, ...]) -> _Block | None:
         """Return what ``behind`` would, if it is at hand; else None, and nothing is read."""
         return self._log.reading.ready_state_block((self._name, place, *form))
+
+    def _made(self, place: StatePlace | None, made: Callable[[PinnedTable, TablePart], _B]) -> _B:
+        return made(self, self._rows.behind(place))
 
     async def behind_page(self, page: str, found: Callable[[TableScan | KeyedRows], _B]) -> _B:
         """Return what ``found`` finds in the rows, in a reader thread, once for all who ask for this page."""

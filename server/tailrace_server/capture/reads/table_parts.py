@@ -98,7 +98,8 @@ class KeyedRows:
         chosen = list(islice(behind, _KEYS_AT_ONCE))
         if not chosen:
             return _END
-        return TablePart(self.table.rows_of([each.primary_key for each in chosen]), chosen[-1])
+        rows = self.table.rows_of([each.primary_key for each in chosen])
+        return TablePart(rows, None if chosen[-1] is self.places[-1] else chosen[-1])
 
     def of_digest(self, mark: RowMark) -> StatePlace:
         """Return the place of the row whose key has a digest; raises as of a whole table."""
