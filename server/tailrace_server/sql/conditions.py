@@ -45,7 +45,7 @@ _MIRRORED: Final[Mapping[Operator, Operator]] = {
     ">=": "<=",
 }
 _COMPUTED: Final = frozenset(
-    {"now", "get_current_timestamp", "make_timestamp", "make_timestamptz", "make_date"}
+    {"now", "get_current_timestamp", "strptime", "make_timestamp", "make_timestamptz", "make_date"}
     | {f"to_{unit}" for unit in ("seconds", "minutes", "hours", "days", "weeks", "milliseconds")}
 )
 """Functions without a class of sqlglot's that give the same wherever they stand in a statement."""

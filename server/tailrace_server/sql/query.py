@@ -9,6 +9,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
@@ -16,22 +17,36 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
-from tailrace.position import FIRST, Position
+from tailrace.position import END, FIRST, Position
+from tailrace_server.sql.ddl import Show, parsed_ddl
+from tailrace_server.sql.defined_names import DefinedNames
+from tailrace_server.sql.defining import Definer
+from tailrace_server.sql.definitions_shown import shown
 from tailrace_server.sql.duck import DATABASES, told
+from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.scans import StatementScan
-from tailrace_server.sql.statements import Tables, bound, named_parameters, nearest, parsed
+from tailrace_server.sql.statements import (
+    Tables,
+    bound,
+    named_parameters,
+    names_in,
+    nearest,
+    parsed,
+)
 from tailrace_server.units import format_seconds
+from tailrace_server.wal.definitions.kept import newest_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tailrace_server.sql.ddl import Defining
     from tailrace_server.sql.scans import LogSource
-    from tailrace_server.sql.statements import Bounds, Statement
+    from tailrace_server.sql.statements import Bounds, Statement, TableUse
 
 _BATCH_ROWS: Final = 4_096
 _ALONE: Final = re.compile(
-    r"\s*(?:(show)\s+tables|(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)|(explain)\s+(?P<explained>.+?))\s*;?\s*",
+    r"\s*(?:(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)|(explain)\s+(?P<explained>.+?))\s*;?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 _UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found')
@@ -67,6 +82,7 @@ class Query:
         *,
         pushes: bool = True,
         polled: tuple[int, int] | None = None,
+        may_define: bool = False,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -78,6 +94,7 @@ class Query:
             interruption: Ends it, also while it begins.
             pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
             polled: Of a poll: the versions that ``$from`` and ``$to`` stand for, both inclusive.
+            may_define: Whether it may define views and change tables, and drop them.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -87,6 +104,8 @@ class Query:
         """The version that it reads."""
         self._limits = limits or QueryLimits()
         self._source = source
+        self._may_define = may_define
+        self._began_us = time.time_ns() // 1_000
         self._parameters = dict(parameters or {})
         self._pushes = pushes
         self._polled = polled
@@ -179,14 +198,15 @@ class Query:
     # How it begins.
 
     def _begun(self, text: str) -> pa.RecordBatchReader:
+        statement = parsed_ddl(text)
+        if statement is not None:
+            return self._defined(statement)
         alone = _ALONE.fullmatch(text)
         if alone is None:
             return self._run(self._bound(text))
         if alone["table"] is not None:
             return self._described(alone["table"])
-        if alone["explained"] is not None:
-            return self._explained(self._bound(alone["explained"]))
-        return self._shown()
+        return self._explained(self._bound(alone["explained"]))
 
     def _bound(self, text: str) -> Statement:
         view = self._source.view
@@ -203,6 +223,7 @@ class Query:
         )
         query = parsed(text)
         self._take_parameters(named_parameters(query))
+        expand(query, self._names, names_in(query), self._last_version, self._began_us)
         return bound(query, tables)
 
     def _take_parameters(self, named: set[str]) -> None:
@@ -221,6 +242,7 @@ class Query:
     def _run(self, statement: Statement, prefix: str = "") -> pa.RecordBatchReader:
         for use in statement.uses:
             self._refuse_trimmed(use.changes)
+            self._refuse_older(use)
             scan = StatementScan(self._source, use, lambda: self.interruption.is_asked)
             self.scans.append(scan)
             self._connection.register(use.alias, self._kept(scan))
@@ -249,6 +271,23 @@ class Query:
         if changes is not None and changes[0] < view.oldest.version:
             raise PositionCompacted(
                 Position(changes[0], 0), view.oldest, Position(view.published, 0)
+            )
+
+    def _refuse_older(self, use: TableUse) -> None:
+        """Refuse to ask a change table for a time that it does not reach back to: rows would be missing."""
+        if use.form is None or not use.asked_us:
+            return
+        self._refuse_forgotten(use.asked_us)
+        if use.asked_us < use.form.oldest_us:
+            view = self._source.view
+            asked, oldest = (view.version_at(each) for each in (use.asked_us, use.form.oldest_us))
+            lookback = format_seconds(use.form.lookback_us / 1_000_000)
+            raise PositionCompacted(
+                Position(asked, 0),
+                Position(oldest, 0),
+                Position(view.published, END),
+                f"{use.form.table} reaches back {lookback}: ask for less, or ALTER CDC {use.form.table} SET "
+                "MAX_LOOKBACK = …",
             )
 
     # Versions.
@@ -339,25 +378,30 @@ class Query:
 
     # Statements that stand alone.
 
-    def _shown(self) -> pa.RecordBatchReader:
-        types = self._source.schema_of(self.version).entity_types
-        keys = [[each.name for each in columns if each.key] for columns in types.values()]
-        found = {
-            "table": pa.array(types, pa.string()),
-            "columns": pa.array(map(len, types.values()), pa.int32()),
-            "key": pa.array([", ".join(each) for each in keys], pa.string()),
-        }
-        return pa.table(found).to_reader()
+    @cached_property
+    def _names(self) -> DefinedNames:
+        """What names mean: what was defined when the statement began."""
+        view = self._source.view
+        definitions = newest_definitions(self._source.reader.store, view.uuid)
+        return DefinedNames(view, self._source.schema_of, definitions)
+
+    def _defined(self, statement: Defining) -> pa.RecordBatchReader:
+        if isinstance(statement, Show):
+            return shown(statement, self._names).to_reader()
+        if not self._may_define:
+            raise InvalidRequest("views and change tables are not defined here")
+        source = self._source
+        done = Definer(source.reader.store, source.view, self._began_us).run(statement)
+        return pa.table({"done": pa.array([done], pa.string())}).to_reader()
 
     def _described(self, written: str) -> pa.RecordBatchReader:
-        statement = self._bound(f"SELECT * FROM {written}")
-        use = statement.uses[0] if statement.uses else None
-        if use is None:
-            types = self._source.schema_of(self.version).entity_types
-            raise InvalidRequest(f"there is no table {written!r}{nearest(written, types)}")
+        statement = self._bound(f"SELECT * FROM {written} LIMIT 0")
+        if not statement.uses:
+            raise self._names.unknown(written)
+        fields = self._run(statement).schema
+        use = statement.uses[0]
         columns = self._source.schema_of(use.version).entity_types.get(use.entity_type, ())
         known = {column.name: column for column in columns}
-        fields = StatementScan(self._source, use, lambda: False).schema
         found = {
             "column": pa.array(fields.names, pa.string()),
             "type": pa.array([str(each.type) for each in fields], pa.string()),

@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
+from tailrace_server.sql.change_table_rows import ChangeTableRows
 from tailrace_server.sql.pushing import CHANGE_TYPES
+from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.base.reading import table_state
@@ -113,12 +115,18 @@ class StatementScan:
             stated=first_stated(self._view.schemas()),
             placeholders=schema.placeholders,
         )
+        self._form = (
+            None
+            if use.form is None
+            else ChangeTableRows(self._view, self._names, schema, use.form, self._shown)
+        )
         self.schema = self._arrow_schema()
         """Of the batches."""
         metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
         self.all_columns = (
-            *(each.name for each in every),
-            *metadata,
+            (*(each.name for each in every), *metadata)
+            if use.form is None
+            else (ROW_TIMESTAMP, *use.form.keys, CDC_JSON)
         )
         """Names of the columns that there are, those among them that are not read."""
         self.rows = 0
@@ -134,9 +142,12 @@ class StatementScan:
             more = [(name, kind) for name, kind in _OF_STATE.items() if name not in taken]
             fields = [*self._reader.schema, *(pa.field(*each) for each in more)]
         else:
-            image = pa.struct(list(self._reader.schema))
             fields = [pa.field(*each) for each in _OF_CHANGES.items()]
-            fields += [pa.field(name, image) for name in _IMAGES]
+            if self._form is None:
+                image = pa.struct(list(self._reader.schema))
+                fields += [pa.field(name, image) for name in _IMAGES]
+            else:
+                fields += self._form.fields
         chosen = [each for each in fields if names is None or each.name.lower() in names]
         # A table of no columns has no rows for DuckDB; whatever it counts, it counts these.
         return pa.schema(chosen or [pa.field("_index", pa.int32())])
@@ -284,6 +295,8 @@ class StatementScan:
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
+        if self._form is not None:
+            return self._form.bodies
         return tuple(each for each in _IMAGES if each in self.schema.names)
 
     def _changes_batch(
@@ -291,6 +304,7 @@ class StatementScan:
     ) -> pa.RecordBatch:
         places = pa.array(rows)
         versions, indexes = head.versions[rows], head.indexes[rows]
+        more = {} if self._form is None else self._form.arrays(head, rows, bodies)
         arrays = []
         for name in self.schema.names:
             match name:
@@ -305,6 +319,8 @@ class StatementScan:
                     arrays.append(_change_types(head, rows))
                 case "_primary_key":
                     arrays.append(head.primary_keys.take(places))
+                case _ if name in more:
+                    arrays.append(more[name])
                 case _:
                     arrays.append(self._image_structs(bodies[name], places, head, rows))
         return pa.record_batch(arrays, schema=self.schema)

@@ -34,6 +34,7 @@ from tailrace_server.sql.pushing import (
     timestamps_in,
     versions_in,
 )
+from tailrace_server.sql.shown_changes import SHOWN
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -42,14 +43,17 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
+    from tailrace_server.sql.shown_changes import ShownChanges
 
 _STATEMENT_BYTES_MAX: Final = 1 << 16
 """Length of a statement, UTF-8."""
 _DIALECT: Final = "duckdb"
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})
 """Table functions that compute and read nothing."""
+SPANS: Final = frozenset({"FROM", "BETWEEN", "CONTAINED IN", "ALL"})
+"""Behind FOR VERSION or FOR TIMESTAMP: more than one version."""
 _CHANGES: Final = "changes"
-_ONE: Final = "give one SELECT; SHOW TABLES, DESCRIBE and EXPLAIN stand alone too"
+_ONE: Final = "give one SELECT; SHOW, DESCRIBE, EXPLAIN, CREATE, ALTER and DROP stand alone too"
 
 
 class Bounds(NamedTuple):
@@ -78,6 +82,10 @@ class TableUse:
     """Of a change table the versions among ``changes`` that alone can matter."""
     change_types: frozenset[str] | None = None
     """Of a change table the kinds of changes that alone can matter; None: all."""
+    form: ShownChanges | None = None
+    """The change table whose changes they are; None: none."""
+    asked_us: int = 0
+    """Time, µs, from which on alone the statement asks for changes; 0: it does not say one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +172,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
         InvalidRequest: A table is not known, or a function that reads elsewhere is called.
     """
     uses: list[TableUse] = []
-    names = _names_in(query)
+    names = names_in(query)
     conditions = conditions_of(query) if tables.pushes else {}
     for table in _tables_in(query):
         use = _use(table, f"t{len(uses)}", names, tables)
@@ -178,10 +186,12 @@ def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Ta
     """Return a use without what no row can be of that meets some conditions."""
     if not comparisons:
         return use
+    # A change table has the columns of the key as a state has them.
     of_state = use.changes is None
+    is_flat = of_state or use.form is not None
     if _has_one_key(use, tables):
         columns = tables.schema_of(use.version).entity_types.get(use.entity_type, ())
-        use = replace(use, keys=keys_in(comparisons, columns, tables.constant, state=of_state))
+        use = replace(use, keys=keys_in(comparisons, columns, tables.constant, state=is_flat))
     if of_state:
         return use
     # Versions that a time is wanted of are neighbours, as timestamps rise with them.
@@ -191,7 +201,7 @@ def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Ta
         first = tables.version_at(times.first)
         versions = versions.both((first, tables.version_at(times.last + 1) - 1))
     kinds = change_types_in(comparisons, tables.constant)
-    return replace(use, versions=versions, change_types=kinds)
+    return replace(use, versions=versions, change_types=kinds, asked_us=times.first)
 
 
 def _has_one_key(use: TableUse, tables: Tables) -> bool:
@@ -245,7 +255,7 @@ def _unknown_function(table: exp.Table) -> InvalidRequest:
     )
 
 
-def _names_in(query: exp.Query) -> frozenset[str] | None:
+def names_in(query: exp.Query) -> frozenset[str] | None:
     """Return all names in a query, in lower case; None where it means columns without naming them."""
     if next(query.find_all(exp.Star, exp.Columns), None) is not None:
         counts = [
@@ -279,11 +289,14 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         first = tables.first_version_of(arguments[1]) if len(arguments) > 1 else tables.oldest
         last = tables.version_of(arguments[2]) if len(arguments) > 2 else tables.newest
         name = _known(arguments[0].name, tables.schema_of(tables.newest), quoted=True)
-        return TableUse(alias, name, tables.newest, Bounds(first, last), names, None)
+        form: ShownChanges | None = table.meta.get(SHOWN)
+        if form is not None:
+            names = form.names
+        return TableUse(alias, name, tables.newest, Bounds(first, last), names, None, form=form)
     version = tables.newest
     at = table.args.get("version") or table.args.get("when")
     if at is not None:
-        if at.args.get("kind") in ("FROM", "BETWEEN", "CONTAINED IN", "ALL"):
+        if at.args.get("kind") in SPANS:
             raise InvalidRequest(
                 "a table is read as of one version: FOR VERSION AS OF 12, or FOR TIMESTAMP AS OF '…'; its "
                 "changes are CHANGES('entity type', from, to)"

@@ -205,7 +205,7 @@ def test_only_what_is_needed_is_read(log_root: Path) -> None:
 
 def test_show_and_describe_tell_what_there_is(log_root: Path) -> None:
     products(log_root)
-    assert ask(log_root, "SHOW TABLES;") == [("product", 3, "id")]
+    assert ask(log_root, "SHOW TABLES;") == [("product", "entity type", 3, "id")]
     found = ask(log_root, 'describe "product"')
     assert found[0] == ("id", "int64", "BIGINT", True)
     assert [row[0] for row in found] == [

@@ -50,6 +50,9 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
         if name in summary.bodies_from:
             shown.append(f"heads alone below version {summary.bodies_from[name]:,}")
         grid.add_row("", f"{printable(name)}  {', '.join(shown)}")
+    for label, defined in (("views", summary.views), ("change tables", summary.change_tables)):
+        if defined:
+            grid.add_row(label, printable(", ".join(defined)))
     if summary.newest_timestamp:
         grid.add_row("newest", date_text(summary.newest_timestamp))
     grid.add_row("writer", f"epoch {summary.epoch}, {printable(str(summary.holder))}")

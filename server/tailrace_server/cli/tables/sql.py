@@ -76,7 +76,7 @@ def sql(
     opened = open_catalog(log, catalog)
     with (
         BatchReader(opened.path) as reader,
-        Query(_source(opened, reader), text, values, limits) as query,
+        Query(_source(opened, reader), text, values, limits, may_define=True) as query,
     ):
 
         def batches() -> Iterator[pa.RecordBatch]:

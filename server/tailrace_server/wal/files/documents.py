@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace_server.wal.files.base_documents import BasesDocument
+from tailrace_server.wal.files.definition_documents import DefinitionsDocument
 from tailrace_server.wal.files.schema_documents import DIFFERENCE, SchemaDocument
 from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
 from tailrace_server.wal.files.settings_documents import SettingsDocument
@@ -259,6 +260,7 @@ _DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
     for kind in (
         *(CatalogDocument, Entry, PublicationDocument, CheckpointHeader, CheckpointBody),
         *(RemovedFiles, SchemaDocument, BasesDocument, SettingsDocument, SubscriptionDocument),
+        DefinitionsDocument,
         _AnyVersion,
     )
 }

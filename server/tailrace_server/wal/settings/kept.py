@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, LogCorrupted
+from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
 from tailrace_server.wal.files.settings_documents import (
     SETTINGS,
     SettingsDocument,
@@ -57,21 +57,10 @@ def newest_settings(store: ObjectStore, uuid: UUID) -> CatalogSettings:
         LogCorrupted: The object is damaged.
         LogUnreadable: It has a newer format version.
     """
-    numbers = object_numbers(store.names(SETTINGS))
-    return read_settings(store, uuid, numbers[-1]) if numbers else CatalogSettings()
-
-
-def read_settings(store: ObjectStore, uuid: UUID, number: int) -> CatalogSettings:
-    """Return what one object of the sequence says. Errors as ``newest_settings``."""
-    path = settings_path(number)
-    found = documents.read(store, path, SettingsDocument)
-    if found is None:
-        raise LogCorrupted(path, 0, "the settings are missing")
-    document, crc = found
-    if document.uuid != uuid:
-        raise CatalogReplaced(path, uuid, document.uuid)
-    if document.number != number:
-        raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
+    number = newest_number(store, SETTINGS)
+    if not number:
+        return CatalogSettings()
+    document, crc = read_numbered(store, SETTINGS, number, uuid, SettingsDocument)
     return CatalogSettings(number, crc, document.settings, tuple(document.entity_types))
 
 
@@ -117,7 +106,7 @@ def change_settings(
         )
         data, crc = documents.sealed(document)
         store.make_folder(SETTINGS)
-        if store.create(settings_path(document.number), data, failpoint="settings"):
+        if store.create(numbered_path(SETTINGS, document.number), data, failpoint="settings"):
             return CatalogSettings(document.number, crc, changed.settings, changed.of_types)
         # Somebody else got the number. What they set may be why this caller would not.
         known = newest_settings(store, view.uuid)
@@ -173,8 +162,3 @@ def _refuse_conflict(
                 f"{name} was {found} by somebody else at this moment; nothing was changed here: look at "
                 "tailrace catalog show, and set it again if you mean to"
             )
-
-
-def settings_path(number: int) -> str:
-    """Return the path of an object of the sequence."""
-    return f"{SETTINGS}/{object_name(number)}"

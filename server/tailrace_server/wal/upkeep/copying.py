@@ -18,6 +18,7 @@ from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases, paths_in
 from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
+from tailrace_server.wal.files.definition_documents import DEFINITIONS
 from tailrace_server.wal.files.documents import (
     CHECKPOINTS,
     ENTRIES,
@@ -25,9 +26,9 @@ from tailrace_server.wal.files.documents import (
     SCHEMAS,
 )
 from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.numbered import newest_number, numbered_path
 from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.files.settings_documents import SETTINGS
-from tailrace_server.wal.settings.kept import newest_settings, settings_path
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.state import LogState
 
+_SEQUENCES: Final = (SETTINGS, DEFINITIONS)
+"""Folders of what is said of the catalog beside its log."""
 _PIECE: Final = 4 * 1024 * 1024
 """Bytes that are read and written at once."""
 
@@ -69,8 +72,7 @@ def copy_log(source: Path, root: Path) -> LogCopy:
             # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
             log = CommitLog.open(source)
             state, known = log.state, newest_bases(log.store, log.uuid)
-            settings = newest_settings(log.store, log.uuid).number
-            paths = [*_named(state), *_named_by(known), *map(settings_path, range(1, settings + 1))]
+            paths = [*_named(state), *_named_by(known), *_said_of(log.store)]
             found = [_copy(store, target, path) for path in paths]
             # 2. A copy that nobody has read is none.
             result = verify(folder)
@@ -110,6 +112,13 @@ def _named_by(known: KnownBases) -> Iterator[str]:
     yield from dict.fromkeys(paths_in(known.bases))
 
 
+def _said_of(store: ObjectStore) -> Iterator[str]:
+    """Yield the paths of what is set and defined of the catalog."""
+    for folder in _SEQUENCES:
+        for number in range(1, newest_number(store, folder) + 1):
+            yield numbered_path(folder, number)
+
+
 def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
     """Copy an object, unless the target has it or the source has it no more; return its bytes."""
     held = target.size(path)
@@ -118,7 +127,7 @@ def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
     opened = store.open(path)
     if opened is None:
         return 0
-    for folder in (BASES, SETTINGS):
+    for folder in (BASES, *_SEQUENCES):
         if path.startswith(f"{folder}/"):
             target.make_folder(folder)
     buffer, offset = memoryview(bytearray(_PIECE)), 0

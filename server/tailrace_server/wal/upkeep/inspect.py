@@ -14,6 +14,7 @@ from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
 from tailrace.schema import Schema
 from tailrace_server.wal.base.bases import newest_bases
+from tailrace_server.wal.definitions.kept import newest_definitions
 from tailrace_server.wal.files.catalog_folder import read_catalog
 from tailrace_server.wal.files.documents import CommitEntry, GateEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -66,6 +67,9 @@ class LogSummary:
     """What is set of the catalog: lengths of time in µs, amounts in bytes."""
     type_settings: dict[str, dict[str, int]]
     """The same of entity types."""
+    views: tuple[str, ...]
+    """Names of those that are defined."""
+    change_tables: tuple[str, ...]
     bodies_from: dict[str, int]
     """Entity types that lack old bodies → first version that has them."""
     newest_timestamp: int
@@ -187,6 +191,7 @@ def summarize(path: Path) -> LogSummary:
     log.read_newest_checkpoint()
     state, view = log.state, log.view
     known = newest_bases(log.store, log.uuid)
+    definitions = newest_definitions(log.store, log.uuid)
     known_settings = newest_settings(log.store, log.uuid)
     counts: Counter[str] = Counter()
     for segment in state.batches.segments:
@@ -202,6 +207,8 @@ def summarize(path: Path) -> LogSummary:
         oldest_timestamp=view.known_timestamp_of(state.oldest.version) or 0,
         settings=dict(known_settings.settings),
         type_settings={name: dict(of) for name, of in known_settings.by_type(view).items()},
+        views=tuple(definitions.views),
+        change_tables=tuple(definitions.change_tables),
         bodies_from=view.bodies.by_name(view.published),
         newest_timestamp=view.newest_timestamp,
         epoch=state.epoch,

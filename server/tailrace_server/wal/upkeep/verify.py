@@ -36,6 +36,7 @@ from tailrace.position import FIRST
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.checking import check_bases
 from tailrace_server.wal.base.key_files import check_key_files
+from tailrace_server.wal.definitions.checking import check_definitions
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import check_folders
 from tailrace_server.wal.files.documents import (
@@ -147,8 +148,9 @@ def verify(
     _verify_pending(log.store, log.state, result)
     _verify_bases(path, log, result, whole=whole_bases)
     _verify_key_files(log, result)
-    for fault in check_settings(log.store, log.uuid):
-        _note(result, fault)
+    for check in (check_settings, check_definitions):
+        for fault in check(log.store, log.uuid):
+            _note(result, fault)
     return result
 
 

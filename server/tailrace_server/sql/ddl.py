@@ -1,0 +1,382 @@
+"""Statements that define views and change tables, or show what is defined: from text to values.
+
+::
+
+    CREATE VIEW name AS SELECT column, … FROM entity_type [WHERE condition]
+    DROP VIEW [IF EXISTS] name
+    CREATE CDC [IF NOT EXISTS] name ON entity_type_or_view
+        [INCLUDE (PRE, POST, CHANGE)] [MAX_LOOKBACK = '7 days']
+    ALTER CDC name SET [INCLUDE (…)] [MAX_LOOKBACK = …]
+    DROP CDC [IF EXISTS] name [ON entity_type_or_view]
+    SHOW TABLES | VIEWS | CDC
+    DESCRIBE name
+
+Words are in any case. Between properties there may be commas, as in Apache Phoenix.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.units import parse_seconds
+from tailrace_server.wal.settings.values import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+IMAGES: Final = ("CHANGE", "PRE", "POST")
+"""Images that the JSON of a change table may have."""
+_MICROS: Final = 1_000_000
+_LOOKBACK_MAX_S: Final = 36_500 * 86_400.0
+_LOOKBACK_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_UNITS: Final = {
+    "second": "s",
+    "minute": "m",
+    "hour": "h",
+    "day": "d",
+}
+"""Long names of units, without the s of the plural."""
+_DEFINES: Final = re.compile(
+    r"\s*(?:(?:create\s+(?:or\s+replace\s+)?|drop\s+|alter\s+)(?:view|cdc)|show\s+(?:views?|cdc|tables))\b",
+    re.IGNORECASE,
+)
+_ON_DATA: Final = "a view is SELECT column, … FROM entity_type WHERE condition"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenName:
+    """A name as it stands in a statement."""
+
+    text: str
+    quoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """``CREATE VIEW``."""
+
+    name: str
+    of: WrittenName
+    columns: tuple[WrittenName, ...]
+    """Empty: all."""
+    where: str
+    """As a filter's text; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTableOptions:
+    """What stands behind the name of a change table; None: nothing was said."""
+
+    images: tuple[str, ...] | None = None
+    lookback_us: int | None = None
+    """0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChangeTable:
+    """``CREATE CDC``."""
+
+    name: str
+    on: WrittenName
+    if_not_exists: bool
+    options: ChangeTableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class AlterChangeTable:
+    """``ALTER CDC``."""
+
+    name: str
+    options: ChangeTableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """``DROP VIEW`` or ``DROP CDC``."""
+
+    name: str
+    is_view: bool
+    if_exists: bool
+    on: WrittenName | None = None
+    """What it must be on; None: nothing was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """``SHOW``."""
+
+    what: str
+    """TABLES, VIEWS or CDC."""
+
+
+Defining = CreateView | CreateChangeTable | AlterChangeTable | Drop | Show
+
+
+def parsed_ddl(text: str) -> Defining | None:
+    """Return what a text defines or shows; None where it is another statement.
+
+    Raises:
+        InvalidRequest: It begins as one of these, and does not go on so.
+    """
+    match = _DEFINES.match(text)
+    if match is None:
+        return None
+    try:
+        tokens = sqlglot.tokenize(text, read="duckdb")
+    except SqlglotError as error:
+        raise InvalidRequest(f"the statement cannot be read: {error}") from None
+    if tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    words = _Words(text, tokens)
+    first = words.word("CREATE", "ALTER", "DROP", "SHOW")
+    if first == "SHOW":
+        what = words.word("TABLES", "VIEWS", "VIEW", "CDC")
+        words.end()
+        return Show(f"{what}S" if what == "VIEW" else what)
+    if first == "CREATE" and words.takes("OR"):
+        raise InvalidRequest("CREATE OR REPLACE is not run here: DROP it, then CREATE it")
+    kind = words.word("VIEW", "CDC")
+    if first == "DROP":
+        return _drop(words, is_view=kind == "VIEW")
+    if kind == "VIEW":
+        if first == "ALTER":
+            raise InvalidRequest("ALTER VIEW is not run here: DROP it, then CREATE it")
+        return _create_view(text)
+    return _create_cdc(words) if first == "CREATE" else _alter_cdc(words)
+
+
+def image_names(written: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return the images that some words name, in the order in which they are shown.
+
+    Args:
+        written: The words.
+        where: What they stand in, for an error.
+
+    Raises:
+        InvalidRequest: One names no image.
+    """
+    found = {each.upper() for each in written}
+    for each in sorted(found.difference(IMAGES)):
+        raise InvalidRequest(f"{where}: no image {each!r}{nearest(each, IMAGES)}")
+    return tuple(each for each in IMAGES if each in found)
+
+
+def lookback_us(text: str) -> int:
+    """Return a length of time as people write it, ``7 days`` or ``7d``, in µs.
+
+    Raises:
+        InvalidRequest: It is none, or not one that a change table can have.
+    """
+    match = _LOOKBACK_TEXT.fullmatch(text)
+    short = text
+    if match is not None:
+        unit = match[2].lower()
+        short = match[1] + _UNITS.get(unit.removesuffix("s"), unit)
+    try:
+        seconds = parse_seconds(short)
+    except ValueError:
+        raise InvalidRequest(
+            f"MAX_LOOKBACK = {text!r}: write '7 days', '12 hours' or '90 minutes'"
+        ) from None
+    if not 1 <= seconds <= _LOOKBACK_MAX_S:
+        raise InvalidRequest(f"MAX_LOOKBACK = {text!r}: from 1 second to 100 years")
+    return round(seconds * _MICROS)
+
+
+class _Words:
+    """The tokens of a statement, read one after the other."""
+
+    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+        self._text = text
+        self._tokens = tokens
+        self._place = 0
+
+    def _next(self) -> Token | None:
+        return self._tokens[self._place] if self._place < len(self._tokens) else None
+
+    def _wrong(self, wanted: str) -> InvalidRequest:
+        token = self._next()
+        if token is None:
+            return InvalidRequest(f"the statement ends where {wanted} must stand")
+        return InvalidRequest(
+            f"line {token.line}, column {token.col}: {token.text!r} stands where {wanted} must stand"
+        )
+
+    def peek(self) -> str:
+        """Return the next word in capitals; empty at the end, and for what is quoted."""
+        token = self._next()
+        if token is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            return ""
+        return token.text.upper()
+
+    def takes(self, *words: str) -> bool:
+        """Take words if they all come next."""
+        start = self._place
+        for each in words:
+            if self.peek() != each:
+                self._place = start
+                return False
+            self._place += 1
+        return True
+
+    def word(self, *words: str) -> str:
+        """Take one of some words."""
+        found = self.peek()
+        if found not in words:
+            raise self._wrong(" or ".join(words))
+        self._place += 1
+        return found
+
+    def name(self, what: str) -> WrittenName:
+        """Take a name, of parts with dots between."""
+        parts, quoted = [], False
+        while True:
+            token = self._next()
+            is_quoted = token is not None and token.token_type is TokenType.IDENTIFIER
+            is_plain = token is not None and re.fullmatch(r"[^\W\d]\w*", token.text) is not None
+            if token is None or token.token_type is TokenType.STRING or not (is_quoted or is_plain):
+                raise self._wrong(what)
+            parts.append(token.text)
+            quoted |= is_quoted
+            self._place += 1
+            if not self.takes("."):
+                return WrittenName(".".join(parts), quoted)
+
+    def value(self, what: str) -> str:
+        """Take a text in quotes, or a number."""
+        token = self._next()
+        if token is None or token.token_type not in (TokenType.STRING, TokenType.NUMBER):
+            raise self._wrong(what)
+        self._place += 1
+        return token.text
+
+    def options(self) -> ChangeTableOptions:
+        """Take what is said of a change table, up to the end."""
+        images: tuple[str, ...] | None = None
+        lookback: int | None = None
+        seen: set[str] = set()
+        while self._next() is not None:
+            self.takes(",")
+            option = self.word("INCLUDE", "MAX_LOOKBACK", "SALT_BUCKETS")
+            if option in seen:
+                raise InvalidRequest(f"{option} stands there twice")
+            seen.add(option)
+            if option == "INCLUDE":
+                images = image_names(self._list(), "INCLUDE")
+                continue
+            if not self.takes("="):
+                raise self._wrong("=")
+            if option == "SALT_BUCKETS":
+                self.value("a number")
+                raise InvalidRequest(
+                    "SALT_BUCKETS is not supported: a log has one writer, so there is nothing to spread"
+                )
+            lookback = 0 if self.takes("NONE") else lookback_us(self.value("a length of time"))
+        return ChangeTableOptions(images, lookback)
+
+    def _list(self) -> list[str]:
+        if not self.takes("("):
+            raise self._wrong("(")
+        found = []
+        while True:
+            found.append(self.name(f"one of {', '.join(IMAGES)}").text)
+            if self.takes(")"):
+                return found
+            if not self.takes(","):
+                raise self._wrong(", or )")
+
+    def end(self) -> None:
+        """Refuse what comes behind."""
+        if self._next() is not None:
+            raise self._wrong("the end of the statement")
+
+
+def _create_cdc(words: _Words) -> CreateChangeTable:
+    if_not_exists = words.takes("IF", "NOT", "EXISTS")
+    name = words.name("the name of the change table").text
+    words.word("ON")
+    on = words.name("an entity type or a view")
+    return CreateChangeTable(name, on, if_not_exists, words.options())
+
+
+def _alter_cdc(words: _Words) -> AlterChangeTable:
+    name = words.name("the name of the change table").text
+    words.word("SET")
+    options = words.options()
+    if options == ChangeTableOptions():
+        raise InvalidRequest("ALTER CDC … SET what? INCLUDE (…) or MAX_LOOKBACK = …")
+    return AlterChangeTable(name, options)
+
+
+def _drop(words: _Words, *, is_view: bool) -> Drop:
+    if_exists = words.takes("IF", "EXISTS")
+    name = words.name("a name").text
+    on = None if is_view or not words.takes("ON") else words.name("an entity type or a view")
+    words.end()
+    return Drop(name, is_view, if_exists, on)
+
+
+def _create_view(text: str) -> CreateView:
+    try:
+        found = [each for each in sqlglot.parse(text, read="duckdb") if each is not None]
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidRequest(f"the view cannot be read: {reason}") from None
+    if len(found) != 1 or not isinstance(found[0], exp.Create):
+        raise InvalidRequest(f"give one CREATE VIEW; {_ON_DATA}")
+    create = found[0]
+    name, select = create.this, create.expression
+    if not isinstance(name, exp.Table) or create.args.get("exists") or create.args.get("replace"):
+        raise InvalidRequest("write CREATE VIEW name AS SELECT …; the columns keep their names")
+    if not isinstance(select, exp.Select):
+        raise InvalidRequest(f"{_ON_DATA}, and this is no SELECT")
+    known = ("expressions", "from_", "where", "kind")
+    for part, value in select.args.items():
+        if value and part not in known:
+            raise InvalidRequest(f"{_ON_DATA}: {part.strip('_').upper()} has no place in it")
+    source = select.args["from_"].this if select.args.get("from_") else None
+    if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
+        raise InvalidRequest(f"{_ON_DATA}, and this reads no entity type")
+    for part, value in source.args.items():
+        if value and part not in ("this", "db", "catalog"):
+            raise InvalidRequest(
+                f"{_ON_DATA}: behind {_name_of(source).text} stands {part.upper()}"
+            )
+    where = select.args.get("where")
+    return CreateView(
+        _name_of(name).text,
+        _name_of(source),
+        _columns(select),
+        "" if where is None else where.this.sql(dialect="postgres"),
+    )
+
+
+def _columns(select: exp.Select) -> tuple[WrittenName, ...]:
+    """Return the columns that a view names; none for a star."""
+    if len(select.expressions) == 1 and isinstance(select.expressions[0], exp.Star):
+        if any(select.expressions[0].args.values()):
+            raise InvalidRequest(f"{_ON_DATA}: a star stands there without EXCEPT or REPLACE")
+        return ()
+    found = []
+    for each in select.expressions:
+        if not isinstance(each, exp.Column) or each.table or isinstance(each.this, exp.Star):
+            raise InvalidRequest(
+                f"{_ON_DATA}: {each.sql(dialect='duckdb')} is no column by its own name"
+            )
+        found.append(WrittenName(each.name, bool(each.this.args.get("quoted"))))
+    return tuple(found)
+
+
+def _name_of(table: exp.Table) -> WrittenName:
+    parts = table.parts
+    return WrittenName(
+        ".".join(part.name for part in parts), any(part.args.get("quoted") for part in parts)
+    )

@@ -1,0 +1,178 @@
+"""What a name in a statement means: an entity type, a view or a change table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.filters.parsing import parse
+from tailrace_server.filters.tree import columns_in
+from tailrace_server.sql.statements import nearest
+from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tailrace.schema import Schema
+    from tailrace_server.wal.definitions.kept import Definitions
+    from tailrace_server.wal.state.view import LogView
+
+Definition = ViewDocument | ChangeTableDocument
+
+
+@dataclass(frozen=True, slots=True)
+class ViewColumns:
+    """What a view reads, by the names of one version."""
+
+    entity_type: str
+    shown: dict[str, str]
+    """Name in the view → name in the entity type."""
+    asked: dict[str, str]
+    """The same of the columns in its condition."""
+
+
+class DefinedNames:
+    """The names that a statement may use: those of one view of a log, and what is defined of it.
+
+    What is defined of an entity type that the view does not show is not shown either.
+    """
+
+    def __init__(
+        self, view: LogView, schema_of: Callable[[int], Schema], definitions: Definitions
+    ) -> None:
+        """Bind to them.
+
+        Args:
+            view: The log.
+            schema_of: Returns the schema of a version, without what is hidden.
+            definitions: What is defined of it.
+        """
+        self.view = view
+        self.schema = schema_of(view.published)
+        self._schema_of = schema_of
+        self.definitions = definitions
+        shown = {
+            name: each
+            for name, each in definitions.views.items()
+            if self._current(each.entity_type, each.version) is not None
+        }
+        self.views = shown
+        """By name."""
+        self.change_tables = {
+            name: each
+            for name, each in definitions.change_tables.items()
+            if (
+                each.source in shown
+                if each.of_view
+                else self._current(each.source, each.version) is not None
+            )
+        }
+        """By name."""
+
+    def _current(self, entity_type: str, version: int) -> str | None:
+        """Return what an entity type is called now that had a name at a version; None: it is not there."""
+        try:
+            names = EntityNames(self.view.schema_of(version), entity_type)
+        except KeyError:  # somebody's hand has made the definition
+            return None
+        name = names.name_in(self.view.schema_of(self.view.published))
+        return name if name in self.schema.entity_types else None
+
+    def entity_type_of(self, definition: Definition) -> str:
+        """Return what the entity type is called now that a view or a change table shows."""
+        if isinstance(definition, ChangeTableDocument) and definition.of_view:
+            definition = self.views[definition.source]
+        name = definition.entity_type if isinstance(definition, ViewDocument) else definition.source
+        found = self._current(name, definition.version)
+        assert found is not None, "a definition of an entity type that is not shown is no name"
+        return found
+
+    def columns_of(self, view: ViewDocument, version: int) -> ViewColumns:
+        """Return what a view's entity type and its columns are called at a version.
+
+        Raises:
+            InvalidRequest: A column has been dropped, or is not there yet.
+        """
+        written = self.view.schema_of(view.version)
+        schema = self.schema if version == self.view.published else self._schema_of(version)
+        names = EntityNames(written, view.entity_type)
+        entity_type = names.name_in(self.view.schema_of(version)) or ""
+        columns = schema.columns(entity_type)
+        there = {each.id: each.name for each in columns}
+        ids = {each.name: each.id for each in written.columns(view.entity_type)}
+
+        def current(name: str) -> str:
+            found = there.get(ids.get(name, 0))
+            if found is None:
+                when = "now" if schema is self.schema else f"as of version {version}"
+                raise InvalidRequest(
+                    f"view {view.name} needs column {name!r}, which {entity_type or view.entity_type} does not "
+                    f"have {when}; DROP VIEW {view.name} and define it anew, or ask for another version"
+                )
+            return found
+
+        asked = columns_in(parse(view.where)) if view.where else ()
+        return ViewColumns(
+            entity_type,
+            {name: current(name) for name in view.columns}
+            or {each.name: each.name for each in columns},
+            {each.text: current(each.text) for each in asked},
+        )
+
+    def all(self) -> list[str]:
+        """Return all names."""
+        return [*self.schema.entity_types, *self.views, *self.change_tables]
+
+    def definition(self, written: str, *, quoted: bool) -> Definition | None:
+        """Return the view or change table of a name; None where there is none.
+
+        Raises:
+            InvalidRequest: An entity type is called so as well, since the source has made one.
+        """
+        defined: dict[str, Definition] = {**self.views, **self.change_tables}
+        found = _matching(written, defined, quoted=quoted)
+        if not found:
+            return None
+        if _matching(written, self.schema.entity_types, quoted=quoted):
+            kind = kind_of(defined[found])
+            raise InvalidRequest(
+                f"{found!r} is an entity type and a {kind}: DROP the {kind}, and define it by another name"
+            )
+        return defined[found]
+
+    def entity_type(self, written: str, *, quoted: bool) -> str | None:
+        """Return the entity type of a name; None where there is none."""
+        return _matching(written, self.schema.entity_types, quoted=quoted)
+
+    def taken_by(self, name: str) -> str | None:
+        """Return what has a name already, in words, whether it is shown or not; None: it is free."""
+        if _matching(name, self.schema.entity_types, quoted=False):
+            return "an entity type"
+        if _matching(name, self.definitions.views, quoted=False):
+            return "a view"
+        return (
+            "a change table"
+            if _matching(name, self.definitions.change_tables, quoted=False)
+            else None
+        )
+
+    def unknown(self, written: str) -> InvalidRequest:
+        """Return the error of a name that means nothing."""
+        return InvalidRequest(f"there is no table {written!r}{nearest(written, self.all())}")
+
+
+def kind_of(definition: Definition) -> str:
+    """Return what a definition is, in words."""
+    return "view" if isinstance(definition, ViewDocument) else "change table"
+
+
+def _matching(written: str, names: Iterable[str], *, quoted: bool) -> str | None:
+    """Return the name that is written: as it stands, or where it is not quoted in any case of its letters."""
+    known = list(names)
+    if written in known:
+        return written
+    if quoted:
+        return None
+    return next((each for each in known if each.lower() == written.lower()), None)

@@ -1,0 +1,221 @@
+"""What statements that define do: they check a definition against the log, and write it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.parsing import parse
+from tailrace_server.sql.ddl import (
+    AlterChangeTable,
+    CreateChangeTable,
+    CreateView,
+    Drop,
+    WrittenName,
+)
+from tailrace_server.sql.defined_names import DefinedNames, kind_of
+from tailrace_server.sql.view_conditions import with_columns
+from tailrace_server.units import format_seconds
+from tailrace_server.wal.definitions.kept import change_definitions
+from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
+from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.settings.values import MAX_LOOKBACK, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.sql.defined_names import Definition
+    from tailrace_server.wal.definitions.kept import Definitions
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.view import LogView
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+_NAME_MAX: Final = 128
+_MICROS: Final = 1_000_000
+
+
+class Definer:
+    """Carries out the statements that define, for one catalog. Blocks."""
+
+    def __init__(self, store: ObjectStore, view: LogView, now: int) -> None:
+        """Bind to a catalog at a time, µs since the epoch."""
+        self._store, self._view, self._now = store, view, now
+
+    def run(self, statement: CreateView | CreateChangeTable | AlterChangeTable | Drop) -> str:
+        """Carry a statement out; return what was done, in a sentence.
+
+        Raises:
+            InvalidRequest: It cannot be so; says why.
+            LogError: What is defined could not be read or written.
+        """
+
+        def decide(definitions: Definitions) -> Definitions:
+            names = DefinedNames(self._view, self._view.schema_of, definitions)
+            match statement:
+                case CreateView():
+                    return self._with_view(statement, names)
+                case CreateChangeTable():
+                    return self._with_change_table(statement, names)
+                case AlterChangeTable():
+                    return self._altered(statement, names)
+                case Drop():
+                    return _without(statement, names)
+
+        before, after = change_definitions(self._store, self._view.uuid, decide, self._now)
+        is_view = isinstance(statement, CreateView) or (
+            isinstance(statement, Drop) and statement.is_view
+        )
+        what = f"{'view' if is_view else 'change table'} {statement.name}"
+        if before == after:
+            return f"nothing to do: {what} is {'not ' * isinstance(statement, Drop)}there"
+        done = {Drop: "dropped", AlterChangeTable: "altered"}.get(type(statement), "created")
+        return f"{what} {done}"
+
+    def _with_view(self, statement: CreateView, names: DefinedNames) -> Definitions:
+        _check_new(statement.name, names)
+        entity_type = names.entity_type(statement.of.text, quoted=statement.of.quoted)
+        if entity_type is None:
+            other = names.definition(statement.of.text, quoted=statement.of.quoted)
+            if other is None:
+                raise names.unknown(statement.of.text)
+            raise InvalidRequest(
+                f"a view shows an entity type, and {statement.of.text} is a {kind_of(other)}: write its "
+                "columns and its condition here"
+            )
+        columns = names.schema.columns(entity_type)
+        shown = [_column(each, columns, entity_type) for each in statement.columns]
+        if repeated := [each for each in shown if shown.count(each) > 1]:
+            raise InvalidRequest(f"column {repeated[0]!r} stands there twice")
+        where = statement.where
+        if where:
+            # A filter matches names as they are written: in the log they stand as the schema has them.
+            tree = with_columns(
+                where,
+                lambda name, quoted: _column(WrittenName(name, quoted), columns, entity_type),
+            )
+            where = tree.sql(dialect="postgres")
+            bind(parse(where), columns, {})
+        view = ViewDocument(
+            statement.name, entity_type, self._view.published, shown, where, self._now
+        )
+        return names.definitions.with_view(view)
+
+    def _with_change_table(self, statement: CreateChangeTable, names: DefinedNames) -> Definitions:
+        known = names.definitions.change_tables.get(statement.name)
+        if known is not None and statement.if_not_exists:
+            return names.definitions
+        _check_new(statement.name, names)
+        source, of_view = self._source(statement.on, names)
+        images, lookback = statement.options.images, statement.options.lookback_us
+        self._check_lookback(lookback or 0)
+        table = ChangeTableDocument(
+            statement.name,
+            source,
+            of_view,
+            self._view.published,
+            list(("CHANGE",) if images is None else images),
+            lookback or 0,
+            self._now,
+        )
+        return names.definitions.with_change_table(table)
+
+    def _source(self, on: WrittenName, names: DefinedNames) -> tuple[str, bool]:
+        """Return what a change table is on, and whether that is a view."""
+        definition = names.definition(on.text, quoted=on.quoted)
+        if isinstance(definition, ViewDocument):
+            raise InvalidRequest(
+                f"{definition.name} is a view: make the change table on its entity type"
+            )
+        if definition is not None:
+            raise InvalidRequest(
+                f"{definition.name} is a change table: one is made on an entity type or a view"
+            )
+        entity_type = names.entity_type(on.text, quoted=on.quoted)
+        if entity_type is None:
+            raise names.unknown(on.text)
+        return entity_type, False
+
+    def _altered(self, statement: AlterChangeTable, names: DefinedNames) -> Definitions:
+        table = names.change_tables.get(statement.name)
+        if table is None:
+            raise _unknown("change table", statement.name, names.change_tables)
+        options = statement.options
+        if options.images is not None:
+            table = msgspec.structs.replace(table, images=list(options.images))
+        if options.lookback_us is not None:
+            self._check_lookback(options.lookback_us)
+            table = msgspec.structs.replace(table, lookback_us=options.lookback_us)
+        return names.definitions.with_change_table(table)
+
+    def _check_lookback(self, lookback: int) -> None:
+        """Refuse to reach back further than the catalog is kept."""
+        kept = newest_settings(self._store, self._view.uuid).settings.get(MAX_LOOKBACK)
+        if kept is not None and lookback > kept:
+            raise InvalidRequest(
+                f"MAX_LOOKBACK is {format_seconds(lookback / _MICROS)}, and the catalog keeps "
+                f"{format_seconds(kept / _MICROS)}: ask for less, or raise that with tailrace catalog set "
+                f"{self._view.name} {MAX_LOOKBACK}=…"
+            )
+
+
+def _without(statement: Drop, names: DefinedNames) -> Definitions:
+    kind = "view" if statement.is_view else "change table"
+    known: Mapping[str, Definition] = names.views if statement.is_view else names.change_tables
+    found = known.get(statement.name)
+    if found is None:
+        taken = names.taken_by(statement.name)
+        if taken is not None and taken != f"a {kind}":
+            raise InvalidRequest(f"{statement.name} is {taken}, and no {kind}")
+        if statement.if_exists:
+            return names.definitions
+        raise _unknown(kind, statement.name, known)
+    if isinstance(found, ViewDocument):
+        _refuse_needed(found.name, names)
+    elif statement.on is not None:
+        on = found.source if found.of_view else names.entity_type_of(found)
+        if statement.on.text.lower() != on.lower():
+            raise InvalidRequest(f"{found.name} is on {on}, and not on {statement.on.text}")
+    return names.definitions.without(found.name)
+
+
+def _refuse_needed(view: str, names: DefinedNames) -> None:
+    """Refuse to drop a view that a change table is on."""
+    tables = names.definitions.change_tables.values()
+    users = [each.name for each in tables if each.of_view and each.source == view]
+    if users:
+        raise InvalidRequest(
+            f"view {view} is needed by {', '.join(users)}: DROP CDC {users[0]} before it"
+        )
+
+
+def _check_new(name: str, names: DefinedNames) -> None:
+    if _NAME.fullmatch(name) is None or len(name) > _NAME_MAX:
+        raise InvalidRequest(
+            f"{name[:80]!r} cannot be a name: use letters, digits and underscores, a letter or underscore "
+            f"first, {_NAME_MAX} at most; dots may part such names"
+        )
+    taken = names.taken_by(name)
+    if taken is not None:
+        raise InvalidRequest(f"{name} is the name of {taken} already: choose another")
+
+
+def _column(written: WrittenName, columns: Sequence[Column], entity_type: str) -> str:
+    """Return the name of a column that a view names."""
+    known = [each.name for each in columns]
+    if written.text in known:
+        return written.text
+    found = [each for each in known if each.lower() == written.text.lower()]
+    if len(found) != 1 or written.quoted:
+        raise InvalidRequest(
+            f"{entity_type} has no column {written.text!r}{nearest(written.text, known)}"
+        )
+    return found[0]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> InvalidRequest:
+    return InvalidRequest(f"there is no {kind} {name!r}{nearest(name, known)}")

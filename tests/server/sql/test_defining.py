@@ -1,0 +1,174 @@
+"""Statements that define views and change tables: what they make, and what they refuse and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.sql.ddl import lookback_us
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.state.commit_log import CommitLog
+from tests.server.sql.test_change_tables import define
+from tests.server.sql.test_query import ask, products
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_is_defined_is_shown_altered_and_dropped(log_root: Path) -> None:
+    products(log_root)
+    assert define(log_root, "create cdc c on PRODUCT") == "change table c created"
+    again = "CREATE CDC IF NOT EXISTS c ON product INCLUDE (PRE);"
+    assert define(log_root, again) == "nothing to do: change table c is there"
+    altered = "ALTER CDC c SET INCLUDE (POST, PRE), MAX_LOOKBACK = '7 days'"
+    assert define(log_root, altered) == "change table c altered"
+    assert ask(log_root, "SHOW CDC")[0][:4] == ("c", "product", "PRE, POST", "7d")
+    define(log_root, "CREATE VIEW cheap AS SELECT ID, name FROM product WHERE Price < 10")
+    assert ask(log_root, "SHOW VIEWS")[0][:4] == ("cheap", "product", "id, name", '"price" < 10')
+    assert ask(log_root, "SHOW TABLES") == [
+        ("product", "entity type", 3, "id"),
+        ("cheap", "view", 2, "id"),
+        ("c", "change table", 3, "id"),
+    ]
+    assert define(log_root, "DROP CDC c ON product") == "change table c dropped"
+    assert define(log_root, "DROP VIEW cheap") == "view cheap dropped"
+    gone = "DROP CDC IF EXISTS c"
+    assert define(log_root, gone) == "nothing to do: change table c is not there"
+    assert ask(log_root, "SHOW CDC") == ask(log_root, "SHOW VIEWS") == []
+
+
+WRONG = [
+        ("CREATE CDC product ON product", "product is the name of an entity type already"),
+        ("CREATE CDC V ON product", "V is the name of a view already"),
+        ("CREATE VIEW c AS SELECT id FROM product", "c is the name of a change table already"),
+        ("CREATE CDC x ON produc", "no table 'produc'; did you mean product"),
+        ("CREATE CDC x ON c", "c is a change table"),
+        ("CREATE CDC x ON product INCLUDE (PRE, IMAGE)", "no image 'IMAGE'"),
+        ("CREATE CDC x ON product INCLUDE (PST)", "no image 'PST'; did you mean POST"),
+        ("CREATE CDC x ON product SALT_BUCKETS = 4", "SALT_BUCKETS is not supported"),
+        ("CREATE CDC x ON product MAX_LOOKBACK = 'soon'", "write '7 days'"),
+        ("CREATE CDC x ON product MAX_LOOKBACK = '0 s'", "from 1 second"),
+        ("CREATE CDC x ON product MAX_LOOKBACK = '8 days'", "the catalog keeps 7d"),
+        ("ALTER CDC c SET MAX_LOOKBACK = '8 days'", "the catalog keeps 7d"),
+        ("CREATE CDC x ON product INCLUDE", "the statement ends where"),
+        ("CREATE CDC x ON product TTL = 3", "column 27: 'TTL' stands where INCLUDE or"),
+        ("CREATE CDC x ON product INCLUDE (PRE) INCLUDE (POST)", "INCLUDE stands there twice"),
+        ('CREATE CDC "x y" ON product', "'x y' cannot be a name"),
+        ("CREATE CDC x", "the statement ends where ON must stand"),
+        ("ALTER CDC c SET", "SET what"),
+        ("ALTER CDC d SET INCLUDE (PRE)", "there is no change table 'd'"),
+        ("DROP CDC d", "there is no change table 'd'"),
+        ("DROP CDC v", "v is a view, and no change table"),
+        ("DROP VIEW IF EXISTS c", "c is a change table, and no view"),
+        ("DROP CDC c ON other", "c is on product, and not on other"),
+        ("CREATE OR REPLACE VIEW v AS SELECT id FROM product", "DROP it"),
+        ("CREATE VIEW x AS SELECT id FROM v", "v is a view: write its"),
+        ("CREATE VIEW x AS SELECT names FROM product", "no column 'names'; did you mean name"),
+        ("CREATE VIEW x AS SELECT id FROM product WHERE prise > 1", "no column 'prise'"),
+        ("CREATE VIEW x AS SELECT id FROM product WHERE price > 'a'", "is compared with a number"),
+        ("CREATE VIEW x AS SELECT id, id FROM product", "column 'id' stands there twice"),
+        ("CREATE VIEW x AS SELECT price * 2 FROM product", "is no column by its own name"),
+        ("CREATE VIEW x AS SELECT id FROM product LIMIT 1", "LIMIT has no place"),
+        ("CREATE VIEW x AS SELECT id FROM product FOR VERSION AS OF 1", "behind product stands"),
+        ("CREATE VIEW x AS SELECT id FROM product p JOIN product q USING (id)", "has no place"),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_said(log_root: Path) -> None:
+    products(log_root)
+    define(log_root, "CREATE CDC c ON product")
+    define(log_root, "CREATE VIEW v AS SELECT * FROM product")
+    log = CommitLog.open(log_root / "shop")
+    change_settings(log.store, log.view, {"max_lookback": 7 * 86_400 * 1_000_000}, 5)
+    for text, error in WRONG:
+        with pytest.raises(InvalidRequest, match=error):
+            define(log_root, text)
+
+
+def test_who_may_not_define_may_look(log_root: Path) -> None:
+    products(log_root)
+    define(log_root, "CREATE CDC c ON product")
+    with pytest.raises(InvalidRequest, match="not defined here"):
+        ask(log_root, "DROP CDC c")
+    assert len(ask(log_root, "SHOW CDC")) == 1
+
+
+QUESTIONS = [
+    ("SELECT /*+ CDC_INCLUDE(PRF) */ * FROM c", "no image 'PRF'; did you mean PRE"),
+    ("SELECT /*+ INDEX(c) */ * FROM c", "the one hint that there is"),
+    ("SELECT * /*+ CDC_INCLUDE(PRE) */ FROM c", "right behind SELECT"),
+    ("SELECT /*+ CDC_INCLUDE(PRE) */ * FROM product", "reads no change table"),
+    ("SELECT * FROM c FOR VERSION AS OF 2", "not read as of a version"),
+    ("SELECT PHOENIX_ROW_TIMESTAMP(1) FROM c", "nothing in its brackets"),
+    ("SELECT json FROM c", "no column 'json'; there are CDC JSON, PHOENIX"),
+    ("SELECT * FROM d", "there is no table 'd'"),
+    ("SHOW DATABASES", "SHOW is not run here"),
+]
+
+
+def test_what_is_wrong_with_a_question_is_said(log_root: Path) -> None:
+    products(log_root)
+    define(log_root, "CREATE CDC c ON product")
+    for text, error in QUESTIONS:
+        with pytest.raises(InvalidRequest, match=error):
+            ask(log_root, text)
+
+
+def test_lengths_of_time_are_read_as_people_write_them() -> None:
+    for text in ("7 days", "7d", "168 Hours", "10080m", " 604800 seconds "):
+        assert lookback_us(text) == 7 * 86_400 * 1_000_000
+
+
+def test_a_view_keeps_its_names_while_its_entity_type_changes(log_root: Path) -> None:
+    products(log_root)
+    define(log_root, "CREATE VIEW cheap AS SELECT id, name FROM product WHERE price < 10")
+    define(log_root, "CREATE VIEW everything AS SELECT * FROM product")
+    assert ask(log_root, "SELECT id, name FROM cheap") == [(1, "chair")]
+    assert ask(log_root, "SELECT id FROM cheap FOR VERSION AS OF 1 WHERE id < 5") == [(1,)]
+    assert "1 keys" in str(ask(log_root, "EXPLAIN SELECT name FROM cheap WHERE id = 1")[0][0])
+    renamed = SchemaMapping.parse(
+        """
+        [entity_types.article]
+        renamed_from = "product"
+        [entity_types.article.columns]
+        title = { renamed_from = "name" }
+        cost = { renamed_from = "price" }
+        """
+    )
+    with LogWriter.open(log_root, "shop", mapping=renamed) as writer:
+        writer.append([Mutation("article", "3", after=b'{"id":3,"title":"mug","cost":9}')])
+        writer.commit(publish=True)
+    both = "SELECT id, name FROM cheap ORDER BY id"
+    assert ask(log_root, both) == [(1, "chair"), (3, "mug")]
+    assert ask(log_root, "SELECT id FROM cheap FOR VERSION AS OF 1") == [(1,)]
+    assert ask(log_root, "SELECT title FROM everything WHERE id = 3") == [("mug",)]
+    dropped = SchemaMapping.parse("[entity_types.article.columns]\ncost = { dropped = true }")
+    with LogWriter.open(log_root, "shop", mapping=dropped) as writer:
+        writer.append([Mutation("article", "4", after=b'{"id":4,"title":"jug"}')])
+        writer.commit(publish=True)
+    with pytest.raises(InvalidRequest, match="view cheap needs column 'price', which article does"):
+        ask(log_root, both)
+    assert ask(log_root, f"{both.replace('ORDER', 'FOR VERSION AS OF 5 ORDER')}") == [
+        (1, "chair"),
+        (3, "mug"),
+    ]
+    assert len(ask(log_root, "SELECT * FROM everything")) == 4
+
+
+def test_a_name_that_the_source_took_later_means_neither(log_root: Path) -> None:
+    products(log_root)
+    define(log_root, "CREATE VIEW cheap AS SELECT * FROM product WHERE price < 10")
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("cheap", "1", after=b'{"a":1}')])
+        writer.commit(publish=True)
+    with pytest.raises(InvalidRequest, match="an entity type and a view: DROP the view"):
+        ask(log_root, "SELECT * FROM cheap")
+    # A name of the statement's own goes before.
+    own = "WITH cheap AS (SELECT 1 AS x) SELECT x FROM cheap"
+    assert ask(log_root, own) == [(1,)]
+    assert define(log_root, "DROP VIEW cheap") == "view cheap dropped"
