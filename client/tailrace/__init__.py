@@ -86,6 +86,7 @@ from tailrace.reads.state import State, StateEnd, StateHeader, StateRow
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.sql.answer import AnswerEnd, AnswerHeader, SqlArrow, SqlRows
+from tailrace.sql.poll import Poll
 from tailrace.subscription import Subscription, SubscriptionStatistics
 from tailrace.table.changes import LiveChanges, TableRestarted
 from tailrace.table.contents import TableChange
@@ -146,6 +147,7 @@ __all__ = [
     "Operation",
     "Origin",
     "OverrunPolicy",
+    "Poll",
     "Position",
     "PositionCompacted",
     "Publisher",

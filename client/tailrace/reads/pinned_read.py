@@ -87,6 +87,11 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
             raise SubscriptionClosed("the read has not been iterated to its end")
         return self._end
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was iterated to its end."""
+        return self._end is not None and not self._current
+
     def __aiter__(self) -> Self:
         return self
 

@@ -8,6 +8,7 @@ from tailrace.arguments import message_bytes, micros, milliseconds, sendable, wa
 from tailrace.errors import InvalidRequest
 from tailrace.reads.calls import ReadCalls
 from tailrace.sql.answer import Answer, SqlArrow, SqlRows
+from tailrace.sql.poll import Poll
 from tailrace.sql.values import parameter_text
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
 from tailrace.v1.sql_pb2 import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream
 
 _ANSWER_S = 60.0
@@ -31,6 +33,9 @@ _A = TypeVar("_A", bound=Answer[Any])
 
 class SqlCalls(ReadCalls):
     """What a client has of them."""
+
+    _retry: Retry
+    _timeouts: Timeouts
 
     def sql(
         self,
@@ -97,6 +102,41 @@ class SqlCalls(ReadCalls):
             SQL_FORM_ARROW,
         )
         return self._answer(SqlArrow, request, patience_s + (wait_s if wait_for else 0.0))
+
+    def poll(
+        self,
+        catalog: str,
+        statement: str,
+        *,
+        since: int | datetime = 0,
+        every_s: float = 1.0,
+        parameters: Mapping[str, object] | None = None,
+        patience_s: float = _ANSWER_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> Poll:
+        """Return the answers to a statement over the changes, one after another as they come.
+
+        Args:
+            catalog: Its name.
+            statement: One SELECT over ``CHANGES('product', $from, $to)``.
+            since: The first version, or an aware datetime: the first one committed from then on. 0: the oldest
+                kept.
+            every_s: How often to ask.
+            parameters: As ``sql``.
+            patience_s: As ``sql``.
+            max_message_bytes: As ``sql``.
+        """
+
+        def ask(since: int | datetime) -> SqlRows:
+            return self.sql(
+                *(catalog, statement),
+                parameters=parameters,
+                since=since,
+                patience_s=patience_s,
+                max_message_bytes=max_message_bytes,
+            )
+
+        return Poll(ask, since, every_s, self._retry, self._timeouts)
 
     def _answer(self, kind: type[_A], request: QuerySqlRequest, patience_s: float) -> _A:
         def open_stream() -> Stream:
