@@ -63,7 +63,7 @@ async def use_in(
         DeadlineExceeded: The version was not published in time.
     """
     catalog = log.view.name
-    use = use_of(caller, catalog, action, asked, content)
+    use = use_of(caller, catalog, action, asked, content, view=log.view)
     if not any(each.where is not None for each in asked):
         return use
     if waits is not None and waits.wait is not None:
@@ -75,12 +75,13 @@ async def use_in(
             bound.append(one)
             continue
         tree = await parsed_in_thread(one.where)
-        use_of(caller, catalog, action, (_columns_asked(one, tree),), Content.AFTER)
+        columns_asked = (_columns_asked(one, tree),)
+        use_of(caller, catalog, action, columns_asked, Content.AFTER, judges_rows=True)
         columns = _columns(view, one.entity_type[0], use)
         part = ConditionText(tree, parameter_texts(one.parameters))
         bind = partial(RowCondition, (part,), columns, view.published, shown=_shown(use, columns))
         bound.append(filtered(one, await asyncio.to_thread(bind)))
-    return use_of(caller, catalog, action, bound, content)
+    return use_of(caller, catalog, action, bound, content, view=view)
 
 
 def _columns_asked(one: Criteria, tree: Condition) -> Criteria:

@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation, canonical
 from tailrace.errors import NotPermitted
+from tailrace_server.capture.granting.granted_conditions import conditioned
 from tailrace_server.capture.granting.shown import refuse_mixed, shown_of, takes_leads
+from tailrace_server.capture.matching.row_condition import condition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tailrace_server.capture.grant import Action, Allowance, Grant
     from tailrace_server.capture.granting.shown import Visibility
+    from tailrace_server.wal.state.view import LogView
 
 _LEADS: Final = Criteria(area=Area.INFRASTRUCTURE)
 
@@ -49,6 +52,7 @@ def narrowed(
     action: Action,
     *,
     judges_rows: bool = False,
+    view: LogView | None = None,
 ) -> Narrowed:
     """Return what was asked for, canonical, ∩ what is granted for an action.
 
@@ -57,11 +61,12 @@ def narrowed(
         content: The bodies that captures are to carry.
         grant: What is granted.
         action: What it is asked for to do.
-        judges_rows: Whether whoever asks applies the conditions of rules to rows.
+        judges_rows: Whether whoever asks applies the conditions of rules to rows. Else criteria have them.
+        view: The log, by whose columns conditions are bound; None: they cannot be.
 
     Raises:
         NotPermitted: The request names what is not granted, or nothing of it is. Or rows are granted by a
-            condition which is not applied here.
+            condition which cannot be applied here.
     """
     allowances = grant.of(action)
     # 1. Nearly every caller may read all, and pays nothing for this.
@@ -78,7 +83,10 @@ def narrowed(
         for allowance in allowances:
             met = [*common(one, allowance)]
             if allowance.rows is not None and not judges_rows:
-                _refuse_rows(met, allowance)
+                if view is None:
+                    _refuse_rows(met, allowance)
+                else:
+                    met = [new for old in met for new in conditioned(old, allowance.rows, view)]
             found.extend(met)
         if takes_leads(one):
             found.append(_LEADS)
@@ -88,6 +96,9 @@ def narrowed(
     shown = shown_of(allowances, effective)
     for name, rules in shown.by_type if shown is not None else ():
         refuse_mixed(name, rules)
+    if not judges_rows and any(map(condition_of, effective)):
+        # The criteria have chosen the rows. Frames of what is shown are shared by all conditions then.
+        shown = shown_of(allowances, effective, with_rows=False)
     return Narrowed(effective, shown, is_whole=False)
 
 
@@ -100,8 +111,8 @@ def _refuse_rows(met: Sequence[Criteria], allowance: Allowance) -> None:
     if any(each.area is not Area.SCHEMA for each in met):
         names = ", ".join(sorted(allowance.entity_types or ()))
         raise NotPermitted(
-            f"rows of {names} are granted by a condition, which changes are not filtered by yet: read them as "
-            "state, or ask for other entity types"
+            f"rows of {names} are granted by a condition, which is not applied here: read them as state, or "
+            "ask for other entity types"
         )
 
 

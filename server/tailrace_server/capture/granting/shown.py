@@ -6,7 +6,7 @@ have the same `Visibility`, and share frames as ten thousand keyed criteria of o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -183,13 +183,17 @@ def _text(rule: Rule) -> tuple[object, ...]:
     return listed, rule.columns.listed, sorted(rule.columns.names), rule.bodies, rows
 
 
-def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> Visibility | None:
+def shown_of(
+    allowances: Sequence[Allowance], criteria: Sequence[Criteria], *, with_rows: bool = True
+) -> Visibility | None:
     """Return what is shown of what narrowed criteria match; None if that is all of it.
 
     Args:
         allowances: What is granted.
         criteria: What was asked for, narrowed to it.
+        with_rows: Whether rules have the conditions of allowances; else the criteria have them.
     """
+    rules_of = _rules if with_rows else _rules_without_rows
     # 1. Only entity types that can come count: criteria of one type know nothing of rules for others.
     #    A record of the schema may tell the name that its entity type has from now on, which may be any.
     of_records = [each for each in criteria if not _is_lead(each)]
@@ -198,10 +202,10 @@ def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> V
     asked = {name for each in of_records for name in each.entity_type}
     named = {name for each in allowances for name in each.entity_types or ()}
     every_type = [each for each in allowances if each.entity_types is None]
-    others = _rules(every_type) if open_types else ()
+    others = rules_of(every_type) if open_types else ()
     by_type = {}
     for name in asked | (named if open_types else set()):
-        rules = _rules(each for each in allowances if each.takes_type(name))
+        rules = rules_of(each for each in allowances if each.takes_type(name))
         if rules != others:
             by_type[name] = rules
     # 2. Counts of entity types of which all is granted are shown as they are.
@@ -289,6 +293,10 @@ def _rules(allowances: Iterable[Allowance]) -> tuple[Rule, ...]:
     if _ALL[0] in rules:
         return _ALL
     return tuple(sorted(rules, key=lambda rule: repr(_text(rule))))
+
+
+def _rules_without_rows(allowances: Iterable[Allowance]) -> tuple[Rule, ...]:
+    return _rules(replace(each, rows=None) for each in allowances)
 
 
 def _joined_keys(listed: Sequence[Keys]) -> list[Keys]:

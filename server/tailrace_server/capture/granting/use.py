@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.grant import Action
     from tailrace_server.capture.granting.narrowing import Narrowed
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.wal.state.view import LogView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,13 +108,14 @@ def use_of(
     content: Content,
     *,
     judges_rows: bool = False,
+    view: LogView | None = None,
 ) -> GrantUse:
     """Return what a caller gets of what it asks for, by the policy in force now.
 
     Raises:
-        NotPermitted: As ``narrowed``, whose ``judges_rows`` it takes.
+        NotPermitted: As ``narrowed``, whose ``judges_rows`` and ``view`` it takes.
     """
     grant = caller.grant(catalog) or Grant(())
     alternatives = canonical(asked)
-    found = narrowed(alternatives, content, grant, action, judges_rows=judges_rows)
+    found = narrowed(alternatives, content, grant, action, judges_rows=judges_rows, view=view)
     return GrantUse(caller, catalog, action, alternatives, found, content, grant.of(action))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace_server.capture.matching.transitions import ImageVerdict
+from tailrace_server.capture.matching.transitions import NONE, VEILED, ImageVerdict
 from tailrace_server.capture.matching.typed_images import TypedImages
+from tailrace_server.filters.errors import ConditionRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,12 +80,17 @@ def judged(
             each = asked[number]
             verdict = typed.verdict(row_filter, asks_null=each.condition.asks_null)
             mine = np.isin(together, each.rows)
+            if each.condition.is_granted:
+                _refuse_unsure(verdict, mine, head, together)
             if shown is not None:
                 mine &= may_be_judged(shown, head, together, typed, each.condition)
             verdict = _only(verdict, mine)
             verdicts.append(verdict)
             matched[number] = together[verdict.codes != 0]
-        codes[together] = _together(verdicts).codes
+        found = _together(verdicts).codes
+        if any(asked[number].condition.is_granted for number in numbers):
+            found[found != NONE] |= VEILED
+        codes[together] = found
     return JudgedRows(codes, [matched[number] for number in range(len(asked))], expired)
 
 
@@ -114,6 +120,27 @@ def may_be_judged(
             all(any(rule.bodies and rule.columns.shows(name) for rule in mine) for name in names)
         )
     return np.array(found, np.bool_)
+
+
+def _refuse_unsure(
+    verdict: ImageVerdict, mine: NDArray[np.bool_], head: BatchHead, rows: NDArray[np.int32]
+) -> None:
+    """Refuse a change that nobody can say of whether its row was granted.
+
+    To tell its key may tell of a row that is not granted, and not to tell it may leave one in that has gone.
+
+    Raises:
+        ConditionRefused: There is one.
+    """
+    unsure = np.flatnonzero(mine & verdict.may_have_been & ~verdict.was_in & ~verdict.is_in)
+    if len(unsure):
+        row = int(rows[unsure[0]])
+        name = head.entity_types[int(head.type_codes[row])]
+        raise ConditionRefused(
+            f"where: rows of {name!r} are granted by a condition, and version {int(head.versions[row])} has a "
+            "change without the image before, so nobody can say whether its row was granted: have the ingest "
+            "keep whole images (--images full)"
+        )
 
 
 def _only(verdict: ImageVerdict, rows: NDArray[np.bool_]) -> ImageVerdict:

@@ -17,7 +17,7 @@ from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Opera
 from tailrace_server.capture.matching.judging import Candidates, judged
 from tailrace_server.capture.matching.row_condition import condition_of
 from tailrace_server.capture.matching.run import EXPIRED, NO_MATCH, BatchSelection, whole_batch
-from tailrace_server.capture.matching.transitions import NONE
+from tailrace_server.capture.matching.transitions import NONE, is_veiled_move
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
@@ -260,7 +260,7 @@ class Predicate:
         if judging:
             codes = self._judge(head, images, judging, rows, captures)
         if self.shown is not None:
-            rows = [self.shown.kept(head, found) for found in rows]
+            rows = [_kept(self.shown, head, found, codes) for found in rows]
         return self.merge(len(head.versions), rows, captures, codes)
 
     def _take(
@@ -361,6 +361,17 @@ def _candidates(
         if len(rows):
             candidates.append(Candidates(condition, rows))
     return others, candidates
+
+
+def _kept(
+    shown: Visibility, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8] | None
+) -> NDArray[np.int32]:
+    """Return those of some rows that are shown; also what enters or leaves by a change of hidden columns."""
+    kept = shown.kept(head, rows)
+    if codes is None or len(kept) == len(rows):
+        return kept
+    moved = rows[is_veiled_move(codes[rows])]
+    return kept if not len(moved) else np.union1d(kept, moved)
 
 
 def _of_some(codes: NDArray[np.uint8] | None, rows: NDArray[np.int32]) -> NDArray[np.uint8] | None:

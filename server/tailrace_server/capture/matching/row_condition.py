@@ -58,6 +58,7 @@ class RowCondition:
         "asks_null",
         "columns",
         "digest",
+        "is_granted",
         "parts",
         "row_filter",
         "since",
@@ -95,6 +96,8 @@ class RowCondition:
         """The columns that its reader has named; a grant may name others."""
         self.asks_null = any(_asks_null(part.tree) for part in parts)
         """Whether it can be true of a value that is missing."""
+        self.is_granted = any(part.is_granted for part in parts)
+        """Whether a grant has part in it: then nothing may be told of what is outside of it."""
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
         self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
         self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter

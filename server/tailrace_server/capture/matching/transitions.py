@@ -33,6 +33,8 @@ TRANSITION_BITS: Final = 3
 """What of a code is the `Transition`."""
 UNSURE: Final = 4
 """It is not known whether the row was in."""
+VEILED: Final = 8
+"""What is outside is not for the reader to know, as it is not granted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,13 @@ class ImageVerdict:
         ).astype(np.uint8)
         codes[self.may_have_been & ~self.was_in] |= UNSURE
         return codes
+
+
+def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return of which captures it must not be told what changed: one of their images is not granted."""
+    found: NDArray[np.bool_] = codes & VEILED != 0
+    found &= codes & TRANSITION_BITS != Transition.UPDATE
+    return found
 
 
 def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:

@@ -137,7 +137,7 @@ class NamedSubscriptions:
         """
         with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
             observer, sequences = await self._enter(caller, catalog)
-            self._use(caller, catalog, asked.criteria)
+            self._use(caller, observer, asked.criteria)
             document = new_subscription(
                 await observer.log.view_with(0),
                 asked.name,
@@ -328,7 +328,7 @@ class NamedSubscriptions:
         with self._admissions.action(caller, peer, catalog, "read_subscription", asked.name, ""):
             observer, sequences = await self._enter(caller, catalog)
             found = await self._found(caller, catalog, sequences, asked.name)
-            self._use(caller, catalog, criteria_in(found.criteria))
+            self._use(caller, observer, criteria_in(found.criteria))
             # 2. From here on the one before is fenced, on every server.
             who = f"{caller.name} at {peer.address or peer.transport}"
             document = await asyncio.to_thread(
@@ -396,9 +396,10 @@ class NamedSubscriptions:
                 self._end(key, reader.epoch, error)
         return self._told(document, observer)
 
-    def _use(self, caller: Principal, catalog: str, criteria: Sequence[Criteria]) -> None:
+    def _use(self, caller: Principal, observer: Observer, criteria: Sequence[Criteria]) -> None:
         """Refuse criteria that a caller may not subscribe to."""
-        use_of(caller, catalog, Action.SUBSCRIBE, criteria, Content.HEADER)
+        view = observer.log.view
+        use_of(caller, view.name, Action.SUBSCRIBE, criteria, Content.HEADER, view=view)
 
     def _told(self, document: SubscriptionDocument, observer: Observer) -> NamedView:
         return NamedView.of(document, observer.log.view, _now())

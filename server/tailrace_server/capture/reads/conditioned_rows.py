@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 
-from tailrace.errors import NotPermitted
+from tailrace_server.capture.granting.granted_conditions import bound_grant
 from tailrace_server.capture.reads.table_values import TableValues
-from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from tailrace.schema import Column
     from tailrace_server.capture.granting.shown import Rule
-    from tailrace_server.filters.evaluation import RowFilter
-    from tailrace_server.filters.tree import Condition
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.state.view import LogView
-
-_log = structlog.get_logger("tailrace.granting")
 
 
 class ConditionedRows:
@@ -49,7 +41,8 @@ class ConditionedRows:
         newest = view.schema_of(view.published).entity_types.get(entity_type, ())
         kinds = [newest, self._values.columns] if newest else [self._values.columns]
         self._filters = [
-            None if rule.rows is None else _bound(rule.rows, kinds, entity_type) for rule in rules
+            None if rule.rows is None else bound_grant(rule.rows, kinds, entity_type)
+            for rule in rules
         ]
         columns = {
             column.name: column
@@ -79,17 +72,3 @@ class ConditionedRows:
                 shown &= np.array([rule.takes(key) for key in keys], np.bool_)
             found |= shown
         return found
-
-
-def _bound(condition: Condition, kinds: Sequence[Sequence[Column]], entity_type: str) -> RowFilter:
-    why: ConditionRefused | None = None
-    for columns in kinds:
-        try:
-            return bind(condition, columns, {})
-        except ConditionRefused as error:
-            why = why or error
-    # Its text has names of columns, and values of claims, that the caller need not know.
-    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=str(why))
-    raise NotPermitted(
-        f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
-    )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from tailrace.criteria import Area, Operation
 from tailrace_server.capture.grant import READING, Allowance, Columns, Grant
 from tests.support.model import COLUMNS, ENTITY_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.criteria import Criteria
 
@@ -47,9 +48,36 @@ def names_what_is_not_granted(grant: Grant, asked: Iterable[Criteria]) -> bool:
     return False
 
 
-def shown(grant: Grant, captures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is granted of captures in their JSON form."""
-    return [found for each in captures if (found := _shown(grant.allowances, each)) is not None]
+def shown(
+    grant: Grant, captures: Iterable[dict[str, Any]], asked: Sequence[Criteria] = ()
+) -> list[dict[str, Any]]:
+    """Return what is granted of captures in their JSON form, which came for some criteria."""
+    found = []
+    for each in captures:
+        allowances: Sequence[Allowance] = grant.allowances
+        if each["area"] == "DATA" and each["primaryKey"] is None:
+            allowances = [one for one in allowances if _has_keys_of(one, asked, each["entityType"])]
+        if (cut := _shown(allowances, each)) is not None:
+            found.append(cut)
+    return found
+
+
+def _has_keys_of(allowance: Allowance, asked: Sequence[Criteria], entity_type: str) -> bool:
+    """Return whether criteria that take a truncate have a key that an allowance has."""
+    keys = allowance.primary_keys
+    if keys is None:
+        return True
+    takers = [
+        one
+        for one in asked
+        if (not one.entity_type or entity_type in one.entity_type)
+        and (not one.operation or Operation.REMOVE in one.operation)
+        and (one.wants_entities or not one.wants_columns)
+        and one.area in (None, Area.DATA)
+    ]
+    return not asked or any(
+        not one.primary_key or any(key in keys for key in one.primary_key) for one in takers
+    )
 
 
 def _for_type(allowance: Allowance, entity_type: str) -> bool:
@@ -114,11 +142,10 @@ def _schema(held: Sequence[Allowance], value: dict[str, Any]) -> dict[str, Any]:
 def _lead(allowances: Sequence[Allowance], after: dict[str, Any]) -> dict[str, Any]:
     def counts(entity_type: str) -> bool:
         return any(
-            _for_type(each, entity_type) and each.primary_keys is None and each.columns.are_all
-            for each in allowances
+            _for_type(each, entity_type) and _gives_every_record(each) for each in allowances
         )
 
-    whole = [each for each in allowances if each.primary_keys is None and each.columns.are_all]
+    whole = [each for each in allowances if _gives_every_record(each)]
     if any(each.entity_types is None for each in whole):
         return after
     cut = {"transaction_id": after["transaction_id"]}
@@ -126,6 +153,26 @@ def _lead(allowances: Sequence[Allowance], after: dict[str, Any]) -> dict[str, A
     if all(each.entity_types and all(map(counts, each.entity_types)) for each in allowances):
         cut["mutation_count"] = sum(cut["counts"].values())
     return cut
+
+
+def _gives_every_record(allowance: Allowance) -> bool:
+    return allowance.primary_keys is None and allowance.rows is None and allowance.columns.are_all
+
+
+def moved(
+    capture: dict[str, Any], is_in: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """Return a change of a row as it concerns who sees the rows that are in: it enters, stays or leaves."""
+    before, after = capture["before"], capture["after"]
+    was, now = before is not None and is_in(before), after is not None and is_in(after)
+    if was and now:
+        return {**capture, "transition": "UPDATE"}
+    untold = {"change": None, "changed": None}
+    if now:
+        return {**capture, **untold, "before": None, "transition": "ENTER"}
+    if was:
+        return {**capture, **untold, "after": None, "transition": "LEAVE"}
+    return None
 
 
 def plain(data: bytes) -> list[dict[str, Any]]:

@@ -10,25 +10,32 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.criteria import Content, Since
+from tailrace.criteria import Content, Criteria, Since
 from tailrace.errors import NotPermitted
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tests.server.capture.granting.grants import grants, names_what_is_not_granted, plain, shown
+from tailrace_server.filters.claims import read_claimed
+from tests.server.capture.granting.grants import (
+    grants,
+    moved,
+    names_what_is_not_granted,
+    plain,
+    shown,
+)
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelLog, criteria_lists, transactions
 from tests.support.principals import Holder
 
 if TYPE_CHECKING:
-    from tailrace.criteria import Criteria
     from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.grant import Grant
     from tailrace_server.capture.principal import Principal
 
+PRODUCTS = frozenset({"product"})
 _OLDEST = Since(Position(0, 0))
 
 
@@ -71,7 +78,7 @@ async def _judge(
         for caller, grant, stream in zip(callers, held, streams, strict=True):
             refused = names_what_is_not_granted(grant, asked)
             refused |= bool(content) and not any(each.bodies for each in grant.allowances)
-            expected = shown(grant, whole)
+            expected = shown(grant, whole, asked)
             found = await _history(engine, caller, asked, content)
             assert (stream is None) == (found is None)
             if found is None or stream is None:
@@ -81,6 +88,62 @@ async def _judge(
             assert not refused
             assert found == expected
             assert await _received(stream, len(written)) == expected
+    writer.writer.close()
+
+
+hidden = st.sampled_from([Columns(), Columns(frozenset({"price"})), Columns(frozenset({"name"}))])
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    written=st.lists(transactions, min_size=2, max_size=6),
+    columns=hidden,
+    keys=st.none() | st.just(frozenset({"1"})),
+    asked=st.sampled_from([(), (Criteria(entity_type=("product",)),)]),
+)
+def test_contract_47_rows_that_are_granted_by_a_condition_enter_and_leave(
+    written: list[list[Any]],
+    columns: Columns,
+    keys: frozenset[str] | None,
+    asked: tuple[Criteria, ...],
+) -> None:
+    rows = read_claimed("price > CAST({least} AS INT)").filled({"least": 4})
+    allowances = [Allowance(PRODUCTS, None, columns, rows=rows), Allowance(frozenset({"order"}))]
+    if keys is not None:
+        allowances.append(Allowance(PRODUCTS, keys, columns))
+    with TemporaryDirectory() as folder:
+        asyncio.run(_judge_rows(Path(folder), written, tuple(allowances), keys, asked))
+
+
+async def _judge_rows(
+    root: Path,
+    written: list[list[Any]],
+    allowances: tuple[Allowance, ...],
+    keys: frozenset[str] | None,
+    asked: tuple[Criteria, ...],
+) -> None:
+    def concerned(capture: dict[str, Any]) -> dict[str, Any] | None:
+        key = capture["primaryKey"]
+        is_product = capture["area"] == "DATA" and capture["entityType"] == "product"
+        if not is_product or key is None or (keys is not None and key in keys):
+            return capture
+        return moved(capture, lambda image: image.get("price", 0) > 4)
+
+    writer = ModelWriter(root, "shop", ModelLog())
+    writer.write(*written[:1])
+    async with Engine(root, EngineSettings()) as engine:
+        caller = Holder({"shop": Grant(allowances)})
+        stream = await _subscribe(engine, caller, asked, Content.BODY)
+        assert stream is not None
+        for transaction in written[1:]:
+            writer.write(transaction)
+        await engine.view(ANONYMOUS, "shop", len(written))
+        whole = await _history(engine, ANONYMOUS, asked, Content.BODY)
+        assert whole is not None
+        told = [each for capture in whole if (each := concerned(capture)) is not None]
+        expected = shown(Grant(allowances), told)
+        assert await _history(engine, caller, asked, Content.BODY) == expected
+        assert await _received(stream, len(written)) == expected
     writer.writer.close()
 
 

@@ -1,0 +1,89 @@
+"""Conditions of grants, put into criteria.
+
+Whoever is shown a row by its values is told of each change as it concerns him: the row enters, changes, or
+leaves. What is outside is not told, neither its images nor the names of what changed on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.criteria import Area, Criteria
+from tailrace.errors import NotPermitted
+from tailrace_server.capture.matching.row_condition import (
+    ConditionText,
+    RowCondition,
+    condition_of,
+    filtered,
+)
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.errors import ConditionRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.filters.evaluation import RowFilter
+    from tailrace_server.filters.tree import Condition
+    from tailrace_server.wal.state.view import LogView
+
+_log = structlog.get_logger("tailrace.granting")
+
+
+def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Criteria]:
+    """Yield criteria with the condition of a grant, one for each entity type.
+
+    Args:
+        met: What a request and an allowance have in common; names entity types.
+        rows: The allowance's condition.
+        view: The log, whose newest columns the condition names.
+
+    Raises:
+        NotPermitted: The condition does not fit an entity type, or columns are asked for one by one.
+    """
+    if met.area is Area.SCHEMA:
+        yield met
+        return
+    if met.wants_columns:
+        names = ", ".join(met.entity_type)
+        raise NotPermitted(
+            f"rows of {names} are granted by a condition: ask for whole records, as changes of single "
+            "columns would tell of rows that are not shown"
+        )
+    types = view.schema_of(view.published).entity_types
+    for name in met.entity_type:
+        if name not in types:
+            raise NotPermitted(
+                f"entity type {name!r}, whose rows are granted by a condition, is not there yet: ask for "
+                "others by name, or come again once it is"
+            )
+        columns = types[name]
+        bound_grant(rows, [columns], name)
+        one = replace(met, entity_type=(name,))
+        held = condition_of(met)
+        parts = (*(() if held is None else held.parts), ConditionText(rows, is_granted=True))
+        yield filtered(one, RowCondition(parts, columns, view.published))
+
+
+def bound_grant(
+    condition: Condition, kinds: Sequence[Sequence[Column]], entity_type: str
+) -> RowFilter:
+    """Return a grant's condition bound to the first of some sets of columns that it fits.
+
+    Raises:
+        NotPermitted: It fits none; tells nothing of it, the log does.
+    """
+    why: ConditionRefused | None = None
+    for columns in kinds:
+        try:
+            return bind(condition, columns, {})
+        except ConditionRefused as error:
+            why = why or error
+    # Its text has names of columns, and values of claims, that the caller need not know.
+    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=str(why))
+    raise NotPermitted(
+        f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
+    )
