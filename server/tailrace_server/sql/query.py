@@ -25,6 +25,7 @@ from tailrace_server.sql.definitions_shown import shown
 from tailrace_server.sql.duck import DATABASES, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.plan import line_of
 from tailrace_server.sql.scans import StatementScan
 from tailrace_server.sql.statements import (
     Tables,
@@ -417,7 +418,7 @@ class Query:
 
     def _explained(self, statement: Statement) -> pa.RecordBatchReader:
         plan = self._run(statement, "EXPLAIN ").read_all()
-        read = [_line(each) for each in self.scans]
+        read = [line_of(each) for each in self.scans]
         lines = [*read, *str(plan.column(1)[0].as_py()).splitlines()]
         return pa.table({"plan": pa.array(lines, pa.string())}).to_reader()
 
@@ -425,18 +426,3 @@ class Query:
 def _micros(moment: datetime) -> int:
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
-def _line(scan: StatementScan) -> str:
-    """Return what a scan reads of the log."""
-    use = scan.use
-    if use.changes is None:
-        what = f"state of {use.entity_type} as of version {use.version}"
-    else:
-        first, last = use.versions.both(use.changes)
-        kinds = "" if use.change_types is None else f"; {', '.join(sorted(use.change_types))}"
-        span = f"versions {first} to {last}" if first <= last else "no versions"
-        what = f"changes of {use.entity_type}, {span}{kinds or ''}"
-    keys = "all keys" if use.keys is None else f"{len(use.keys)} keys"
-    columns = ", ".join(scan.schema.names)
-    return f"{use.alias}: {what}; {keys}; columns {columns}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
+from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -79,6 +80,21 @@ class LogSource:
         """Return what may be known of the schema of a published version."""
         schema = self.view.schema_of(version)
         return schema if self.shown is None else self.shown.schema(schema)
+
+
+class Amount(NamedTuple):
+    """How much of a log a scan reads."""
+
+    base: int
+    """Version of the base that it begins with; 0 for none."""
+    batches: int
+    """Record batches that it looks at, behind the base."""
+    bytes: int
+    """Of these and, where all rows are read, of the base."""
+    all_batches: int
+    """That the log has."""
+    all_bytes: int
+    """Of the log."""
 
 
 class StatementScan:
@@ -218,6 +234,29 @@ class StatementScan:
         """Return when versions were committed; null where the log has forgotten it."""
         found = self._view.known_timestamps_of(versions)
         return pa.array(found, pa.timestamp("us", "UTC"), mask=found == 0)
+
+    def amount(self) -> Amount:
+        """Return how much of the log it will read, as far as that can be known without reading it.
+
+        Images are counted of all batches that are looked at, and are read only of those with rows to give.
+        """
+        use, view = self.use, self._view
+        base = size = 0
+        images: tuple[str, ...] = ("after",)
+        if use.changes is None:
+            state = table_state(view, self._source.reader, use.entity_type, use.version)
+            base, size = state.base_version, state.base_bytes if use.keys is None else 0
+            first, last = base + 1, use.version
+        else:
+            first, last = use.versions.both(use.changes)
+            images = self._images
+        wanted = Wanted(chosen=self._key_hashes)
+        found = self._table.batches_of(first - 1, last, wanted) if first <= last else ()
+        refs = [ref for _, ref in found]
+        for ref in refs:
+            lengths = zip(BODY_COLUMNS, ref.body_lengths, strict=True)
+            size += ref.head_length + sum(length for name, length in lengths if name in images)
+        return Amount(base, len(refs), size, len(view), view.bytes_from(view.oldest))
 
     # Changes.
 

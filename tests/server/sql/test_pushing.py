@@ -136,8 +136,8 @@ def test_what_is_pushed_below_a_join_changes_no_answer(log: Path, kind: str) -> 
         ("{changes} WHERE _commit_version > 2", "versions 2 to 4"),
         ("{changes} WHERE _commit_timestamp >= {3} AND _commit_timestamp < {4}", "versions 3 to 4"),
         ("{changes} WHERE _commit_timestamp > now()", "no versions"),
-        ("{changes} WHERE _change_type = 'delete' AND after.id = 10", "delete; 1 keys"),
-        ("WITH x AS ({changes}) SELECT 1 FROM x WHERE x._primary_key = 'a'", "1 keys"),
+        ("{changes} WHERE _change_type = 'delete' AND after.id = 10", "delete alone; 1 key"),
+        ("WITH x AS ({changes}) SELECT 1 FROM x WHERE x._primary_key = 'a'", "1 key"),
         (
             "SELECT * FROM (SELECT _commit_version v FROM CHANGES('product')) d WHERE d.v = 3",
             "3 to 3",

@@ -186,8 +186,9 @@ def test_only_what_is_needed_is_read(log_root: Path) -> None:
     def plan(text: str) -> str:
         return str(ask(log_root, f"EXPLAIN {text}")[0][0])
 
-    assert plan("SELECT name FROM product p WHERE p.id = 1 AND price > 3") == (
-        "t0: state of product as of version 4; 1 keys; columns id, name, price"
+    found = plan("SELECT name FROM product p WHERE p.id = 1 AND price > 3")
+    assert found.startswith(
+        "t0: state of product as of version 4; 1 key; columns id, name, price; reads 2 of 4 batches, at most "
     )
     assert "all keys" in plan("SELECT name FROM product WHERE id = 1 OR price > 3")
     assert "2 keys" in plan(
@@ -197,7 +198,7 @@ def test_only_what_is_needed_is_read(log_root: Path) -> None:
     # A column of both sides of an outer join is of neither.
     joined = "SELECT a.name FROM product a LEFT JOIN product b USING (id) WHERE {} = 1"
     assert "all keys" in plan(joined.format("id"))
-    assert "1 keys" in plan(joined.format("a.id"))
+    assert "1 key" in plan(joined.format("a.id"))
     for key in ("'1'", "01", "1.0", "1e0", "-1"):
         both = f"SELECT count(*) FROM product WHERE id = {key}"
         assert ask(log_root, both) == ask(log_root, both.replace("id =", "id + 0 ="))

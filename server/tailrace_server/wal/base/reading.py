@@ -133,6 +133,16 @@ class TableState:
         asked = [row for row, key in enumerate(found) if key in named]
         return rows if len(asked) == len(rows) else rows.taken(np.array(asked, np.int64))
 
+    @property
+    def base_version(self) -> int:
+        """Version of the base that it begins with; 0 where it begins with the log."""
+        return self._after
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the files that the base has of the table."""
+        return sum(file.bytes for file in self._base.files) if self._base is not None else 0
+
     def place_of(self, primary_key: str) -> StatePlace:
         """Return the place that the row of a key has, or would have."""
         return StatePlace(key_hash(type_seed(self._table.seed_name), primary_key), primary_key)
