@@ -31,7 +31,7 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -294,13 +294,9 @@ class StatementScan:
             rows &= self._names.rows_in(
                 self._view, head.type_codes, head.entity_types, head.versions
             )
-            if self.use.keys is not None:
-                keys = pa.array(self.use.keys, pa.string())
-                named = pc.is_in(head.primary_keys, value_set=keys)
-                rows &= named.to_numpy(zero_copy_only=False)
-            if self.use.change_types is not None:
-                rows &= _change_types_are(head, self.use.change_types)
-            chosen = np.flatnonzero(rows)
+            if self._all_hashes is not None:
+                rows &= np.isin(head.key_hashes, self._all_hashes)
+            chosen = self._meant(head, np.flatnonzero(rows))
             if self._shown is not None:
                 chosen = self._shown.changes(head, chosen)
             if self._images:
@@ -311,11 +307,23 @@ class StatementScan:
                 yield self._changes_batch(head, part, bodies), position
             yield None, ref.last
 
+    def _meant(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some records of the table that have the keys and are of the kinds that can matter."""
+        use = self.use
+        if use.keys is not None and len(rows):
+            keys = head.primary_keys.take(pa.array(rows))
+            named = pc.is_in(keys, value_set=pa.array(use.keys, pa.string()))
+            rows = rows[named.to_numpy(zero_copy_only=False)]
+        if use.change_types is not None and len(rows):
+            kinds = np.array([each in use.change_types for each in CHANGE_TYPES])
+            rows = rows[kinds[_change_codes(head, rows)]]
+        return rows
+
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield rows in parts that can be held; the very first is small."""
+        """Yield rows in parts that can be held, the first ones smaller."""
         start = 0
         while start < len(rows):
-            stop = start + (_PART_ROWS if self.rows else min(_FIRST_ROWS, _PART_ROWS))
+            stop = start + min(_PART_ROWS, max(_FIRST_ROWS, self.rows))
             yield rows[start:stop]
             start = stop
 
@@ -331,6 +339,15 @@ class StatementScan:
             return None
         seed = type_seed(self._names.first_name(self._view))
         return np.unique(np.array([key_hash(seed, key) for key in self.use.keys], np.uint64))
+
+    @cached_property
+    def _all_hashes(self) -> NDArray[np.uint64] | None:
+        """Hashes of the keys under every name that the entity type has had; None: all keys are asked for."""
+        if self.use.keys is None:
+            return None
+        names = {*map(self._names.name_in, self._view.schemas())}
+        seeds = [type_seed(name) for name in names if name is not None]
+        return np.array([key_hash(seed, key) for seed in seeds for key in self.use.keys], np.uint64)
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
@@ -419,13 +436,6 @@ def _without_hidden(
 def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
     """Return what each change was, as SQL calls it."""
     return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(_change_codes(head, rows)))
-
-
-def _change_types_are(head: BatchHead, kinds: Collection[str]) -> NDArray[np.bool_]:
-    """Return which records of a batch are changes of some kinds."""
-    wanted = np.array([each in kinds for each in CHANGE_TYPES])
-    found: NDArray[np.bool_] = wanted[_change_codes(head, np.arange(len(head.versions)))]
-    return found
 
 
 def _change_codes(head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
