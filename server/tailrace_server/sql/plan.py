@@ -28,10 +28,13 @@ def line_of(scan: StatementScan) -> str:
             what += f"; {', '.join(sorted(use.change_types)) or 'none'} alone"
     keys = "all keys" if use.keys is None else counted(len(use.keys), "key")
     columns = ", ".join(scan.schema.names)
+    line = f"{use.alias}: {what}; {keys}; columns {columns}"
     amount = scan.amount()
+    if amount is None:
+        return line
     base = "" if not amount.base else f"a base of version {amount.base} and "
     read = (
         f"reads {base}{amount.batches:,} of {counted(amount.all_batches, 'batch', 'batches')}, "
         f"at most {amount.bytes:,} of {amount.all_bytes:,} bytes"
     )
-    return f"{use.alias}: {what}; {keys}; columns {columns}; {read}"
+    return f"{line}; {read}"

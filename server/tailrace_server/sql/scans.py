@@ -235,11 +235,14 @@ class StatementScan:
         found = self._view.known_timestamps_of(versions)
         return pa.array(found, pa.timestamp("us", "UTC"), mask=found == 0)
 
-    def amount(self) -> Amount:
+    def amount(self) -> Amount | None:
         """Return how much of the log it will read, as far as that can be known without reading it.
 
-        Images are counted of all batches that are looked at, and are read only of those with rows to give.
+        None to who may not see all of the log: it would say whether there is a key that is hidden. Images are
+        counted of all batches that are looked at, and are read only of those with rows to give.
         """
+        if self._source.shown is not None:
+            return None
         use, view = self.use, self._view
         base = size = 0
         images: tuple[str, ...] = ("after",)

