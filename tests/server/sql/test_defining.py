@@ -130,7 +130,7 @@ def test_a_view_keeps_its_names_while_its_entity_type_changes(log_root: Path) ->
     define(log_root, "CREATE VIEW everything AS SELECT * FROM product")
     assert ask(log_root, "SELECT id, name FROM cheap") == [(1, "chair")]
     assert ask(log_root, "SELECT id FROM cheap FOR VERSION AS OF 1 WHERE id < 5") == [(1,)]
-    assert "1 keys" in str(ask(log_root, "EXPLAIN SELECT name FROM cheap WHERE id = 1")[0][0])
+    assert "1 key;" in str(ask(log_root, "EXPLAIN SELECT name FROM cheap WHERE id = 1")[0][0])
     renamed = SchemaMapping.parse(
         """
         [entity_types.article]
