@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
 from tailrace_server.sql.shown_changes import CDC_JSON
+from tailrace_server.sql.view_changes import RowsInView, ViewChanges
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,8 +76,48 @@ class ChangeTableRows:
                 )
                 if any(image in form.images for image in images)
             )
+        self._of_view = None if form.view is None else ViewChanges(view, names, schema, form.view)
+        if self._of_view is not None:
+            self.bodies = ("change", "before", "after")
+        self._json_names = {each.id: each.name for each in self._columns if each.name not in keys}
+        """Id of each column in the JSON → its name there."""
+        if self._of_view is not None and self._of_view.columns:
+            chosen = self._of_view.columns
+            self._json_names = {id: chosen[id] for id in self._json_names if id in chosen}
+        self._membership: RowsInView | None = None
+        """Of the records of the batch that was looked at last, by their places in it."""
         self._writers: dict[int, ChangeJson] = {}
         """By the id of a schema."""
+
+    def chosen(
+        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> NDArray[np.int64]:
+        """Return those of some records of a batch that change what is shown; ``arrays`` is asked of these.
+
+        Raises:
+            InvalidRequest: Nobody knows whether a row is in the view.
+        """
+        if self._of_view is None or not len(rows):
+            return rows
+        found = self._of_view.judged(head, rows, bodies)
+        before, after = np.zeros((2, len(head.versions)), np.bool_)
+        before[rows], after[rows] = found
+        self._membership = RowsInView(before, after)
+        self._refuse_hidden(head.primary_keys.take(pa.array(rows)), self._of_view.asked)
+        truncates = head.key_hashes[rows] == 0
+        kept: NDArray[np.int64] = rows[found.before | found.after | truncates]
+        return kept
+
+    def _refuse_hidden(self, keys: pa.StringArray, ids: Collection[int]) -> None:
+        """Refuse to judge rows by values that may not be seen in them."""
+        if self._shown is None:
+            return
+        for column in self._columns:
+            hidden = self._shown.hidden(column.name, keys) if column.id in ids else None
+            if hidden is not None and pc.any(hidden).as_py():
+                raise InvalidRequest(
+                    f"{self._form.table} is judged by {column.name!r}, which you may see in some rows only"
+                )
 
     def arrays(
         self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
@@ -139,6 +183,8 @@ class ChangeTableRows:
         found = []
         records = map(ChangeRecord, operations, keyed, changed, change, before, after)
         for place, (record, schema) in enumerate(zip(records, which.tolist(), strict=True)):
+            if self._membership is not None:
+                record = self._moved(record, int(rows[place]), self._membership)
             names = frozenset(name for name, mask in hidden.items() if mask[place])
             try:
                 found.append(writers[schema].of(record, names))
@@ -146,19 +192,34 @@ class ChangeTableRows:
                 raise self._refused(head, int(rows[place]), str(error)) from None
         return pa.array(found, pa.binary()).cast(pa.string())
 
+    def _moved(self, record: ChangeRecord, row: int, membership: RowsInView) -> ChangeRecord:
+        """Return what a change is to the view: a row that enters is new, one that leaves is gone."""
+        if not record.keyed:
+            return record
+        if not membership.before[row]:
+            return replace(record, changed=None, before=None)
+        if not membership.after[row] and record.operation == Operation.UPSERT:
+            return replace(record, operation=Operation.REMOVE)
+        return record
+
     def _hidden(self, keys: pa.StringArray) -> dict[str, list[bool]]:
         """Return by the name of a column in which rows it is hidden."""
         if self._shown is None:
             return {}
-        masks = ((each.name, self._shown.hidden(each.name, keys)) for each in self._columns)
+        masks = (
+            (self._json_names[each.id], self._shown.hidden(each.name, keys))
+            for each in self._columns
+            if each.id in self._json_names
+        )
         return {name: mask.fill_null(False).to_pylist() for name, mask in masks if mask is not None}
 
     def _writer(self, schema: Schema) -> ChangeJson:
         if schema.id not in self._writers:
-            keys = set(self._form.keys)
-            shown = {each.id: each.name for each in self._columns if each.name not in keys}
             self._writers[schema.id] = ChangeJson(
-                self._names.columns_in(schema), shown, schema.placeholders, self._form.images
+                self._names.columns_in(schema),
+                self._json_names,
+                schema.placeholders,
+                self._form.images,
             )
         return self._writers[schema.id]
 

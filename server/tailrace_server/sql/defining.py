@@ -128,9 +128,7 @@ class Definer:
         """Return what a change table is on, and whether that is a view."""
         definition = names.definition(on.text, quoted=on.quoted)
         if isinstance(definition, ViewDocument):
-            raise InvalidRequest(
-                f"{definition.name} is a view: make the change table on its entity type"
-            )
+            return definition.name, True
         if definition is not None:
             raise InvalidRequest(
                 f"{definition.name} is a change table: one is made on an entity type or a view"

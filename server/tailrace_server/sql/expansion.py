@@ -188,6 +188,10 @@ def _expand_change_table(
         tuple(defined.images) if images is None else images,
         frozenset(("_commit_timestamp", *map(str.lower, chosen))),
     )
+    if defined.of_view:
+        view = names.views[defined.source]
+        names.columns_of(view, names.view.published)  # refuses where one has been dropped
+        shown = replace(shown, view=view)
     arguments: list[exp.Expr] = [exp.Literal.string(entity_type)]
     if defined.lookback_us:
         oldest = now - defined.lookback_us

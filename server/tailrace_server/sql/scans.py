@@ -305,6 +305,8 @@ class StatementScan:
             if self._images:
                 table.refuse_expired(ref, chosen)
             bodies = table.reader.body(ref, self._images) if len(chosen) else {}
+            if self._form is not None:
+                chosen = self._form.chosen(head, chosen, bodies)
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tailrace_server.wal.files.definition_documents import ViewDocument
 
 ROW_TIMESTAMP: Final = "PHOENIX_ROW_TIMESTAMP()"
 """Name of its first column: when the change was committed."""
@@ -25,6 +28,8 @@ class ShownChanges:
     """Of its JSON, some of ``ddl.IMAGES``."""
     names: frozenset[str]
     """Columns that are read, in lower case."""
+    view: ViewDocument | None = None
+    """The view that it is on; None: an entity type."""
     oldest_us: int = 0
     """Time, µs, before which it has no changes; 0: it has all that the log keeps."""
     lookback_us: int = 0

@@ -359,3 +359,65 @@ def test_the_documented_statements_answer_as_documented(log_root: Path) -> None:
                 assert [line[line.index("{") :] for line in shown] == [row[-1] for row in found[:4]]
                 assert len(found) == 5
     assert ask(log_root, "SHOW TABLES") == [("product", "entity type", 3, "id")]
+
+
+# On a view.
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_contract_42_a_view_has_the_changes_that_enter_stay_and_leave(
+    log_root: Path, seed: int
+) -> None:
+    """The same fold, of the rows that are in before or after, and with the view's columns."""
+    wanted = written_and_folded(log_root, seed)
+    limit = Decimal(10**24) / 30
+    define(log_root, f"CREATE VIEW dear AS SELECT note FROM item WHERE price > {limit:.2f}")
+    define(log_root, "CREATE CDC dear_cdc ON dear INCLUDE (PRE, POST, CHANGE)")
+
+    def shown(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row.items() if name == "note"}
+
+    expected: list[tuple[Any, ...]] = []
+    for shelf, id, event in chain(*wanted):
+        pre, post = event.get("pre_image", {}), event.get("post_image", {})
+        was, stays = (Decimal(row.get("price", 0)) > limit for row in (pre, post))
+        if event["event_type"] == "truncate":
+            expected.append((shelf, id, event))
+        elif stays:
+            image = shown(pre) if was else {}
+            change = shown(event["change_image"] if was else post)
+            event = {"event_type": "upsert", "pre_image": image, "change_image": change}
+            expected.append((shelf, id, {**event, "post_image": shown(post)}))
+        elif was:
+            kind = "delete" if event["event_type"] == "upsert" else event["event_type"]
+            expected.append((shelf, id, {"event_type": kind, "pre_image": shown(pre)}))
+    assert 5 < len(expected) < sum(map(len, wanted))
+    assert images(log_root, "SELECT * FROM dear_cdc") == expected
+    assert images(log_root, "SELECT * FROM dear_cdc WHERE shelf = 'a'") == [
+        each for each in expected if each[0] == "a"
+    ]
+    with pytest.raises(InvalidRequest, match="view dear is needed by dear_cdc: DROP CDC dear_cdc"):
+        define(log_root, "DROP VIEW dear")
+
+
+def test_who_is_in_a_view_is_not_guessed(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop", mapping=TYPED) as writer:
+        long = PLACEHOLDER
+        for mutation in (
+            # What was not sent after is known from before.
+            Mutation("product", "1", before=image(1, "a", "1.00"), after=image(1, long, "2.00")),
+            Mutation("product", "2", after=image(2, "a", "1.00"), changed=("id", "name", "price")),
+            Mutation("product", "3", before=image(3, long, "1.00"), after=image(3, long, "2.00")),
+        ):
+            writer.append([mutation])
+            writer.commit(publish=True)
+    define(log_root, "CREATE VIEW a AS SELECT price FROM product WHERE name = 'a'")
+    define(log_root, "CREATE CDC a_cdc ON a")
+    asked = "SELECT * FROM a_cdc WHERE id = "
+    assert images(log_root, f"{asked} 1") == [
+        (1, {"event_type": "upsert", "change_image": {"price": "2.00"}})
+    ]
+    with pytest.raises(InvalidRequest, match=r"view a, 2:1: .*the row before.*--images full"):
+        ask(log_root, f"{asked} 2")
+    with pytest.raises(InvalidRequest, match=r"view a, 3:1: .*send 'name'.*--images full"):
+        ask(log_root, f"{asked} 3")
