@@ -20,6 +20,7 @@ from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.ddl import image_names
+from tailrace_server.sql.defined_names import kind_of
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.view_conditions import with_columns
@@ -83,7 +84,10 @@ def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Defi
     found: dict[int, tuple[exp.Table, Definition]] = {}
     for scope in traverse_scope(query):
         for table in scope.sources.values():
-            if not isinstance(table, exp.Table) or isinstance(table.this, exp.Func):
+            if not isinstance(table, exp.Table):
+                continue
+            if isinstance(table.this, exp.Func):
+                _refuse_defined(table.this, names)
                 continue
             parts = table.parts
             written = ".".join(part.name for part in parts)
@@ -92,6 +96,21 @@ def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Defi
             if definition is not None:
                 found[id(table)] = table, definition
     return list(found.values())
+
+
+def _refuse_defined(function: exp.Func, names: DefinedNames) -> None:
+    """Refuse the changes of what is defined: of a view there are those in a change table on it."""
+    arguments = function.expressions
+    if function.name.upper() != _CHANGES or not arguments or not arguments[0].is_string:
+        return
+    definition = names.definition(arguments[0].name, quoted=True)
+    if definition is not None:
+        how = f"read {definition.name} itself"
+        if isinstance(definition, ViewDocument):
+            how = f"CREATE CDC … ON {definition.name}, and read that"
+        raise InvalidRequest(
+            f"CHANGES is of an entity type, and {definition.name} is a {kind_of(definition)}: {how}"
+        )
 
 
 class _Hints:

@@ -108,12 +108,15 @@ QUESTIONS = [
     ("SELECT json FROM c", "no column 'json'; there are CDC JSON, PHOENIX"),
     ("SELECT * FROM d", "there is no table 'd'"),
     ("SHOW DATABASES", "SHOW is not run here"),
+    ("SELECT * FROM CHANGES('v')", "v is a view: CREATE CDC … ON v, and read that"),
+    ("SELECT * FROM CHANGES('c', 2)", "c is a change table: read c itself"),
 ]
 
 
 def test_what_is_wrong_with_a_question_is_said(log_root: Path) -> None:
     products(log_root)
     define(log_root, "CREATE CDC c ON product")
+    define(log_root, "CREATE VIEW v AS SELECT id FROM product")
     for text, error in QUESTIONS:
         with pytest.raises(InvalidRequest, match=error):
             ask(log_root, text)
