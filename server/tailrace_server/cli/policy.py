@@ -20,6 +20,7 @@ from tailrace_server.api.rest.responses import criteria
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting.narrowing import narrowed
 from tailrace_server.cli.errors import DONE
+from tailrace_server.filters.words import words_of
 
 app = typer.Typer(no_args_is_help=True, help="Policy files: who is granted what.")
 _ANONYMOUS: Final = "anonymous"
@@ -80,7 +81,7 @@ def try_request(
         typer.echo(f"NOT_PERMITTED: nothing of catalog {catalog!r} is granted")
         return NOT_GRANTED
     try:
-        found = narrowed(canonical(asked), content, grant, action)
+        found = narrowed(canonical(asked), content, grant, action, judges_rows=True)
     except NotPermitted as error:
         typer.echo(f"NOT_PERMITTED: {error}")
         return NOT_GRANTED
@@ -90,7 +91,8 @@ def try_request(
     typer.echo("granted: " + json.dumps(criteria(found.criteria), ensure_ascii=False))
     for each in grant.of(action):
         types = "every entity type" if each.entity_types is None else sorted(each.entity_types)
-        typer.echo(f"columns of {types}: {columns_words(each.columns)}")
+        rows = "" if each.rows is None else f", of rows where {words_of(each.rows)}"
+        typer.echo(f"columns of {types}: {columns_words(each.columns)}{rows}")
     return DONE
 
 

@@ -23,13 +23,16 @@ catalogs = "shop"
 entity_types = "orders"
 hidden_columns = "margin"
 primary_key = "{sub}"
+where = "region = {region}"
 
 [[grant]]
 name = "etl"
 who.api_key = "etl"
 catalogs = "*"
 """
-CUSTOMER = json.dumps({"iss": "https://login.example", "sub": "4711", "role": "customer"})
+CUSTOMER = json.dumps(
+    {"iss": "https://login.example", "sub": "4711", "role": "customer", "region": 7}
+)
 
 
 @pytest.fixture
@@ -43,8 +46,8 @@ def test_check_says_what_is_granted(file: str) -> None:
     found = CliRunner().invoke(app, ["check", file]).output.splitlines()
     assert found == [
         "customers: a token of https://login.example whose claim role 'customer' may subscribe to, read the "
-        "history of and see the schema of orders with the key {sub} in the catalog shop: all columns but "
-        "margin",
+        "history of and see the schema of orders with the key {sub} where region = {region} in the catalog "
+        "shop: all columns but margin",
         "etl: the API key 'etl' may subscribe to, read the history of and see the schema of every entity type "
         "in the catalog *: all columns",
     ]
@@ -61,6 +64,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     ("who", "request_", "told"),
     [
         (CUSTOMER, {}, ["customers counts", "key 4711", "etl does not count", "granted: ["]),
+        (CUSTOMER, {}, ["rows \"region\" = '7'", "all columns but margin, of rows where "]),
         (
             CUSTOMER,
             {"criteria": [{"entityType": ["users"]}]},

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.criteria import Content, Criteria
+from tailrace.criteria import Content, Criteria, Operation
 from tailrace.errors import NotPermitted
+from tailrace_server.api.rest.responses import criteria
 from tailrace_server.capture.codecs import CDCV2, JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import EVERYTHING, Action, Allowance, Columns, Grant
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.filters.claims import read_claimed
+from tests.support.model import ModelMutation
 from tests.support.principals import Holder
 
 if TYPE_CHECKING:
@@ -111,3 +115,25 @@ async def test_cdcv2_is_refused_where_a_column_is_hidden(
             await engine.subscribe(
                 Holder({"shop": KEYED}), "shop", asked, content=Content.BODY, codec=CDCV2
             )
+
+
+async def test_principals_whose_conditions_have_the_same_claims_share_a_publisher(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """What is shown of columns is one for all; a policy with another condition ends the stream."""
+    writer.write([ModelMutation("order", "1", Operation.UPSERT, None, {"id": "1", "total": 7})])
+
+    def of(tenant: str) -> Grant:
+        rows = read_claimed("total = {tenant}").filled({"tenant": tenant})
+        return Grant((Allowance(ORDERS, columns=Columns(frozenset({"total"})), rows=rows),))
+
+    async with Engine(log_root) as engine:
+        callers = [Holder({"shop": of(tenant)}) for tenant in ("1", "2", "1")]
+        streams = [await engine.subscribe(each, "shop", codec=JSON) for each in callers]
+        assert len({each.options.codec for each in streams}) == 1
+        assert len(engine.publishers(ANONYMOUS)) == 2
+        # Effective criteria say nothing of a condition, which may have hidden columns in it.
+        assert "total" not in repr(criteria(streams[0].acknowledgement.effective_criteria))
+        callers[0].grants = {"shop": of("3")}
+        await engine.end_what_is_not_granted()
+        assert [each.error is not None for each in streams] == [True, False, False]
