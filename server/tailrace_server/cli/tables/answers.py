@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tailrace_server.cli.output import printable
 from tailrace_server.cli.tables.text_table import GAP, NULL, cut, is_number
+from tailrace_server.sql.shown_changes import CDC_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,10 +26,11 @@ def text_lines(
     widths: list[int] = []
     right: list[bool] = []
     for batch in batches:
-        # A column that stands alone has all the room, as the plan of a statement needs.
+        # A column that stands alone has all the room, as the plan of a statement needs, and so has the JSON
+        # of a change: what makes it worth reading comes last.
         columns = [
-            [_cell(each, whole=len(schema) == 1) for each in column.to_pylist()]
-            for column in batch.columns
+            [_cell(each, whole=len(schema) == 1 or name == CDC_JSON) for each in column.to_pylist()]
+            for name, column in zip(schema.names, batch.columns, strict=True)
         ]
         if not widths:
             widths, right = _widths(schema, columns)
