@@ -113,7 +113,7 @@ class SqlCalls(ReadCalls):
         parameters: Mapping[str, object] | None = None,
         patience_s: float = _ANSWER_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ) -> Poll:
+    ) -> Poll[SqlRows]:
         """Return the answers to a statement over the changes, one after another as they come.
 
         Args:

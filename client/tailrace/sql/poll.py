@@ -15,11 +15,12 @@ published when it was asked for. No clock has a part in it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tailrace.clock import SystemClock
 from tailrace.errors import CatalogReplaced, SubscriptionClosed, TailraceError
 from tailrace.retry import Attempts
+from tailrace.sql.answer import Answer
 from tailrace.transport.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
@@ -29,15 +30,17 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.retry import Retry, Timeouts
-    from tailrace.sql.answer import SqlRows
 
 
-class Poll(OnOneLoop):
+_A = TypeVar("_A", bound=Answer[Any])
+
+
+class Poll(OnOneLoop, Generic[_A]):
     """Made by ``Client.poll``. Iterate it under ``async with``; it ends by an error alone, or by you."""
 
     def __init__(
         self,
-        ask: Callable[[int | datetime], SqlRows],
+        ask: Callable[[int | datetime], _A],
         since: int | datetime,
         every_s: float,
         retry: Retry,
@@ -59,7 +62,7 @@ class Poll(OnOneLoop):
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._asked_at: float | None = None
         self._uuid: UUID | None = None
-        self._answer: SqlRows | None = None
+        self._answer: _A | None = None
         """The one that the caller has."""
 
     @property
@@ -84,7 +87,7 @@ class Poll(OnOneLoop):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> SqlRows:
+    async def __anext__(self) -> _A:
         """Return the next answer of which a version is new; it waits until there is one.
 
         The last one is closed. If it was not iterated to its end, its versions come again.

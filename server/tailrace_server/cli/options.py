@@ -381,8 +381,8 @@ def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMic
     return TimestampMicros(found)
 
 
-def wait_s(text: str) -> float:
-    """Return how long ``--wait`` waits for a version.
+def wait_s(text: str, option: str = "--wait") -> float:
+    """Return how long an option waits.
 
     Raises:
         InvalidRequest: It is no length of time.
@@ -390,7 +390,7 @@ def wait_s(text: str) -> float:
     try:
         return parse_seconds(text)
     except ValueError:
-        raise InvalidRequest(f"--wait {text!r}: write 500ms, 30s or 5m") from None
+        raise InvalidRequest(f"{option} {text!r}: write 500ms, 30s or 5m") from None
 
 
 def _micros_of(text: str, now: float | None) -> int:

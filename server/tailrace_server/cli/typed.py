@@ -66,6 +66,15 @@ LogRoot = Annotated[
         help="The log root, one folder per catalog.",
     ),
 ]
+LogOrServer = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="ROOT",
+        envvar="TAILRACE_LOG",
+        help="The log root, one folder per catalog; not with --server.",
+    ),
+]
 LogInsteadOfServer = Annotated[
     Path | None,
     typer.Option(

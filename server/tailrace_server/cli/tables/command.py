@@ -120,7 +120,7 @@ def state(
     typed_file = values is None and path is not None and path.suffix.lower() in TYPED
     arguments: dict[str, Any] = {
         "keys": tuple(key or ()),
-        "at": None if at is None else _at(at),
+        "at": None if at is None else version_or_time(at, "--at"),
         "columns": tuple(column or ()),
         "keys_only": keys_only,
         "where": where,
@@ -224,7 +224,7 @@ def _tell(rows: State, catalog: str, count: int, output: Path | None) -> None:
     note(f"go on from there: tailrace watch {catalog} --entity-type {name} --after {header.cursor}")
 
 
-def _at(text: str) -> int | datetime:
+def version_or_time(text: str, option: str) -> int | datetime:
     """Read a version, or a time.
 
     Raises:
@@ -232,8 +232,8 @@ def _at(text: str) -> int | datetime:
     """
     if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
         return int(text)
-    micros = options.time_of(text, "--at")
+    micros = options.time_of(text, option)
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     except OverflowError:
-        raise InvalidRequest(f"--at {text!r}: beyond every calendar") from None
+        raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None

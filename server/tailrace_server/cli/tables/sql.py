@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import typed
+from tailrace_server.cli import options, typed
 from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.cli.output import Palette, note
+from tailrace_server.cli.running import run
 from tailrace_server.cli.tables import answers
-from tailrace_server.sql.query import Query, QueryLimits
-from tailrace_server.sql.scans import LogSource
+from tailrace_server.cli.tables.command import version_or_time
+from tailrace_server.cli.tables.sql_sources import ServerAnswers, SqlStatement, local_answers
+from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.query import QueryLimits
 from tailrace_server.units import counted, parse_bytes, parse_seconds
-from tailrace_server.wal.catalog import open_catalog
-from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
 
-    from tailrace.errors import LogCorrupted
-    from tailrace_server.wal.state.commit_log import CommitLog
-    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.cli.tables.sql_sources import ShownAnswer
 
 __all__ = ["sql"]
 
+_WHERE: Final = "Where"
 _STATEMENT: Final = "The statement"
 _FORM: Final = "Form of the output"
 _BOUNDS: Final = "What it may take"
 
 
-def _option(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
-    return typed.typed(Option(name, help, metavar=metavar, panel=panel))
+def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    return typed.typed(Option(name, help, metavar=metavar, panel=panel, **more))
 
 
 def sql(
@@ -45,55 +48,144 @@ def sql(
             Argument("STATEMENT", "One SQL statement; - reads it from the standard input.")
         ),
     ],
-    log: typed.LogRoot,
+    log: typed.LogOrServer = None,
+    server: Annotated[
+        str | None,
+        _option("--server", "Ask this server, and look into no log root.", _WHERE, "HOST:PORT"),
+    ] = None,
     parameter: Annotated[
         list[str] | None,
         _option("--param", "The value of $NAME in the statement.", _STATEMENT, "NAME=VALUE"),
     ] = None,
+    follow: Annotated[
+        bool,
+        _option(
+            "--follow",
+            "Go on with the changes that come: $from and $to in the statement are the versions since the last "
+            "answer.",
+            _STATEMENT,
+        ),
+    ] = False,
+    since: Annotated[
+        str | None,
+        _option(
+            "--since",
+            "Where --follow begins: a version, a time, or an age as 15m. [default: the oldest kept]",
+            _STATEMENT,
+            "V|T",
+        ),
+    ] = None,
+    every: Annotated[
+        str, _option("--every", "How often --follow asks: 500ms, 1s.", _STATEMENT, "TIME")
+    ] = "1s",
     as_json: typed.AsJson = False,
     csv: Annotated[bool, _option("--csv", "As CSV.", _FORM)] = False,
     arrow: Annotated[bool, _option("--arrow", "As a stream of Arrow batches.", _FORM)] = False,
     timeout: Annotated[
-        str, _option("--timeout", "End it after so long: 30s, 5m.", _BOUNDS, "TIME")
+        str,
+        _option(
+            "--timeout", "End it after so long: 30s, 5m. A server has its own.", _BOUNDS, "TIME"
+        ),
     ] = "5m",
     memory: Annotated[
-        str, _option("--memory", "What sorts, groups and joins may take.", _BOUNDS, "SIZE")
+        str,
+        _option(
+            "--memory",
+            "What sorts, groups and joins may take. A server has its own.",
+            _BOUNDS,
+            "SIZE",
+        ),
     ] = "512MiB",
+    token_file: typed.TokenFile = None,
+    tls: typed.WithTls = False,
+    tls_ca: typed.TlsCa = None,
+    tls_certificate: typed.TlsCertificate = None,
+    tls_key: typed.TlsKey = None,
 ) -> int:
-    """Ask a catalog's log in SQL: tables as they are, as they were, and their changes.
+    """Ask a catalog in SQL: tables as they are, as they were, and their changes.
 
     Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF '…' behind its name reads an
     earlier state; CHANGES('product', from, to) are its changes. SHOW TABLES and DESCRIBE say what there is.
     """
     if sum((as_json, csv, arrow)) > 1:
         raise InvalidRequest("--json, --csv and --arrow: give one of them")
-    text = sys.stdin.read() if statement == "-" else statement
-    limits = _limits(memory, timeout)
-    values = _parameters(parameter or ())
+    if since is not None and not follow:
+        raise InvalidRequest(
+            "--since says where --follow begins; give both, or put bounds into CHANGES"
+        )
+    begin = None
+    if follow:
+        begin = 0 if since is None else version_or_time(since, "--since")
+    asked = SqlStatement(
+        catalog,
+        sys.stdin.read() if statement == "-" else statement,
+        _parameters(parameter or ()),
+        begin,
+        options.wait_s(every, "--every"),
+    )
     form = "json" if as_json else "csv" if csv else "arrow" if arrow else "text"
+    limits = _limits(memory, timeout)
+    if server is None and log is None:
+        raise InvalidRequest(
+            "give --log ROOT (or TAILRACE_LOG) to read a log, or --server HOST:PORT"
+        )
+    if server is None:
+        assert log is not None
+        _show_local(asked, log, limits, form)
+        return 0
+    reached = options.server_of(
+        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
+    )
+    return run(_show_of_server(reached, asked, form))
+
+
+def _show_local(asked: SqlStatement, root: Path, limits: QueryLimits, form: str) -> None:
+    stopped = Interruption()
+    with closing(local_answers(asked, root, limits, stopped)) as found:
+        try:
+            _show(found, form, follows=asked.since is not None)
+        except KeyboardInterrupt:
+            stopped.ask("stopped")
+            raise
+
+
+async def _show_of_server(server: options.ServerOptions, asked: SqlStatement, form: str) -> None:
+    async with server.connect() as client:
+        found = ServerAnswers(client, asked)
+
+        def show() -> None:
+            with closing(found.answers()) as given:
+                _show(given, form, follows=asked.since is not None)
+
+        await asyncio.to_thread(show)
+
+
+def _show(found: Generator[ShownAnswer, None, None], form: str, *, follows: bool) -> None:
+    """Write answers as one: what follows has the columns of the first."""
     began = time.monotonic()
     count = 0
-    opened = open_catalog(log, catalog)
-    with (
-        BatchReader(opened.path) as reader,
-        Query(_source(opened, reader), text, values, limits, may_define=True) as query,
-    ):
+    first = next(found)
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            nonlocal count
-            for batch in query.batches():
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        answer: ShownAnswer | None = first
+        while answer is not None:
+            if answer.schema != first.schema:
+                raise InvalidRequest(
+                    f"the columns of the answer have changed at version {answer.version}: begin again with "
+                    f"--since {answer.version}"
+                )
+            for batch in answer.batches:
                 count += len(batch)
                 yield batch
+            if follows:
+                sys.stdout.buffer.flush()  # it may be long until the next one
+            answer = next(found, None)
 
-        try:
-            _write(query.schema, batches(), form)
-        except KeyboardInterrupt:
-            query.interruption.ask("stopped")
-            raise
-        if form == "text":
-            seconds = time.monotonic() - began
-            note(f"{counted(count, 'row')} as of version {query.version}, in {seconds:.2f} s")
-    return 0
+    _write(first.schema, batches(), form)
+    if form == "text" and not follows:
+        seconds = time.monotonic() - began
+        note(f"{counted(count, 'row')} as of version {first.version}, in {seconds:.2f} s")
 
 
 def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> None:
@@ -112,23 +204,6 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
     for line in lines:
         sink.write(line)
     sink.flush()
-
-
-def _source(log: CommitLog, reader: BatchReader) -> LogSource:
-    """Return the log as a source of statements."""
-
-    def newer(missing: SegmentMissing) -> LogView:
-        log.refresh()
-        view = log.view
-        if any(segment.path == missing.path for segment in view.segments()):
-            raise missing
-        return view
-
-    return LogSource(log.view, reader, newer, _note_damage)
-
-
-def _note_damage(damaged: LogCorrupted) -> None:
-    note(f"{damaged}; read around it. `tailrace log rebase --anew` makes the bases again")
 
 
 def _limits(memory: str, timeout: str) -> QueryLimits:

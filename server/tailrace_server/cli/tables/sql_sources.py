@@ -1,0 +1,202 @@
+"""Where ``tailrace sql`` has its answers from: a log's folder, or a server.
+
+Either gives them one after another, as batches that are read while they are shown. With ``--follow`` each is of
+the versions that came since the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from tailrace.errors import PositionCompacted
+from tailrace.position import FIRST
+from tailrace.retry import Retry, Timeouts
+from tailrace.sql.poll import Poll
+from tailrace_server.cli.output import note
+from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.query import Query
+from tailrace_server.sql.scans import LogSource
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.segment.reader import BatchReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from tailrace import Client, SqlArrow
+    from tailrace.errors import LogCorrupted
+    from tailrace_server.sql.query import QueryLimits
+    from tailrace_server.wal.segment.reader import SegmentMissing
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.view import LogView
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStatement:
+    """What is asked."""
+
+    catalog: str
+    text: str
+    parameters: Mapping[str, Any]
+    since: int | datetime | None = None
+    """Of ``--follow``: the first version, or the time from which on it is looked for."""
+    every_s: float = 1.0
+    """How often it is asked again then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnswer:
+    """One answer; its batches are read before the next one is asked for."""
+
+    version: int
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+# A log's folder.
+
+
+def local_answers(
+    asked: SqlStatement, root: Path, limits: QueryLimits, stopped: Interruption
+) -> Generator[ShownAnswer, None, None]:
+    """Yield the answer, or with ``since`` one after another for ever."""
+    log = open_catalog(root, asked.catalog)
+    since = None if asked.since is None else _first_version(log.view, asked.since)
+    with BatchReader(log.path) as reader:
+        while True:
+            version = log.view.published
+            polled = None if since is None else (since, version)
+            if since is None or version >= since:
+                source = _source(log, reader)
+                # Each has an interruption of its own; Ctrl-C asks for the end of the one that runs.
+                interruption = stopped if since is None else Interruption()
+                given = (source, asked.text, asked.parameters, limits, interruption)
+                with Query(*given, polled=polled, may_define=since is None) as query:
+                    yield ShownAnswer(query.version, query.schema, query.batches())
+                if since is None:
+                    return
+                since = version + 1
+            time.sleep(asked.every_s)
+            log.refresh()
+
+
+def _first_version(view: LogView, since: int | datetime) -> int:
+    if isinstance(since, int):
+        return since or view.oldest.version
+    micros = round(since.timestamp() * 1_000_000)
+    oldest = view.oldest
+    if oldest > FIRST and micros < view.timestamp_of(oldest.version):
+        raise PositionCompacted(oldest.preceding(), oldest, oldest)
+    return view.version_at(micros)
+
+
+def _source(log: CommitLog, reader: BatchReader) -> LogSource:
+    """Return the log as a source of statements."""
+
+    def newer(missing: SegmentMissing) -> LogView:
+        log.refresh()
+        view = log.view
+        if any(segment.path == missing.path for segment in view.segments()):
+            raise missing
+        return view
+
+    return LogSource(log.view, reader, newer, _note_damage)
+
+
+def _note_damage(damaged: LogCorrupted) -> None:
+    note(f"{damaged}; read around it. `tailrace log rebase --anew` makes the bases again")
+
+
+# A server.
+
+
+class ServerAnswers:
+    """Answers of a server, for a thread that shows them: the client lives on an event loop."""
+
+    def __init__(self, client: Client, asked: SqlStatement) -> None:
+        """Bind to a client; made on its event loop."""
+        self._client = client
+        self._asked = asked
+        self._loop = asyncio.get_running_loop()
+
+    def answers(self) -> Generator[ShownAnswer, None, None]:
+        """Yield the answer, or with ``since`` one after another for ever; in any other thread."""
+        asked = self._asked
+        if asked.since is None:
+            answer = self._client.sql_arrow(asked.catalog, asked.text, parameters=asked.parameters)
+            with self._entered(answer):
+                yield self._shown(answer)
+            return
+
+        def ask(since: int | datetime) -> SqlArrow:
+            return self._client.sql_arrow(
+                asked.catalog, asked.text, parameters=asked.parameters, since=since
+            )
+
+        poll = Poll(ask, asked.since, asked.every_s, Retry(), Timeouts())
+        with self._entered(poll):
+            while True:
+                yield self._shown(self._wait(anext(poll)))
+
+    @contextmanager
+    def _entered(self, resource: SqlArrow | Poll[SqlArrow]) -> Iterator[None]:
+        self._wait(resource.__aenter__())
+        try:
+            yield
+        finally:
+            self._wait(resource.__aexit__(None, None, None))
+
+    def _shown(self, answer: SqlArrow) -> ShownAnswer:
+        pieces = aiter(answer)
+        stream = pa.ipc.open_stream(io.BufferedReader(_Pieces(self, pieces), 1))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from stream
+            while self.next_piece(pieces):  # behind Arrow's end comes that of the answer
+                pass
+
+        return ShownAnswer(answer.header.version, stream.schema, batches())
+
+    def _wait(self, work: Awaitable[_T]) -> _T:
+        async def done() -> _T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result()
+
+    def next_piece(self, pieces: AsyncIterator[bytes]) -> bytes:
+        """Return the next piece of a stream; none is left: empty."""
+        return self._wait(_next_or_nothing(pieces))
+
+
+async def _next_or_nothing(pieces: AsyncIterator[bytes]) -> bytes:
+    return await anext(pieces, b"")
+
+
+class _Pieces(io.RawIOBase):
+    """A stream that comes in pieces, as a file."""
+
+    def __init__(self, answers: ServerAnswers, pieces: AsyncIterator[bytes]) -> None:
+        self._answers = answers
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(self._answers.next_piece(self._pieces))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
