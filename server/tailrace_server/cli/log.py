@@ -257,6 +257,10 @@ def copy(
         f"{done.path}: {counted(done.files, 'file')}, {size_text(done.bytes)}, verified; published up to "
         f"version {done.published:,}, committed up to {done.version:,}"
     )
+    if done.subscriptions:
+        note(
+            f"{counted(done.subscriptions, 'named subscription')} with it, as far as each had acknowledged"
+        )
     return 0
 
 

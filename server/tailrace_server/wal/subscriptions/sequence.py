@@ -81,7 +81,7 @@ class SubscriptionSequences:
 
     def all(self) -> list[SubscriptionDocument]:
         """Return the subscriptions that there are, by name."""
-        found = (self._newest(each) for each in self.names())
+        found = (self.newest(each) for each in self.names())
         return [each for each in found if each is not None and not each.deleted]
 
     def get(self, name: str) -> SubscriptionDocument:
@@ -92,7 +92,7 @@ class SubscriptionSequences:
             InvalidRequest: The name is not of the form.
         """
         check_subscription_name(name)
-        found = self._newest(name)
+        found = self.newest(name)
         if found is None or found.deleted:
             raise SubscriptionUnknown(self._catalog, name, [each.name for each in self.all()])
         return found
@@ -115,7 +115,7 @@ class SubscriptionSequences:
         self._store.make_folder(SUBSCRIPTIONS)
         self._store.make_folder(f"{SUBSCRIPTIONS}/{wanted.name}")
         for _ in range(_ATTEMPTS):
-            found = self._newest(wanted.name)
+            found = self.newest(wanted.name)
             if found is not None and found.id == wanted.id:
                 return
             if found is not None and not found.deleted:
@@ -149,8 +149,13 @@ class SubscriptionSequences:
         gone = {"deleted": True, "moved": now, "criteria": [], "cursor": ""}
         self.change(name, lambda found: msgspec.structs.replace(found, **gone))
 
-    def _newest(self, name: str) -> SubscriptionDocument | None:
-        """Return the newest object of a name; None where there is none."""
+    def newest(self, name: str) -> SubscriptionDocument | None:
+        """Return the newest object of a name, which may say that it was deleted; None where there is none.
+
+        Raises:
+            LogCorrupted: It is damaged.
+            CatalogReplaced: It is of another log.
+        """
         for _ in range(_ATTEMPTS):
             numbers = self._numbers(name)
             if not numbers:
@@ -186,7 +191,7 @@ class SubscriptionSequences:
     def _forget_deleted(self, now: int) -> None:
         """Remove what names have left that were deleted a week ago."""
         for name in self.names():
-            found = self._newest(name)
+            found = self.newest(name)
             if found is not None and found.deleted and found.moved <= now - _FORGOTTEN_US:
                 for each in self._numbers(name):
                     self._store.delete(_path(name, each))

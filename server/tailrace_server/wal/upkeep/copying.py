@@ -6,6 +6,9 @@ copied. Entries, publications and checkpoints keep their names for ever. Segment
 cut down, ten minutes after a compaction or trim has replaced them; so may the files of bases. A copy that was
 overtaken by that goes on with a newer state.
 
+Named subscriptions go along, each with its newest object. They are read before the log is opened, so none is
+ahead of the copy: who goes on by a name gets what was acknowledged since once more, and misses nothing.
+
 Left out is what the log does not name: Spark's checkpoint, which would be ahead of the copy and pass over lines
 that it lacks, and the quarantine.
 """
@@ -30,6 +33,7 @@ from tailrace_server.wal.files.numbered import newest_number, numbered_path
 from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.files.settings_documents import SETTINGS
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.verify import verify
 
 if TYPE_CHECKING:
@@ -55,6 +59,8 @@ class LogCopy(NamedTuple):
     published: int
     files: int
     bytes: int
+    subscriptions: int
+    """Named ones."""
 
 
 def copy_log(source: Path, root: Path) -> LogCopy:
@@ -69,6 +75,7 @@ def copy_log(source: Path, root: Path) -> LogCopy:
     with copied_folder(root, document) as folder:
         store, target = LocalFiles(source), LocalFiles(folder)
         while True:
+            subscriptions = SubscriptionSequences(source, document.uuid).all()
             # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
             log = CommitLog.open(source)
             state, known = log.state, newest_bases(log.store, log.uuid)
@@ -86,8 +93,17 @@ def copy_log(source: Path, root: Path) -> LogCopy:
             ):
                 fault = result.faults[0]
                 raise LogCorrupted(fault.path, fault.offset, fault.reason)
+        # 4. What was read before the log is behind what was copied of it.
+        copied = SubscriptionSequences(folder, document.uuid)
+        for each in subscriptions:
+            copied.create(each)
     return LogCopy(
-        root / document.name, state.last_version, state.published, len(paths), sum(found)
+        root / document.name,
+        state.last_version,
+        state.published,
+        len(paths) + len(subscriptions),
+        sum(found),
+        len(subscriptions),
     )
 
 

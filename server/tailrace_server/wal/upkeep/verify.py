@@ -56,6 +56,7 @@ from tailrace_server.wal.settings.checking import check_settings
 from tailrace_server.wal.state.batch_table import batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
+from tailrace_server.wal.subscriptions.checking import check_subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,6 +152,8 @@ def verify(
     for check in (check_settings, check_definitions):
         for fault in check(log.store, log.uuid):
             _note(result, fault)
+    for found in check_subscriptions(path, log.uuid):
+        _note(result, found)
     return result
 
 

@@ -6,10 +6,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep import copying
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.copying import copy_log
@@ -100,3 +103,39 @@ def test_nothing_is_copied_over_what_is_there(log_root: Path, tmp_path: Path) ->
     copy_log(log_root / "shop", tmp_path / "copy")
     with pytest.raises(LogUnreadable, match="there already"):
         copy_log(log_root / "shop", tmp_path / "copy")
+
+
+def test_named_subscriptions_go_along_and_verify_looks_at_them(
+    log_root: Path, tmp_path: Path
+) -> None:
+    write(log_root, "shop", 3)
+    source = log_root / "shop"
+    view = CommitLog.open(source).view
+    wanted = new_subscription(
+        view,
+        "billing",
+        (),
+        "2",
+        hold_us=None,
+        hold_bytes=None,
+        cap=HoldCap(),
+        owner="",
+        now=LONG_AFTER,
+    )
+    names = SubscriptionSequences(source, view.uuid)
+    names.create(wanted)
+    names.change("billing", lambda found: replace(found, paused=True))
+
+    done = copy_log(source, tmp_path / "backup")
+
+    assert done.subscriptions == 1
+    copied = SubscriptionSequences(done.path, view.uuid).get("billing")
+    assert (copied.id, copied.cursor, copied.paused) == (wanted.id, wanted.cursor, True)
+    assert verify(done.path).sound
+    names.change("billing", lambda found: replace(found, cursor="nothing"))
+    assert ["is no cursor" in fault.reason for fault in verify(source).faults] == [True]
+    damaged = next((done.path / "subscriptions" / "billing").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" * 9)
+    assert [fault.path for fault in verify(done.path).faults] == [
+        str(damaged.relative_to(done.path))
+    ]
