@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace.errors import NotPermitted, QuotaExceeded, TokenExpired, Unauthenticated
 from tailrace_server.access.credentials import Credentials
@@ -132,6 +133,21 @@ async def test_only_a_renewal_by_which_less_is_granted_has_all_streams_looked_at
     await entrance.admit("3")
     assert door.revision != before
     assert _keys_of(entrance) != keys
+
+
+async def test_a_grant_that_a_claim_makes_empty_is_told_once(tmp_path: Path) -> None:
+    """The log says which and why; the caller is told nothing of it."""
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        '[[grant]]\nname = "own"\nwho.issuer = "https://issuer.example"\ncatalogs = "shop"\n'
+        'entity_types = "orders"\nwhere = "tenant = {tenant}"\n'
+    )
+    door = Door([Known(a=ANNA)], PolicyFile(file))
+    with capture_logs() as lines:
+        for _ in range(2):
+            assert (await door.admit(Credentials("a"))).grant("shop") is None
+    (told,) = [each for each in lines if each["event"] == "grant gives nothing"]
+    assert (told["grant"], told["reason"]) == ("own", "the claim 'tenant' is missing")
 
 
 def _keys_of(entrance: Entrance) -> object:

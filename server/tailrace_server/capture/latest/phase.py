@@ -105,6 +105,7 @@ class LatestPhase:
             selection.rows[places],
             None if ordinals is None else ordinals[places],
             None if names is None else tuple([names[place] for place in places.tolist()]),
+            None if selection.transitions is None else selection.transitions[places],
         )
         first = run.first
         if newest.rows.item(0) != selection.rows.item(0):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.criteria import Content, Criteria, Since
+from tailrace.criteria import CatchUp, Content, Criteria, Since
 from tailrace.errors import NotPermitted
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
@@ -144,11 +144,27 @@ async def _judge_rows(
         expected = shown(Grant(allowances), told)
         assert await _history(engine, caller, asked, Content.BODY) == expected
         assert await _received(stream, len(written)) == expected
+        # The latest of each key are the last of these, and have no image more.
+        stream = await _subscribe(engine, caller, asked, Content.BODY, CatchUp.LATEST)
+        assert stream is not None
+        latest = [each for each in await _received(stream, len(written)) if each["primaryKey"]]
+        newest = {
+            (each["entityType"], each["primaryKey"]): each
+            for each in expected
+            if each["primaryKey"]
+        }
+        for each in latest:
+            assert each.pop("kind") == "LATEST"
+            assert each == newest[each["entityType"], each["primaryKey"]]
     writer.writer.close()
 
 
 async def _subscribe(
-    engine: Engine, caller: Principal, asked: tuple[Criteria, ...], content: Content
+    engine: Engine,
+    caller: Principal,
+    asked: tuple[Criteria, ...],
+    content: Content,
+    catch_up: CatchUp = CatchUp.ALL,
 ) -> Subscription | None:
     try:
         return await engine.subscribe(
@@ -158,7 +174,7 @@ async def _subscribe(
             start=_OLDEST,
             content=content,
             codec=JSON,
-            limits=SubscriptionLimits(heartbeat_interval_s=0.02),
+            limits=SubscriptionLimits(heartbeat_interval_s=0.02, catch_up=catch_up),
         )
     except NotPermitted:
         return None
