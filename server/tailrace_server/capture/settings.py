@@ -121,7 +121,7 @@ class EngineSettings:
     sql_statements: int = setting(
         4,
         "statements",
-        "in SQL at once; a further one waits 5 s for its place. A reader who takes nothing keeps his",
+        "in SQL at once; a further one waits 5 s for a place. One whose reader stands still keeps it",
     )
     sql_memory_bytes: int = setting(
         64 << 20,
@@ -132,7 +132,7 @@ class EngineSettings:
         60.0, "seconds", "how long a statement may take, from its start to its last row"
     )
     sql_rows: int = setting(
-        10_000_000, "rows", "that one statement may answer: more is an export, which history is for"
+        10_000_000, "rows", "that one statement may answer; more is an export, as history gives it"
     )
     named_subscriptions: int = setting(
         1_000,

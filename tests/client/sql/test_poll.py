@@ -60,7 +60,7 @@ async def served(root: Path) -> AsyncIterator[tuple[Engine, Client]]:
             await server.stop(0.5)
 
 
-async def test_a_poll_gives_what_a_subscription_gives(log_root: Path) -> None:
+async def test_contract_42_a_poll_gives_what_a_subscription_gives(log_root: Path) -> None:
     """Each change once, in order, whatever the clock says and however long publications wait."""
     with LogWriter.open(log_root, "shop", clock=SwayingClock()) as writer:
         append(writer, 1)
@@ -104,7 +104,7 @@ async def test_a_poll_gives_what_a_subscription_gives(log_root: Path) -> None:
         ]
 
 
-async def test_an_answer_that_is_left_comes_again_and_a_range_stays_what_it_was(
+async def test_contract_42_an_answer_that_is_left_comes_again_and_a_range_stays_what_it_was(
     log_root: Path,
 ) -> None:
     """Also once its segments are compacted; what is trimmed is refused, and another log is told."""
