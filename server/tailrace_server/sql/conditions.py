@@ -57,6 +57,11 @@ _NO_CONSTANTS: Final = (
 _WHOLE: Final = ("group", "distinct", "having", "qualify", "windows", "limit", "offset", "sample")
 """Clauses for which a row counts that a condition around them would leave out."""
 _IMAGES: Final = ("before", "after")
+_LOG_ORDERS: Final = (
+    ("_commit_version", "_index"),
+    ("_commit_timestamp", "_commit_version", "_index"),
+)
+"""Columns of a change table that have its order, and so have the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,84 @@ def conditions_of(query: exp.Query) -> Conditions:
             elif readers[id(source)] == 1 and _passes_through(source):
                 around[id(source)].append(comparison)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LogOrder:
+    """An ORDER BY that is the order of the records of the one table that a query reads."""
+
+    select: exp.Select
+    """Whose it is."""
+    table: exp.Table
+    newest_first: bool
+
+
+def log_order_of(query: exp.Query) -> LogOrder | None:
+    """Return the order that a query asks for, if that is the one in which a scan of changes gives its rows.
+
+    Then DuckDB need not sort, and a LIMIT ends the scan. It keeps the order of rows that it only filters.
+    """
+    if not isinstance(query, exp.Select) or not query.args.get("order"):
+        return None
+    scope = traverse_scope(query)[-1]
+    ordered = query.args["order"].expressions
+    if len({bool(each.args.get("desc")) for each in ordered}) != 1 or not _only_filters(scope):
+        return None
+    found = [_column_of_table(scope, each.this) for each in ordered]
+    tables = {id(each[0]): each[0] for each in found if each is not None}
+    names = tuple(each[1] for each in found if each is not None)
+    if len(names) < len(found) or len(tables) != 1:
+        return None
+    if not any(names == order[: len(names)] for order in _LOG_ORDERS):
+        return None
+    (table,) = tables.values()
+    return LogOrder(query, table, bool(ordered[0].args.get("desc")))
+
+
+def _only_filters(scope: Scope) -> bool:
+    """Return whether a query gives or leaves out the rows of one table, and does nothing else with them."""
+    select, count = scope.expression, 1
+    if any(select.args.get(each) for each in _WHOLE if each not in ("limit", "offset")):
+        return False
+    while _reads_one(scope):
+        ((_, source),) = scope.selected_sources.values()
+        if isinstance(source, exp.Table):
+            no_more = (exp.AggFunc, exp.Window, exp.TableSample, exp.Pivot)
+            return (
+                len([*select.find_all(exp.Query)]) == count
+                and next(select.find_all(*no_more), None) is None
+            )
+        if not _passes_through(source) or source.expression.args.get("order"):
+            return False
+        scope, count = source, count + (1 if source.is_cte else 2)  # a sub-query is one more
+    return False
+
+
+def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] | None:
+    """Return the table and its column that a term of ORDER BY is; None where it is another thing."""
+    selected = scope.expression.expressions
+    if isinstance(written, exp.Literal) and not written.is_string:
+        place = int(written.name) - 1
+        if not 0 <= place < len(selected) or any(each.is_star for each in selected[: place + 1]):
+            return None
+        written = selected[place].unalias()
+    elif isinstance(written, exp.Column) and not written.table:
+        # A name of the SELECT list comes before one of the table.
+        named = [each for each in selected if each.alias_or_name.lower() == written.name.lower()]
+        written = named[0].unalias() if named and not named[0].is_star else written
+    if not isinstance(written, exp.Column):
+        return None
+    found = [*_resolved(scope, written, ColumnComparison("", None, "=", ()))]
+    while found:
+        ((alias, column),) = found
+        node, source = scope.selected_sources[alias]
+        names = node.args.get("alias")
+        if column.image is not None or (names is not None and names.args.get("columns")):
+            return None
+        if isinstance(source, exp.Table):
+            return source, column.column
+        scope, found = source, [*_projected(source, column)]
+    return None
 
 
 def is_constant(value: exp.Expr) -> bool:

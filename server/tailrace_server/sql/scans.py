@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 _PART_ROWS: Final = 8_192
@@ -253,8 +254,7 @@ class StatementScan:
         else:
             first, last = use.versions.both(use.changes)
             images = self._images
-        wanted = Wanted(chosen=self._key_hashes)
-        found = self._table.batches_of(first - 1, last, wanted) if first <= last else ()
+        found = self._table.batches_of(first - 1, last, self._wanted) if first <= last else ()
         refs = [ref for _, ref in found]
         for ref in refs:
             lengths = zip(BODY_COLUMNS, ref.body_lengths, strict=True)
@@ -266,6 +266,9 @@ class StatementScan:
     def _changes(self) -> Iterator[pa.RecordBatch]:
         assert self.use.changes is not None
         first, last = self.use.versions.both(self.use.changes)
+        if self.use.newest_first:
+            yield from self._newest_first(first, last)
+            return
         done = Position(first - 1, END)
         while first <= last:
             try:
@@ -281,36 +284,64 @@ class StatementScan:
             else:
                 return
 
+    def _newest_first(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of some versions from the last one on."""
+        end = Position(last + 1, 0)  # this and what follows is done
+        while first <= last:
+            table, done = self._table, Position(first - 1, END)
+            refs = [each for _, each in table.batches_of(first - 1, end.version, self._wanted)]
+            try:
+                while refs:
+                    head, chosen, bodies = self._chosen(table, refs[-1], done, end)
+                    for part in self._parts(chosen[::-1]):
+                        yield self._changes_batch(head, np.ascontiguousarray(part), bodies)
+                        end = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
+                    end = min(end, refs.pop().first)
+            except SegmentMissing as missing:
+                self._view = view = self._source.newer(missing)
+                if Position(first, 0) < view.oldest:
+                    newest = Position(view.published, END)
+                    raise PositionCompacted(done, view.oldest, newest) from None
+            else:
+                return
+
     def _changes_behind(
         self, done: Position, last: int
     ) -> Iterator[tuple[pa.RecordBatch | None, Position]]:
         """Yield the changes of each batch behind a position, and the last position that they reach."""
         table = self._table
-        wanted = Wanted(chosen=self._key_hashes)
         after = done.version - 1 if done.index != END else done.version
-        for _, ref in table.batches_of(after, last, wanted):
-            head = table.reader.head(ref)
-            rows = (head.areas == Area.DATA) & (head.versions <= last)
-            rows &= (head.versions > done.version) | (
-                (head.versions == done.version) & (head.indexes > done.index)
-            )
-            rows &= self._names.rows_in(
-                self._view, head.type_codes, head.entity_types, head.versions
-            )
-            if self._all_hashes is not None:
-                rows &= np.isin(head.key_hashes, self._all_hashes)
-            chosen = self._meant(head, np.flatnonzero(rows))
-            if self._shown is not None:
-                chosen = self._shown.changes(head, chosen)
-            if self._images:
-                table.refuse_expired(ref, chosen)
-            bodies = table.reader.body(ref, self._images) if len(chosen) else {}
-            if self._form is not None:
-                chosen = self._form.chosen(head, chosen, bodies)
+        for _, ref in table.batches_of(after, last, self._wanted):
+            head, chosen, bodies = self._chosen(table, ref, done, Position(last + 1, 0))
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position
             yield None, ref.last
+
+    def _chosen(
+        self, table: LogTable, ref: BatchRef, done: Position, end: Position
+    ) -> tuple[BatchHead, NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
+        """Return a batch's head, its changes between two positions, both exclusive, and the bodies needed."""
+        head = table.reader.head(ref)
+        rows = (head.areas == Area.DATA) & (
+            (head.versions < end.version)
+            | ((head.versions == end.version) & (head.indexes < end.index))
+        )
+        rows &= (head.versions > done.version) | (
+            (head.versions == done.version) & (head.indexes > done.index)
+        )
+        rows &= self._names.rows_in(self._view, head.type_codes, head.entity_types, head.versions)
+        if self._all_hashes is not None:
+            rows &= np.isin(head.key_hashes, self._all_hashes)
+        chosen = self._meant(head, np.flatnonzero(rows))
+        if self._shown is not None:
+            chosen = self._shown.changes(head, chosen)
+        if self._images:
+            table.refuse_expired(ref, chosen)
+        bodies = table.reader.body(ref, self._images) if len(chosen) else {}
+        if self._form is not None:
+            chosen = self._form.chosen(head, chosen, bodies)
+        return head, chosen, bodies
 
     def _meant(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of some records of the table that have the keys and are of the kinds that can matter."""
@@ -339,11 +370,12 @@ class StatementScan:
         return LogTable(view, self._source.reader, names, names.first_name(view), counted=False)
 
     @cached_property
-    def _key_hashes(self) -> NDArray[np.uint64] | None:
+    def _wanted(self) -> Wanted:
         if self.use.keys is None:
-            return None
+            return Wanted()
         seed = type_seed(self._names.first_name(self._view))
-        return np.unique(np.array([key_hash(seed, key) for key in self.use.keys], np.uint64))
+        hashes = [key_hash(seed, key) for key in self.use.keys]
+        return Wanted(chosen=np.unique(np.array(hashes, np.uint64)))
 
     @cached_property
     def _all_hashes(self) -> NDArray[np.uint64] | None:
@@ -374,8 +406,7 @@ class StatementScan:
                 case "_index":
                     arrays.append(pa.array(indexes))
                 case "_commit_timestamp":
-                    times = self._view.timestamps_of(versions)  # all of them are kept, and rise
-                    arrays.append(pa.array(times, _OF_CHANGES[name]))
+                    arrays.append(self._times(versions))
                 case "_change_type":
                     arrays.append(_change_types(head, rows))
                 case "_primary_key":

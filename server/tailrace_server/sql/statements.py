@@ -25,7 +25,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.sql.conditions import conditions_of
+from tailrace_server.sql.conditions import conditions_of, log_order_of
 from tailrace_server.sql.pushing import (
     EVERYTHING,
     Span,
@@ -80,6 +80,8 @@ class TableUse:
     """Primary keys that alone can matter; None: all."""
     versions: Span = EVERYTHING
     """Of a change table the versions among ``changes`` that alone can matter."""
+    newest_first: bool = False
+    """Whether a change table is given from its end."""
     change_types: frozenset[str] | None = None
     """Of a change table the kinds of changes that alone can matter; None: all."""
     form: ShownChanges | None = None
@@ -174,9 +176,13 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     uses: list[TableUse] = []
     names = names_in(query)
     conditions = conditions_of(query) if tables.pushes else {}
+    order = log_order_of(query) if tables.pushes else None
     for table in _tables_in(query):
         use = _use(table, f"t{len(uses)}", names, tables)
         use = _narrowed(use, conditions.get(id(table), ()), tables)
+        if order is not None and order.table is table and use.changes is not None:
+            use = replace(use, newest_first=order.newest_first)
+            order.select.set("order", None)
         uses.append(use)
         _rename(table, use.alias)
     return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import TailraceError
+from tailrace_server.sql.query import QueryLimits
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.upkeep.retention import trim
-from tests.server.sql.test_query import ask, products
+from tests.server.sql.test_query import ask, opened, products
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +158,52 @@ def test_a_plan_shows_what_is_left_out(log: Path, text: str, told: str) -> None:
         text = text.replace(f"{{{version}}}", at)
     text = text.replace("{changes}", "SELECT * FROM CHANGES('product')")
     assert told in ask(log, f"EXPLAIN {text}")[0][0]
+
+
+PLAIN = "SELECT _change_type, after.id, _commit_version, _index FROM CHANGES('product')"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_pushed"),
+    [
+        (f"{PLAIN} ORDER BY _commit_version, _index", True),
+        (f"{PLAIN} WHERE after.id > 0 ORDER BY 3 DESC, 4 DESC", True),
+        (f"{PLAIN} ORDER BY _commit_version DESC, _index DESC LIMIT 2", True),
+        (f"{PLAIN} ORDER BY _commit_version DESC, _index DESC LIMIT 2 OFFSET 1", True),
+        (f"SELECT * FROM ({PLAIN}) x ORDER BY x._commit_version DESC, _index DESC LIMIT 3", True),
+        (f"WITH x AS ({PLAIN}) SELECT * FROM x ORDER BY _commit_version, _index LIMIT 3", True),
+        (f"{PLAIN} ORDER BY _commit_timestamp DESC, _commit_version DESC, _index DESC", True),
+        (f"{PLAIN} WHERE _commit_version = 1 ORDER BY _commit_version DESC, _index DESC", True),
+        (f"{PLAIN} ORDER BY _commit_version, _index DESC", False),
+        (f"{PLAIN} ORDER BY _index, _commit_version", False),
+        (f"{PLAIN} ORDER BY _commit_version + 0, _index", False),
+        (f"SELECT * FROM ({PLAIN} LIMIT 3) ORDER BY _commit_version DESC, _index DESC", False),
+        (f"SELECT DISTINCT _commit_version FROM ({PLAIN}) ORDER BY _commit_version DESC", False),
+        (f"SELECT count(*), _commit_version FROM ({PLAIN}) GROUP BY 2 ORDER BY 2 DESC", False),
+        (
+            f"{PLAIN} WHERE after.id IN (SELECT id FROM product) ORDER BY _commit_version, _index",
+            False,
+        ),
+        (
+            "SELECT -_commit_version AS _commit_version, _index FROM CHANGES('product') "
+            "ORDER BY _commit_version, _index",
+            False,
+        ),
+        ("SELECT id FROM product ORDER BY _version, _index", False),
+    ],
+)
+def test_the_order_of_the_log_is_not_sorted_again(log: Path, text: str, *, is_pushed: bool) -> None:
+    assert ask(log, text) == ask(log, text, pushes=False)
+    plan = " ".join(row[0] for row in ask(log, f"EXPLAIN {text}")).upper()
+    assert ("ORDER" not in plan and "TOP N" not in plan) == is_pushed, plan
+
+
+def test_a_limit_ends_a_scan_that_begins_with_the_newest(log: Path) -> None:
+    newest = f"{PLAIN} ORDER BY _commit_version DESC, _index DESC LIMIT 1"
+    with opened(log, newest, limits=QueryLimits(seconds=600)) as query:
+        rows = [row["_commit_version"] for batch in query.batches() for row in batch.to_pylist()]
+        assert rows == [4]
+        assert query.scans[0].rows < 5
 
 
 def test_a_statement_has_one_time(log_root: Path) -> None:

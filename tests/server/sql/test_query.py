@@ -231,8 +231,9 @@ def test_a_renamed_table_has_one_history(log_root: Path) -> None:
     assert ask(log_root, "SELECT value FROM sale FOR VERSION AS OF 1 WHERE id = '2'") == [(1,)]
 
 
+@pytest.mark.parametrize("order", ["", " ORDER BY _commit_version DESC, _index DESC"])
 def test_contract_38_what_is_compacted_while_it_is_read_is_read_on(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
+    log_root: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     monkeypatch.setattr(segment_reader, "_OPEN_FILES_MAX", 1)
     monkeypatch.setattr(scans, "_PART_ROWS", 2)
@@ -240,7 +241,7 @@ def test_contract_38_what_is_compacted_while_it_is_read_is_read_on(
         for number in range(12):
             writer.append([upsert(str(number)), upsert(str(number + 100))])
             writer.commit(publish=True)
-        text = "SELECT _primary_key FROM CHANGES('order')"
+        text = f"SELECT _primary_key FROM CHANGES('order'){order}"
         wanted = ask(log_root, text)
         log = open_catalog(log_root, "shop")
         seen: list[Any] = []
@@ -249,11 +250,11 @@ def test_contract_38_what_is_compacted_while_it_is_read_is_read_on(
             with Query(source, text) as query:
                 scan = query.scans[0]
                 batches = scan.batches()
-                seen += batches.read_next_batch().column(0).to_pylist()
+                seen += batches.read_next_batch().column("_primary_key").to_pylist()
                 assert writer.compact() is not None
                 assert delete_unnamed(log_root / "shop", 2**62)
                 for batch in batches:
-                    seen += batch.column(0).to_pylist()
+                    seen += batch.column("_primary_key").to_pylist()
     assert [(each,) for each in seen] == wanted
 
 
