@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.capture.matching.typed_images import DecodedBatch
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
@@ -71,6 +72,8 @@ _RUN_ON_SHARE: Final = 8
 _SMALL_ROWS: Final = 1_024
 """Small commits are one batch together, up to so many records. The fastest subscription takes a turn of the
 event loop for each batch, and a busy loop has fewer turns than commits come."""
+_DECODED_AT_ONCE: Final = 256
+"""Records whose images the event loop decodes for conditions, in about a millisecond."""
 _CROWD: Final = 3
 """A batch is encoded as a whole if so many publishers match something of it,"""
 _CROWD_SHARE: Final = 4
@@ -345,7 +348,10 @@ class Observer:
         if needed := self._router.images:
             images = await log.reading.images(ref, view, needed)
         # 2. Match, giving way to others. Rings and ``routed`` stay as they are until all is found.
-        found = await self._find(grouped, images, ref.first_row + ref.rows)
+        decoded = self._router.decoded(grouped, images)
+        if decoded is not None and ref.rows > _DECODED_AT_ONCE:
+            await asyncio.to_thread(decoded.decode)
+        found = await self._find(grouped, images, decoded, ref.first_row + ref.rows)
         crowded = _is_crowded(found, ref.rows)
         at = committed_at(view, ref.last.version)
         # 3. Append. From here to the end of the loop in one step: what a ring covers and what it holds agree.
@@ -370,7 +376,7 @@ class Observer:
             await self._wake(crowd.publishers)
 
     async def _find(
-        self, grouped: GroupedHead, images: Images, end_row: int
+        self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None, end_row: int
     ) -> list[tuple[Publisher[Subscription], BatchSelection | Exception]]:
         """Return what each publisher matches of a batch; publishers may come and go meanwhile."""
         found: list[tuple[Publisher[Subscription], BatchSelection | Exception]] = []
@@ -378,7 +384,7 @@ class Observer:
         # A publisher that is opened from here on is not in the router's pass. Its ring begins behind the batch,
         # and its subscriptions read the batch from the log.
         self._floor = end_row
-        for id, selection in self._router.route(grouped, images):
+        for id, selection in self._router.route(grouped, images, decoded):
             publisher = self._publishers.get(id)
             # A ring whose floor is higher gets the batch from the log too: twice would be a repeat.
             if publisher is not None and publisher.ring.floor <= self.log.routed:

@@ -29,6 +29,10 @@ class Images(Protocol):
     def is_expired(self, row: int) -> bool:
         """Return whether a record has no image any more."""
 
+    @property
+    def gone(self) -> NDArray[np.bool_] | None:
+        """Whether each record has no image any more; None: all have theirs."""
+
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""
 
@@ -49,6 +53,10 @@ class _NoImages:
         raise AssertionError("the predicate reads heads only")
 
     def is_expired(self, row: int) -> bool:
+        raise AssertionError("the predicate reads heads only")
+
+    @property
+    def gone(self) -> NDArray[np.bool_] | None:
         raise AssertionError("the predicate reads heads only")
 
     def schema_of(self, version: int) -> Schema:

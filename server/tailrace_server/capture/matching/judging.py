@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.row_condition import RowCondition
+    from tailrace_server.capture.matching.typed_images import DecodedBatch
     from tailrace_server.wal.segment.reader import BatchHead
 
 
@@ -48,16 +49,29 @@ class JudgedRows:
 
 
 def judged(
-    head: BatchHead, images: Images, asked: Sequence[Candidates], shown: Visibility | None
+    head: BatchHead,
+    images: Images,
+    asked: Sequence[Candidates],
+    shown: Visibility | None,
+    decoded: DecodedBatch | None = None,
 ) -> JudgedRows:
-    """Return what conditions say; images are decoded for the candidates alone.
+    """Return what conditions say.
+
+    Args:
+        head: The head of a batch.
+        images: Its images.
+        asked: What is to be judged.
+        shown: What is granted of the rows; None: all.
+        decoded: The same images, decoded for others as well; None: those of the candidates are decoded.
 
     Raises:
         ConditionRefused: One of them cannot be judged by the schema of the batch.
     """
     # 1. Whose images are gone is for the reader to know.
-    gone = [row for each in asked for row in each.rows.tolist() if images.is_expired(row)]
-    expired = np.array(sorted(set(gone)), np.int32)
+    expired = np.empty(0, np.int32)
+    if images.gone is not None:
+        rows = np.unique(np.concatenate([each.rows for each in asked]))
+        expired = rows[images.gone[rows]]
     # 2. One entity type after the other.
     codes = np.zeros(len(head.versions), np.uint8)
     matched: dict[int, NDArray[np.int32]] = {}
@@ -65,33 +79,50 @@ def judged(
     for number, each in enumerate(asked):
         by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(number)
     for code, numbers in by_type.items():
-        rows = [asked[number].rows for number in numbers]
-        together = rows[0] if len(rows) == 1 else np.unique(np.concatenate(rows))
+        parts = [asked[number].rows for number in numbers]
+        together = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
         if len(expired):
             together = together[~np.isin(together, expired)]
         if not len(together):
             matched.update((number, together) for number in numbers)
             continue
-        typed = TypedImages(head, images, head.entity_types[code], together)
-        filters = [typed.fitted(asked[number].condition) for number in numbers]
-        typed.decode(column for each in filters for column in each.columns)
+        if decoded is None:
+            typed = TypedImages(head, images, head.entity_types[code], together)
+            conditions = [asked[number].condition for number in numbers]
+            typed.decode(column for each in conditions for column in typed.fitted(each).columns)
+        else:
+            typed = decoded.of(code)
         verdicts = []
-        for number, row_filter in zip(numbers, filters, strict=True):
-            each = asked[number]
-            verdict = typed.verdict(row_filter, asks_null=each.condition.asks_null)
-            mine = np.isin(together, each.rows)
-            if each.condition.is_granted:
-                _refuse_unsure(verdict, mine, head, together)
-            if shown is not None:
-                mine &= may_be_judged(shown, head, together, typed, each.condition)
-            verdict = _only(verdict, mine)
+        for number in numbers:
+            verdict = _verdict(head, typed, asked[number], together, shown)
             verdicts.append(verdict)
-            matched[number] = together[verdict.codes != 0]
+            matched[number] = together[verdict.is_match]
         found = _together(verdicts).codes
         if any(asked[number].condition.is_granted for number in numbers):
             found[found != NONE] |= VEILED
         codes[together] = found
     return JudgedRows(codes, [matched[number] for number in range(len(asked))], expired)
+
+
+def _verdict(
+    head: BatchHead,
+    typed: TypedImages,
+    candidates: Candidates,
+    rows: NDArray[np.int32],
+    shown: Visibility | None,
+) -> ImageVerdict:
+    """Return what the condition of candidates says of some rows, others than them included."""
+    condition = candidates.condition
+    verdict = typed.verdict(typed.fitted(condition), asks_null=condition.asks_null)
+    if len(rows) < len(typed.rows):
+        verdict = verdict.at(np.searchsorted(typed.rows, rows))
+    if len(candidates.rows) < len(rows):
+        verdict = verdict.only(np.isin(rows, candidates.rows))
+    if condition.is_granted:
+        _refuse_unsure(verdict, head, rows)
+    if shown is not None:
+        verdict = verdict.only(may_be_judged(shown, head, rows, typed, condition))
+    return verdict
 
 
 def may_be_judged(
@@ -122,9 +153,7 @@ def may_be_judged(
     return np.array(found, np.bool_)
 
 
-def _refuse_unsure(
-    verdict: ImageVerdict, mine: NDArray[np.bool_], head: BatchHead, rows: NDArray[np.int32]
-) -> None:
+def _refuse_unsure(verdict: ImageVerdict, head: BatchHead, rows: NDArray[np.int32]) -> None:
     """Refuse a change that nobody can say of whether its row was granted.
 
     To tell its key may tell of a row that is not granted, and not to tell it may leave one in that has gone.
@@ -132,7 +161,7 @@ def _refuse_unsure(
     Raises:
         ConditionRefused: There is one.
     """
-    unsure = np.flatnonzero(mine & verdict.may_have_been & ~verdict.was_in & ~verdict.is_in)
+    unsure = np.flatnonzero(verdict.may_have_been & ~verdict.was_in & ~verdict.is_in)
     if len(unsure):
         row = int(rows[unsure[0]])
         name = head.entity_types[int(head.type_codes[row])]
@@ -141,12 +170,6 @@ def _refuse_unsure(
             "change without the image before, so nobody can say whether its row was granted: have the ingest "
             "keep whole images (--images full)"
         )
-
-
-def _only(verdict: ImageVerdict, rows: NDArray[np.bool_]) -> ImageVerdict:
-    if rows.all():
-        return verdict
-    return ImageVerdict(verdict.was_in & rows, verdict.may_have_been & rows, verdict.is_in & rows)
 
 
 def _together(verdicts: Sequence[ImageVerdict]) -> ImageVerdict:

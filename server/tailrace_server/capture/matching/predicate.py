@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.record_classes import GroupedHead, RecordClass
     from tailrace_server.capture.matching.row_condition import RowCondition
+    from tailrace_server.capture.matching.typed_images import DecodedBatch
     from tailrace_server.wal.segment.reader import BatchHead
 
 _LEVELS: Final[Mapping[int, ContainerType]] = {
@@ -236,8 +237,15 @@ class Predicate:
         """Whether selecting reads row images, not the head alone."""
         return bool(self.images)
 
-    def select(self, grouped: GroupedHead, images: Images) -> BatchSelection:
+    def select(
+        self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None = None
+    ) -> BatchSelection:
         """Return its captures in a batch; uses ``images`` only if ``needs_images``.
+
+        Args:
+            grouped: The head of the batch.
+            images: Its images.
+            decoded: These, decoded for the conditions of others as well; None: of no others.
 
         Raises:
             ConditionRefused: A condition cannot be judged by the schema of the batch.
@@ -258,7 +266,7 @@ class Predicate:
             self._take(head, images, alternative, row_groups, rows, captures)
         codes = None
         if judging:
-            codes = self._judge(head, images, judging, rows, captures)
+            codes = self._judge(head, images, judging, rows, captures, decoded)
         if self.shown is not None:
             rows = [_kept(self.shown, head, found, codes) for found in rows]
         return self.merge(len(head.versions), rows, captures, codes)
@@ -291,9 +299,10 @@ class Predicate:
         judging: Sequence[tuple[Alternative, Candidates]],
         rows: list[NDArray[np.int32]],
         captures: set[tuple[int, int, str]],
+        decoded: DecodedBatch | None,
     ) -> NDArray[np.uint8]:
         """Add what meets the conditions, and return the code of each record of the batch."""
-        found = judged(head, images, [each for _, each in judging], self.shown)
+        found = judged(head, images, [each for _, each in judging], self.shown, decoded)
         # What an alternative without a condition has taken is shown as it is.
         for taken in rows:
             found.codes[taken] = NONE

@@ -20,21 +20,25 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace_server.capture.matching.condition_index import ConditionIndex
 from tailrace_server.capture.matching.record_classes import RecordClass
 from tailrace_server.capture.matching.run import BatchSelection, whole_batch
+from tailrace_server.capture.matching.typed_images import DecodedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.predicate import Alternative, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
+    from tailrace_server.capture.matching.row_condition import RowCondition
 
 _TABLE_BITS_MIN: Final = 12
 _TABLE_BITS_MAX: Final = 22
 _SLOTS_PER_KEY: Final = 16
+_NONE: Final[frozenset[RowCondition]] = frozenset()
 
 
 class Router:
@@ -46,6 +50,10 @@ class Router:
         self._broad: dict[int, tuple[Alternative, ...]] = {}
         """Alternatives without keys; of a predicate that has keys too, these are a part."""
         self._selecting: dict[int, Predicate] = {}
+        self._judging: dict[int, tuple[tuple[str, RowCondition], ...]] = {}
+        """Entity type and condition of each alternative, of predicates all of whose alternatives have one."""
+        self._conditions: dict[str, ConditionIndex] = {}
+        """By entity type, the conditions of all predicates."""
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
 
@@ -67,6 +75,7 @@ class Router:
         self._predicates[id] = predicate
         if predicate.needs_images:
             self._selecting[id] = predicate
+            self._add_conditions(id, predicate)
             return
         if predicate.has_keys:
             self._keys.add(id, predicate)
@@ -79,16 +88,54 @@ class Router:
         """Forget a predicate."""
         predicate = self._predicates.pop(id)
         if self._selecting.pop(id, None) is not None:
+            self._remove_conditions(id, predicate)
             return
         if self._broad.pop(id, None) is not None:
             self._ids_by_class.clear()
         if predicate.has_keys:
             self._keys.remove(id, predicate)
 
+    def _add_conditions(self, id: int, predicate: Predicate) -> None:
+        asked = _conditions_of(predicate)
+        for name, condition in asked:
+            self._conditions.setdefault(name, ConditionIndex()).add(condition)
+        if len(asked) == len(predicate.alternatives):
+            self._judging[id] = asked
+
+    def _remove_conditions(self, id: int, predicate: Predicate) -> None:
+        self._judging.pop(id, None)
+        for name, condition in _conditions_of(predicate):
+            self._conditions[name].remove(condition)
+            if not len(self._conditions[name]):
+                del self._conditions[name]
+
+    def _may_match(
+        self, grouped: GroupedHead, decoded: DecodedBatch
+    ) -> dict[str, set[RowCondition] | None]:
+        """Return, by entity type of a batch, the conditions that may match something; None: any may."""
+        found: dict[str, set[RowCondition] | None] = {}
+        for code, name in enumerate(grouped.head.entity_types):
+            index = self._conditions.get(name)
+            if index is None or not decoded.has(code):
+                continue
+            # Of records that are no rows a condition says nothing: they are for each of its readers.
+            typed = decoded.all_of(code)
+            found[name] = None if typed is None else set(index.candidates(typed))
+        return found
+
+    def decoded(self, grouped: GroupedHead, images: Images) -> DecodedBatch | None:
+        """Return what conditions are judged on, which another thread may decode; None: nobody has one."""
+        if not self._conditions:
+            return None
+        conditions = {name: tuple(index) for name, index in self._conditions.items()}
+        return DecodedBatch(grouped.head, images, conditions)
+
     def route(
-        self, grouped: GroupedHead, images: Images
+        self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None = None
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
         """Yield (id, its captures) for every predicate that matches something in a batch.
+
+        What conditions are judged on may be ``decoded`` already.
 
         An exception that a predicate raises is yielded in place of its captures, and the others go on.
         Predicates may be added and removed during the iteration; it may yield those or not.
@@ -110,9 +157,16 @@ class Router:
                 if len(selection):
                     yield id, selection
         # 2. Those that look at columns.
+        may_match = {}
+        if self._conditions:
+            decoded = decoded or DecodedBatch(grouped.head, images, self._conditions)
+            may_match = self._may_match(grouped, decoded)
         for id, predicate in tuple(self._selecting.items()):
+            judging = self._judging.get(id)
+            if judging is not None and not _is_one(judging, may_match):
+                continue
             try:
-                selection = predicate.select(grouped, images)
+                selection = predicate.select(grouped, images, decoded)
             except Exception as error:
                 yield id, error
                 continue
@@ -168,6 +222,27 @@ class Router:
             )
             self._ids_by_class[record_class] = ids
         return ids
+
+
+def _conditions_of(predicate: Predicate) -> tuple[tuple[str, RowCondition], ...]:
+    """Return entity type and condition of the alternatives that have one."""
+    return tuple(
+        (each.criteria.entity_type[0], each.condition)
+        for each in predicate.alternatives
+        if each.condition is not None
+    )
+
+
+def _is_one(
+    asked: tuple[tuple[str, RowCondition], ...],
+    may_match: Mapping[str, set[RowCondition] | None],
+) -> bool:
+    """Return whether one of some conditions may match something."""
+    for name, condition in asked:
+        found = may_match.get(name, _NONE)
+        if found is None or condition in found:
+            return True
+    return False
 
 
 def _joined(

@@ -147,6 +147,7 @@ class RowCondition:
             now = by_id.get(column.id) if column.id else by_name.get(column.name)
             if now is None:
                 now = column  # an entity type of another name, of before a rename
+            now = replace(now, name=column.name)
             _refuse_dropped(now, self.parts)
             columns.append(replace(column, sql_type=now.sql_type, encoding=now.encoding))
         if all(

@@ -52,17 +52,32 @@ class ImageVerdict:
         """Return that of some of the rows."""
         return ImageVerdict(self.was_in[places], self.may_have_been[places], self.is_in[places])
 
+    def only(self, rows: NDArray[np.bool_]) -> ImageVerdict:
+        """Return the same where others than some rows are out, before and after."""
+        return ImageVerdict(self.was_in & rows, self.may_have_been & rows, self.is_in & rows)
+
+    @property
+    def is_match(self) -> NDArray[np.bool_]:
+        """Which rows have a code."""
+        return self.was_in | self.may_have_been | self.is_in
+
     @property
     def codes(self) -> NDArray[np.uint8]:
         """The code of each row."""
-        matched = self.was_in | self.may_have_been | self.is_in
-        codes = np.where(
-            self.is_in,
-            np.where(self.was_in, Transition.UPDATE, Transition.ENTER),
-            np.where(matched, Transition.LEAVE, NONE),
-        ).astype(np.uint8)
-        codes[self.may_have_been & ~self.was_in] |= UNSURE
+        # In place of branches: bits of what is known, and a table of what they come to.
+        bits = self.was_in.view(np.uint8) | self.may_have_been.view(np.uint8) << np.uint8(1)
+        codes: NDArray[np.uint8] = _CODES[bits | self.is_in.view(np.uint8) << np.uint8(2)]
         return codes
+
+
+_CODES: Final = np.array(
+    [
+        *(NONE, Transition.LEAVE, Transition.LEAVE | UNSURE, Transition.LEAVE),
+        *(Transition.ENTER, Transition.UPDATE, Transition.ENTER | UNSURE, Transition.UPDATE),
+    ],
+    np.uint8,
+)
+"""By `was_in` + 2 `may_have_been` + 4 `is_in`."""
 
 
 def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:

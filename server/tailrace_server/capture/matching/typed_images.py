@@ -9,6 +9,7 @@ one go::
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server.capture.matching.transitions import ImageVerdict
+from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,6 +72,8 @@ class TypedImages:
         self._key_only = removes if has_keys else np.zeros(len(rows), np.bool_)
         """Removals whose image may hold nothing but the key: NULL says nothing there."""
         self._decoded: dict[Column, _Decoded] = {}
+        self.refitted: list[RowCondition] = []
+        """Conditions that are judged here by other columns than they were bound to, or cannot be."""
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         return schema.entity_types.get(self.entity_type, ())
@@ -103,6 +107,18 @@ class TypedImages:
             array = found.batch.column(number)
             present = found.present[reader.columns[number].name]
             self._decoded[column] = _Decoded(array, self._unknown(array, present))
+
+    def column(self, column: Column) -> pa.Array:
+        """Return the values of a column, those before and those after."""
+        self.decode((column,))
+        return self._decoded[column].array
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether every row that was there has an image before, with the values of what is decoded."""
+        if (self._was_there & ~self._has_before).any():
+            return False
+        return all(each.unknown is None for each in self._decoded.values())
 
     def verdict(self, row_filter: RowFilter, *, asks_null: bool) -> ImageVerdict:
         """Return what a condition says of the rows, whose columns are decoded if they are not yet.
@@ -147,3 +163,59 @@ class TypedImages:
             kept[places] = held.to_numpy(zero_copy_only=False)
             found = kept if found is None else found | kept
         return found if found is not None and found.any() else None
+
+
+class DecodedBatch:
+    """The images of one batch for all conditions that are judged on it, each column decoded once."""
+
+    def __init__(
+        self,
+        head: BatchHead,
+        images: Images,
+        conditions: Mapping[str, Iterable[RowCondition]],
+    ) -> None:
+        """Take a batch, and by entity type the conditions that there are; nothing is decoded yet."""
+        self._head = head
+        self._images = images
+        self._conditions = conditions
+        self._types: dict[int, TypedImages] = {}
+
+    def decode(self) -> None:
+        """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
+        for code, name in enumerate(self._head.entity_types):
+            if name in self._conditions and len(self._rows(code)):
+                self.of(code)
+
+    def has(self, code: int) -> bool:
+        """Return whether the batch has a record of an entity type."""
+        return bool((self._head.type_codes == code).any())
+
+    def all_of(self, code: int) -> TypedImages | None:
+        """Return the images of all records of an entity type; None: some are no rows, or have no images."""
+        count = int(np.count_nonzero(self._head.type_codes == code))
+        return self.of(code) if count == len(self._rows(code)) else None
+
+    def _rows(self, code: int) -> NDArray[np.int32]:
+        head = self._head
+        mine = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
+        if self._images.gone is not None:
+            mine &= ~self._images.gone
+        return np.flatnonzero(mine).astype(np.int32)
+
+    def of(self, code: int) -> TypedImages:
+        """Return the images of all rows of an entity type, which are there; it has some."""
+        found = self._types.get(code)
+        if found is None:
+            head, name = self._head, self._head.entity_types[code]
+            found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
+            found.decode(self._columns(found, self._conditions.get(name, ())))
+        return found
+
+    def _columns(self, typed: TypedImages, conditions: Iterable[RowCondition]) -> Iterator[Column]:
+        for condition in conditions:
+            found = None
+            with suppress(ConditionRefused):  # its own subscriptions are told
+                found = typed.fitted(condition)
+                yield from found.columns
+            if found is not condition.row_filter:
+                typed.refitted.append(condition)

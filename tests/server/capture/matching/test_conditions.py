@@ -69,16 +69,20 @@ rows = st.fixed_dictionaries(
     },
 )
 steps = st.lists(
-    st.tuples(st.sampled_from("123"), st.none() | rows, st.booleans()), min_size=1, max_size=25
+    st.tuples(st.sampled_from("112233*"), st.none() | rows, st.booleans()), min_size=1, max_size=25
 )
-"""Key, the row after (None: removed), and whether the source sends the row before."""
+"""Key, * for a truncate; the row after (None: removed); and whether the source sends the row before."""
 
 
 def changes(steps: Sequence[tuple[str, Row | None, bool]]) -> list[tuple[Mutation, Row | None]]:
     """Return mutations that follow from each other, each with the row that it finds."""
     state: dict[str, Row] = {}
-    found = []
+    found: list[tuple[Mutation, Row | None]] = []
     for key, row, sends_before in steps:
+        if key == "*":
+            state.clear()
+            found.append((Mutation("product", None, Operation.REMOVE), None))
+            continue
         before = state.get(key)
         after = None if row is None else {"id": key, **row}
         if before == after:
@@ -182,6 +186,11 @@ def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
                 codes = [_codes(each) for each in selected[:-1]]
                 for row in np.flatnonzero(grouped.head.areas == Area.DATA).tolist():
                     mutation, before = next(ahead)
+                    if mutation.primary_key is None:
+                        for each in (table, *views):
+                            each.clear()
+                        assert all(found.pop(row) == 0 for found in codes)
+                        continue
                     after = None if mutation.after is None else json.loads(mutation.after)
                     key = str(mutation.primary_key)
                     _put(table, key, after)
@@ -216,8 +225,10 @@ def _put(rows: dict[str, Row], key: str, row: Row | None) -> None:
 def _codes(selection: BatchSelection) -> dict[int, int]:
     if not len(selection):
         return {}
-    assert selection.transitions is not None
-    return dict(zip(selection.rows.tolist(), selection.transitions.tolist(), strict=True))
+    codes = [0] * len(selection)
+    if selection.transitions is not None:
+        codes = selection.transitions.tolist()
+    return dict(zip(selection.rows.tolist(), codes, strict=True))
 
 
 def _check(

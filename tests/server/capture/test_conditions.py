@@ -1,0 +1,142 @@
+"""Conditions through the engine: a live view, columns that are renamed or dropped, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.criteria import Area, Content, Criteria, FromState
+from tailrace.errors import EntityTypeUnknown, InvalidRequest, NotPermitted
+from tailrace.schema import Column, Schema
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tests.server.capture.matching.test_conditions import COLUMNS, write
+from tests.support.inprocess import objects, observer_of, receive
+from tests.support.principals import Holder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def image(key: str, price: int, named: str = "price") -> bytes:
+    return b'{"id":"%s","%s":%d}' % (key.encode(), named.encode(), price)
+
+
+def told(captures: list[dict[str, Any]]) -> list[tuple[str, str, bool, bool]]:
+    """Return key, transition, and whether there is a row before and after."""
+    return [
+        (
+            each["primaryKey"],
+            each["transition"],
+            each["before"] is not None,
+            each["after"] is not None,
+        )
+        for each in captures
+    ]
+
+
+CONDITION = Criteria(entity_type=("product",), where="price > :least", parameters={"least": 4})
+
+
+def renew(root: Path, price: Column, id: int) -> None:
+    """Change the schema, as of the last version: a writer goes on with that."""
+    with open_writer(root, "shop", writer="log-writer") as writer:
+        schema = Schema(id, {"product": (*COLUMNS[:2], price)})
+        writer.commit(batch_id=100 * id, schema_changes=[(-1, schema)])
+
+
+def append(root: Path, *mutations: Mutation) -> None:
+    with LogWriter.open(root, "shop") as log:
+        log.append([*mutations])
+        log.commit(publish=True)
+
+
+async def test_a_live_view_follows_a_renamed_column_and_ends_once_it_is_dropped(
+    log_root: Path,
+) -> None:
+    prices = {"1": 7, "2": 8, "4": 1}
+    write(
+        log_root,
+        [Mutation("product", key, after=image(key, price)) for key, price in prices.items()],
+    )
+    async with Engine(log_root) as engine:
+        subscription = await engine.subscribe(
+            ANONYMOUS, "shop", [CONDITION], start=FromState(), content=Content.BODY, codec=JSON
+        )
+        assert sorted(told(await receive(subscription, 2))) == [
+            ("1", "ENTER", False, True),
+            ("2", "ENTER", False, True),
+        ]
+        renew(log_root, replace(COLUMNS[2], name="cost"), 2)
+        append(
+            log_root,
+            Mutation("product", "1", before=image("1", 7, "cost"), after=image("1", 1, "cost")),
+            Mutation("product", "3", after=image("3", 5, "cost")),
+        )
+        assert told(await receive(subscription, 2)) == [
+            ("1", "LEAVE", True, False),
+            ("3", "ENTER", False, True),
+        ]
+        # Who resumes may still have the former name.
+        again = await engine.subscribe(ANONYMOUS, "shop", [CONDITION], codec=JSON)
+        renew(log_root, replace(COLUMNS[2], name="cost", dropped=True), 3)
+        append(log_root, Mutation("product", "5", after=b'{"id":"5"}'))
+        for each in (subscription, again):
+            with pytest.raises(InvalidRequest, match="'price' has been dropped"):
+                await receive(each, 9)
+
+
+async def test_a_condition_is_checked_as_it_is_asked_for(log_root: Path) -> None:
+    write(log_root, [Mutation("product", "1", after=image("1", 7))])
+    hidden = Columns(frozenset({"price"}), listed=False)
+    holder = Holder({"shop": Grant((Allowance(frozenset({"product"}), columns=hidden),))})
+    async with Engine(log_root) as engine:
+        for caller, criteria, error, words in (
+            (
+                ANONYMOUS,
+                replace(CONDITION, where="pric > 4", parameters=()),
+                InvalidRequest,
+                "pric",
+            ),
+            (ANONYMOUS, replace(CONDITION, parameters=()), InvalidRequest, "no value"),
+            (ANONYMOUS, replace(CONDITION, entity_type=("ghost",)), EntityTypeUnknown, "ghost"),
+            (holder, CONDITION, NotPermitted, "'price' is not granted"),
+        ):
+            with pytest.raises(error, match=words):
+                await engine.subscribe(caller, "shop", [criteria], codec=JSON)
+            with pytest.raises(error, match=words):
+                await engine.history(caller, "shop", [criteria], codec=JSON)
+        allowed = replace(CONDITION, where="id = '1'", parameters=())
+        history = await engine.history(holder, "shop", [allowed], codec=JSON, content=Content.AFTER)
+        found = [each async for frames in history for each in objects(frames)]
+    assert [each["after"] for each in found] == [{"id": "1"}]
+
+
+async def test_equal_conditions_share_a_publisher_however_they_are_written(
+    log_root: Path,
+) -> None:
+    write(log_root, [Mutation("product", "1", after=image("1", 7))])
+    async with Engine(log_root) as engine:
+        for where in ("price > 4", "price>4", " price  > 4", "price > 5"):
+            one = replace(CONDITION, where=where, parameters=())
+            await engine.subscribe(ANONYMOUS, "shop", [one], codec=JSON)
+        assert len(observer_of(engine, "shop").publishers()) == 2
+
+
+def test_criteria_with_a_condition_name_one_table() -> None:
+    for wrong in (
+        {"where": "price > 4"},
+        {"where": "price > 4", "entity_type": ("a", "b")},
+        {"where": "price > 4", "entity_type": ("a",), "area": Area.SCHEMA},
+        {"parameters": {"least": 4}},
+        {"where": "price > :a", "parameters": {"a": None}, "entity_type": ("a",)},
+    ):
+        with pytest.raises(InvalidRequest):
+            Criteria(**wrong)
