@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tailrace.schema import Schema
+    from tailrace_server.filters.tree import ColumnName
     from tailrace_server.wal.definitions.kept import Definitions
     from tailrace_server.wal.state.view import LogView
 
@@ -36,7 +37,7 @@ class ViewColumns:
 class DefinedNames:
     """The names that a statement may use: those of one view of a log, and what is defined of it.
 
-    What is defined of an entity type that the view does not show is not shown either.
+    What is defined of something that is hidden is not shown either.
     """
 
     def __init__(
@@ -53,11 +54,7 @@ class DefinedNames:
         self.schema = schema_of(view.published)
         self._schema_of = schema_of
         self.definitions = definitions
-        shown = {
-            name: each
-            for name, each in definitions.views.items()
-            if self._current(each.entity_type, each.version) is not None
-        }
+        shown = {name: each for name, each in definitions.views.items() if self._is_shown(each)}
         self.views = shown
         """By name."""
         self.change_tables = {
@@ -70,6 +67,18 @@ class DefinedNames:
             )
         }
         """By name."""
+
+    def _is_shown(self, view: ViewDocument) -> bool:
+        """Return whether nothing that a view needs is hidden."""
+        name = self._current(view.entity_type, view.version)
+        if name is None:
+            return False
+        newest = self.view.schema_of(self.view.published)
+        hidden = {each.id for each in newest.columns(name)}
+        hidden -= {each.id for each in self.schema.columns(name)}
+        needed = {*view.columns, *(each.text for each in _asked(view))}
+        written = self.view.schema_of(view.version).columns(view.entity_type)
+        return not any(each.id in hidden for each in written if each.name in needed)
 
     def _current(self, entity_type: str, version: int) -> str | None:
         """Return what an entity type is called now that had a name at a version; None: it is not there."""
@@ -113,12 +122,11 @@ class DefinedNames:
                 )
             return found
 
-        asked = columns_in(parse(view.where)) if view.where else ()
         return ViewColumns(
             entity_type,
             {name: current(name) for name in view.columns}
             or {each.name: each.name for each in columns},
-            {each.text: current(each.text) for each in asked},
+            {each.text: current(each.text) for each in _asked(view)},
         )
 
     def all(self) -> list[str]:
@@ -161,6 +169,11 @@ class DefinedNames:
     def unknown(self, written: str) -> InvalidRequest:
         """Return the error of a name that means nothing."""
         return InvalidRequest(f"there is no table {written!r}{nearest(written, self.all())}")
+
+
+def _asked(view: ViewDocument) -> tuple[ColumnName, ...]:
+    """Return the columns in a view's condition."""
+    return columns_in(parse(view.where)) if view.where else ()
 
 
 def kind_of(definition: Definition) -> str:

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError
+from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
 from tailrace.position import END, FIRST, Position
 from tailrace_server.sql.ddl import Show, parsed_ddl
 from tailrace_server.sql.defined_names import DefinedNames
@@ -390,7 +390,9 @@ class Query:
         if isinstance(statement, Show):
             return shown(statement, self._names).to_reader()
         if not self._may_define:
-            raise InvalidRequest("views and change tables are not defined here")
+            raise NotPermitted(
+                "to define views and change tables, be granted to operate the catalog and to read all of it"
+            )
         source = self._source
         done = Definer(source.reader.store, source.view, self._began_us).run(statement)
         return pa.table({"done": pa.array([done], pa.string())}).to_reader()

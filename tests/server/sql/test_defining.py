@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.sql.ddl import lookback_us
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said(log_root: Path) -> None:
 def test_who_may_not_define_may_look(log_root: Path) -> None:
     products(log_root)
     define(log_root, "CREATE CDC c ON product")
-    with pytest.raises(InvalidRequest, match="not defined here"):
+    with pytest.raises(NotPermitted, match="operate the catalog"):
         ask(log_root, "DROP CDC c")
     assert len(ask(log_root, "SHOW CDC")) == 1
 

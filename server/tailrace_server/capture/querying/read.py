@@ -59,6 +59,7 @@ class SqlRead(LogRead):
         row_bytes_max: int,
         threads: ThreadPoolExecutor,
         shown: ShownTables | None,
+        may_define: bool,
         on_closed: Callable[[], None],
     ) -> None:
         """Bind it to a log; nothing is computed before ``begin``.
@@ -71,6 +72,7 @@ class SqlRead(LogRead):
             row_bytes_max: A larger row is refused.
             threads: Where it is computed.
             shown: What of the log may be read; None: everything.
+            may_define: Whether it may define views and change tables.
             on_closed: Called once, in a thread, when nothing of it is left.
         """
         super().__init__(terms)
@@ -79,6 +81,7 @@ class SqlRead(LogRead):
         self._settings = settings
         self._row_bytes_max = row_bytes_max
         self._shown = shown
+        self._may_define = may_define
         self._view = view = log.view
         self.version = view.published
         """The version that is read."""
@@ -161,7 +164,9 @@ class SqlRead(LogRead):
         asked = self._asked
         polled = None if self.since_version is None else (self.since_version, self.version)
         self._query = query = Query(
-            *(source, asked.statement, asked.parameters, limits, self._interruption), polled=polled
+            *(source, asked.statement, asked.parameters, limits, self._interruption),
+            polled=polled,
+            may_define=self._may_define,
         )
         self._batches: Iterator[pa.RecordBatch] = query.batches()
         return form_of(asked.form, query.schema), answer_columns(query.schema)

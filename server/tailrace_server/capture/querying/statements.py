@@ -40,6 +40,8 @@ class Statements:
         terms: ReadTerms,
         shown: ShownTables | None,
         row_bytes_max: int,
+        *,
+        may_define: bool,
     ) -> SqlRead:
         """Return a statement that has begun; whoever gets it closes it.
 
@@ -61,6 +63,7 @@ class Statements:
                 row_bytes_max=row_bytes_max,
                 threads=self._threads,
                 shown=shown,
+                may_define=may_define,
                 on_closed=on_closed,
             )
         except BaseException:

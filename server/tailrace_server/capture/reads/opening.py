@@ -164,6 +164,8 @@ class Reads:
     ) -> SqlRead:
         """Run a statement in SQL, under the grants of history; leave the read by ``with``.
 
+        Who may operate the catalog and see all of it may define views and change tables too.
+
         Raises:
             CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: As ``Engine.state``.
             ServerStopping: None begins any more.
@@ -176,12 +178,15 @@ class Reads:
             observer = await self._observer(caller, catalog)
             use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER, judges_rows=True)
             shown = granted_tables(door.allowances_of(caller, catalog, Action.HISTORY))
+            may_define = shown is None and door.may(caller, Action.OPERATE, catalog)
             with self._charged(observer, use, admission) as kept:
                 if asked.wait_for_version is not None:
                     await observer.log.reach(asked.wait_for_version, asked.wait_s)
                 terms = self._terms(kept, use, admission, max_message_bytes)
                 bytes_max = max_message_bytes or self._settings.max_message_bytes
-                read = await self.statements.begun(observer.log, asked, terms, shown, bytes_max)
+                read = await self.statements.begun(
+                    *(observer.log, asked, terms, shown, bytes_max), may_define=may_define
+                )
                 try:
                     admission.began(
                         uuid4().hex, f"SQL at version {read.version}: {asked.statement}"

@@ -17,7 +17,7 @@ from tailrace.errors import (
 )
 from tailrace_server.capture.delivery.peer import IN_PROCESS
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.capture.grant import Action, Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.querying import statements
 from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
@@ -130,6 +130,33 @@ async def test_what_is_not_granted_is_not_there(engine: Engine) -> None:
             told.append(str(error.value))
         assert told[0].replace("order", "ordre").replace("price", "pryce") == told[1]
         assert "did you mean" not in told[1]
+
+
+async def test_who_operates_a_catalog_defines_and_others_see_what_they_may_of_it(
+    engine: Engine,
+) -> None:
+    operator = granted(Allowance(None, actions=frozenset(Action)))
+    for text in (
+        "CREATE CDC product_cdc ON product INCLUDE (PRE, POST)",
+        'CREATE CDC order_cdc ON "order"',
+        "CREATE VIEW names AS SELECT name FROM product",
+        "CREATE VIEW cheap AS SELECT name FROM product WHERE price < 3",
+        "CREATE CDC cheap_cdc ON cheap",
+    ):
+        assert "created" in str(await ask(engine, text, operator))
+    caller = granted(Allowance(PRODUCTS, columns=Columns(frozenset({"price"}))))
+    reader = granted(Allowance(None, actions=frozenset(Action) - {Action.OPERATE}))
+    for each in (reader, caller):
+        with pytest.raises(NotPermitted, match="operate the catalog"):
+            await ask(engine, "DROP CDC product_cdc", each)
+    # What needs a hidden table or column is not there, and no image has that column.
+    shown = [name for name, *_ in await ask(engine, "SHOW TABLES", caller)]
+    assert shown == ["product", "names", "product_cdc"]
+    for hidden in ("order_cdc", "cheap", "cheap_cdc"):
+        with pytest.raises(InvalidRequest, match="there is no table"):
+            await ask(engine, f"SELECT * FROM {hidden}", caller)
+    rows = await ask(engine, 'SELECT "CDC JSON" FROM product_cdc', caller)
+    assert json.loads(rows[0][0])["post_image"] == {"name": "chair"}
 
 
 async def test_rows_and_cells_are_shown_as_they_are_granted(
