@@ -6,10 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Area, CatchUp, Content, Criteria, Operation, OverrunPolicy
-from tailrace.errors import PositionCompacted, SubscriptionClosed
+from tailrace.capture import Heartbeat, StateComplete
+from tailrace.criteria import (
+    Area,
+    CatchUp,
+    Content,
+    Criteria,
+    FromState,
+    Operation,
+    OverrunPolicy,
+)
+from tailrace.errors import InvalidRequest, PositionCompacted, SubscriptionClosed
+from tailrace.v1.change_capture_pb2 import (
+    CATCH_UP_LATEST,
+    ENCODING_CDCV2,
+    OVERRUN_POLICY_LATEST,
+    SubscribeRequest,
+)
+from tailrace_server.api import requests
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.upkeep.retention import delete_unnamed
@@ -17,11 +34,14 @@ from tests.conformance.shop import OLDEST
 from tests.support.inprocess import observer_of, receive
 from tests.support.model import ModelMutation
 from tests.support.polling import until
+from tests.support.principals import Holder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.criteria import Start
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.principal import Principal
     from tests.support.inprocess import ModelWriter
 
 ROWS = (Criteria(area=Area.DATA),)
@@ -34,12 +54,18 @@ def upsert(key: str, price: int = 0, **more: object) -> ModelMutation:
     )
 
 
-async def latest(engine: Engine, demand: int | None = None, **limits: Any) -> Subscription:
+async def latest(
+    engine: Engine,
+    demand: int | None = None,
+    caller: Principal = ANONYMOUS,
+    start: Start | FromState = OLDEST,
+    **limits: Any,
+) -> Subscription:
     return await engine.subscribe(
-        ANONYMOUS,
+        caller,
         "shop",
         ROWS,
-        start=OLDEST,
+        start=start,
         content=Content.AFTER,
         codec=JSON,
         demand=demand,
@@ -91,6 +117,48 @@ async def test_readers_of_the_same_criteria_share_a_pass_and_its_frames(
             each.request(1)
             assert told(await receive(each, 1)) == [("live", 41, "CHANGE")]
         assert len(publisher.newest) == 0
+
+
+async def test_contract_47_the_latest_is_of_what_is_granted(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write(*([upsert(key, price, cost=9)] for price, key in enumerate("abcab")))
+    hidden = Columns(frozenset({"cost"}))
+    grant = Grant((Allowance(frozenset({"product"}), frozenset({"a", "c"}), hidden),))
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, caller=Holder({"shop": grant}))
+        found = await receive(subscription, 2)
+        assert told(found) == [("c", 3, "LATEST"), ("a", 4, "LATEST")]
+        assert [[*each["after"]] for each in found] == [["id", "price"]] * 2
+
+
+async def test_what_comes_while_a_state_is_sent_comes_as_the_latest_behind_it(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert("a"), upsert("b")])
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await latest(engine, demand=1, start=FromState())
+        found = await receive(subscription, 1)
+        other = await engine.subscribe(ANONYMOUS, "shop", ROWS, codec=JSON)
+        for price in range(10):
+            writer.write([upsert("a", price)])
+            await receive(other, 1)
+        subscription.request(1)
+        found += await receive(subscription, 1)
+        assert sorted(told(found)) == [("a", 1, "STATE"), ("b", 1, "STATE")]
+        while isinstance(message := await subscription.receive(), Heartbeat):
+            pass
+        assert isinstance(message, StateComplete)
+        subscription.request(100)
+        assert told(await receive(subscription, 1)) == [("a", 11, "LATEST")]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"catch_up": CATCH_UP_LATEST}, {"overrun_policy": OVERRUN_POLICY_LATEST}]
+)
+def test_cdcv2_refuses_the_latest(asked: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="not LATEST"):
+        requests.wish(SubscribeRequest(encoding=ENCODING_CDCV2, **asked))
 
 
 async def test_a_phase_goes_on_in_a_compacted_log(log_root: Path, writer: ModelWriter) -> None:
