@@ -96,6 +96,19 @@ async def test_in_reverse_it_ends_at_the_newest_that_is_gone(
     )
 
 
+async def test_a_condition_cannot_be_judged_where_they_are_gone(
+    log: CommitLog, log_root: Path
+) -> None:
+    wanted = [Criteria(entity_type=("product",), area=Area.DATA, where="id >= 4")]
+    found, error = await read(log_root, wanted, Content.HEADER)
+    assert found == []
+    assert error is not None
+    assert (error.wanted, error.oldest) == (Position(2, 2), Position(6, 0))
+    bounds = HistoryBounds(lower=Since(Position(6)))
+    found, error = await read(log_root, wanted, Content.HEADER, bounds=bounds)
+    assert (found, error) == ([(6, 2), (8, 2)], None)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 async def test_who_does_not_need_them_is_not_disturbed(
     log: CommitLog, log_root: Path, reverse: bool
