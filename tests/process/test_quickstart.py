@@ -43,7 +43,8 @@ async def test_the_quickstart_works_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    play, feed, ingest, serve, watch, state = map(shlex.split, blocks("Quickstart", "sh"))
+    steps = map(shlex.split, blocks("Quickstart", "sh"))
+    play, feed, ingest, serve, watch, state, dear, sql = steps
     assert play == ["tailrace", "play"]  # test_play.py
     curl, grpcurl = (shlex.split(block) for block in blocks("Clients", "sh"))
     assert feed[:2] == ["python", "-m"]
@@ -66,6 +67,14 @@ async def test_the_quickstart_works_as_it_is_written(
         status, table, notes = await outcome(*state[1:])
         assert status == 0, notes
         assert table.splitlines()[0].split()[:2] == ["id", "sku"]
+        dear[dear.index(options["--grpc"])] = server.grpc
+        async with Command(*dear[1:]) as shown:
+            while "enters" not in (await shown.line()).decode():
+                pass
+        sql[sql.index(options["--grpc"])] = server.grpc
+        status, counts, notes = await outcome(*sql[1:])
+        assert status == 0, notes
+        assert "insert" in counts
         [program] = blocks("Clients", "python")
         assert options["--grpc"] in program
         await _prints(program.replace(options["--grpc"], server.grpc), b"1:0 TRANSACTION None b'{")
