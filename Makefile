@@ -56,12 +56,13 @@ $(CLASSES_READY): $(READY)
 demo: $(READY)
 	$(BIN)/tailrace demo
 
+# Three at a time on two cores: a third of their time is waiting.
 test: $(READY)
-	$(PYTEST) -m "not slow" -n 2 --dist worksteal
+	$(PYTEST) -m "not slow" -n 3 --dist worksteal
 
-# Two at a time, as the quick ones; a good part of each is waiting for a process to start or to be killed.
+# A good part of each is waiting for a process to start or to be killed.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
-	$(PYTEST) -m slow -n 2 --dist worksteal
+	$(PYTEST) -m slow -n 3 --dist worksteal
 
 # An hour of each fuzzer, all at a time. A run begins elsewhere each time; what it prints repeats it: FUZZ_SEED=7.
 FUZZ_SEED ?= $(shell date +%s)

@@ -300,7 +300,8 @@ def _read(address: str) -> bytes:
         with deadline, _opener(deadline).open(request, timeout=_TIMEOUT_S) as answer:
             data: bytes = answer.read(_BYTES_MAX + 1)
     except Exception as error:  # http.client has errors of its own for answers that are no HTTP
-        if deadline.is_over:
+        late = isinstance(getattr(error, "reason", error), TimeoutError)
+        if deadline.is_over or late:
             reason = f"{address} did not answer within {_TIMEOUT_S:g} s"
         elif isinstance(error, OSError | ValueError):  # URLError and TimeoutError are OSErrors
             reason = f"{address}: {getattr(error, 'reason', error)}"

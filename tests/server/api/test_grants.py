@@ -300,7 +300,7 @@ async def test_contract_47_a_policy_that_shrinks_ends_what_it_no_longer_grants(
         granting.policy.write_text(text.replace('hidden_columns = "vaultcolumn"\n', ""))
         await _health(http, lambda found: not found["faults"])
         assert len(granting.engine.subscriptions(ANONYMOUS)) == 1
-        granting.policy.write_text(text.replace("{sub}", "another"))
+        granting.policy.write_text(text.replace('"{sub}"', '"another"'))
         with pytest.raises(NotPermitted, match="the policy has changed"):
             await asyncio.wait_for(_all_of(stream), PATIENCE_S)
 

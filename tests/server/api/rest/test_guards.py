@@ -330,7 +330,7 @@ async def test_every_refusal_is_counted_by_its_code(serve: Serve) -> None:
     for path, headers in (
         ("/v1/catalogs/ship", {}),
         ("/v1/catalogs/shop/changes?after=x", {}),
-        (f"{LIVE}?where=1", {"accept": "text/event-stream"}),
+        (f"{LIVE}?wherever=1", {"accept": "text/event-stream"}),
         (LIVE, {"accept": "image/png"}),
         ("/v1/catalogs/ship/graphql?query={schema{id}}", {}),
     ):

@@ -213,7 +213,7 @@ async def test_a_socket_takes_so_many_subscriptions_and_no_more(serve: Serve) ->
         ({"since_version": 1}, "UNSUPPORTED", "since_version"),
         ({"criteria": {}}, "INVALID_REQUEST", "criteria"),
         ({"criteria": [1]}, "INVALID_REQUEST", "criteria[0]"),
-        ({"criteria": [{"where": 1}]}, "UNSUPPORTED", "criteria[0].where"),
+        ({"criteria": [{"wherever": 1}]}, "UNSUPPORTED", "criteria[0].wherever"),
         ({"criteria": [{}, {"operation": ["DELETE"]}]}, "UNSUPPORTED", "criteria[1].operation[0]"),
         ({"criteria": [{"operation": ["UNSPECIFIED"]}]}, "UNSUPPORTED", "operation[0]"),
         ({"criteria": [{"operation": [1]}]}, "INVALID_REQUEST", "operation[0]"),
