@@ -6,6 +6,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tailrace.criteria import Area, Criteria
 from tailrace.reads.calls import ReadCalls
 from tailrace.table.follower import Follower
 from tailrace.table.sqlite import contents_of
@@ -14,6 +15,7 @@ from tailrace.table.table import Table
 if TYPE_CHECKING:
     import asyncio
     import os
+    from collections.abc import Mapping
 
     from tailrace.retry import Retry, Timeouts
     from tailrace.subscription import Subscription
@@ -38,6 +40,8 @@ class TableCalls(ReadCalls):
         catalog: str,
         entity_type: str,
         *,
+        where: str | None = None,
+        parameters: Mapping[str, object] | None = None,
         path: str | os.PathLike[str] | None = None,
         typed: bool = True,
         backlog: int = 10_000,
@@ -47,6 +51,8 @@ class TableCalls(ReadCalls):
         Args:
             catalog: Its name.
             entity_type: The table.
+            where: A condition in SQL, as of ``state``: the table has the rows that meet it. None: all rows.
+            parameters: Values of the condition's parameters by name, without the colon.
             path: A SQLite file that holds it, and goes on from there the next time; None = memory.
             typed: Whether rows are Python's values, as of ``subscribe``; else they are images.
             backlog: Changes that wait for who iterates over them, at most.
@@ -54,8 +60,17 @@ class TableCalls(ReadCalls):
         Raises:
             InvalidRequest: An argument has no meaning.
         """
-        contents = contents_of(path, catalog, entity_type, typed=typed)
-        read = partial(self.state, catalog, entity_type, typed=typed)
+        rows = Criteria(
+            area=Area.DATA, entity_type=(entity_type,), where=where, parameters=parameters or {}
+        )
+        contents = contents_of(path, catalog, rows, typed=typed)
+        read = partial(
+            self.state,
+            *(catalog, entity_type),
+            where=where,
+            parameters=dict(rows.parameters),
+            typed=typed,
+        )
         subscribe = partial(self.subscribe, catalog, typed=typed)
-        follower = Follower(catalog, entity_type, read, subscribe, self._retry, self._timeouts)
+        follower = Follower(catalog, rows, read, subscribe, self._retry, self._timeouts)
         return Table(contents, follower, self._start, backlog=backlog)

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tailrace.criteria import Operation, Transition
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tailrace.capture import Capture
     from tailrace.cursor import Cursor
     from tailrace.reads.state import StateRow
     from tailrace.table.fold import Step
@@ -34,6 +37,13 @@ class StoredRow(NamedTuple):
         return self.reader.read(self.image)
 
 
+def row_after(capture: Capture) -> StoredRow | None:
+    """Return the row that a change of a row leaves in its table; None: it is not in any more."""
+    if capture.operation is Operation.UPSERT and capture.transition is not Transition.LEAVE:
+        return StoredRow(capture.after, capture.reader)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class TableChange:
     """One row changed, or all of them went."""
@@ -45,6 +55,18 @@ class TableChange:
     """The row before; None: there was none."""
     new: StoredRow | None
     """The row after; None: there is none."""
+    operation: Operation
+    """What the source did. ``UPSERT`` without a row after: the row is still there, and does not meet the
+    table's condition any more."""
+
+    @property
+    def transition(self) -> Transition | None:
+        """How the row moved in this table, exact also where the source sent no row before; None: a truncate."""
+        if self.primary_key is None:
+            return None
+        if self.new is None:
+            return Transition.LEAVE
+        return Transition.ENTER if self.old is None else Transition.UPDATE
 
     @property
     def before(self) -> Any:

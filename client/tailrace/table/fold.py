@@ -1,7 +1,8 @@
 """Captures cut into whole versions, without I/O.
 
 A version is whole when as many records of the table have come as its lead counts. Where the lead does not say,
-because its counts are not granted, the next version says it, or a heartbeat.
+because its counts are not granted, the next version says it, or a heartbeat. So it is, too, where a condition
+lets fewer records come than the lead counts.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class Step(NamedTuple):
     """Behind the version that is whole with them; None: more of it is to come."""
 
 
-def criteria_of_table(entity_type: str) -> tuple[Criteria, ...]:
-    """Return what a table follows: its rows, changes of its columns, and the leads, which count."""
+def criteria_of_table(rows: Criteria) -> tuple[Criteria, ...]:
+    """Return what a table of some rows follows: them, changes of their columns, and the leads, which count."""
     return (
-        Criteria(area=Area.DATA, entity_type=(entity_type,)),
-        Criteria(area=Area.SCHEMA, entity_type=(entity_type,)),
+        rows,
+        Criteria(area=Area.SCHEMA, entity_type=rows.entity_type),
         Criteria(area=Area.INFRASTRUCTURE),
     )
 
@@ -62,7 +63,7 @@ class VersionFold:
         self._last: Capture | None = None
         """Of the version under way; None: none is."""
         self._expected: int | None = None
-        """Records of the table in it; None: nobody has said."""
+        """Records of the table in it, and no more come; None: nobody has said."""
         self._came = 0
 
     def take(self, message: tuple[Capture, ...] | Heartbeat) -> list[Step]:

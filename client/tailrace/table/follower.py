@@ -23,6 +23,7 @@ from tailrace.table.fold import VersionFold, check_size, criteria_of_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.link import Disconnected, Reconnected
     from tailrace.reads.state import State
@@ -65,15 +66,16 @@ class Follower:
     def __init__(
         self,
         catalog: str,
-        entity_type: str,
+        rows: Criteria,
         read: Callable[[], State],
         subscribe: Callable[..., Subscription],
         retry: Retry,
         timeouts: Timeouts,
     ) -> None:
-        """Keep how to read and follow."""
+        """Keep how to read and follow rows of one entity type."""
         self._catalog = catalog
-        self._entity_type = entity_type
+        self._rows = rows
+        [self._entity_type] = rows.entity_type
         self._read = read
         self._subscribe = subscribe
         self._retry = retry
@@ -153,7 +155,7 @@ class Follower:
 
         fold = VersionFold(self._catalog, self._entity_type, cursor)
         subscription = self._subscribe(
-            criteria_of_table(self._entity_type),
+            criteria_of_table(self._rows),
             after=cursor,
             content=Content.AFTER,
             heartbeat_interval_s=_HEARTBEAT_S,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.criteria import Operation
-from tailrace.table.contents import ChangeLog, Contents, StoredRow, TableChange
+from tailrace.table.contents import ChangeLog, Contents, StoredRow, TableChange, row_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,14 +46,16 @@ class InMemory(Contents):
         key = capture.primary_key
         if key is None:
             self._rows.clear()
-            changes.add(TableChange(capture.version, None, None, None))
+            changes.add(TableChange(capture.version, None, None, None, capture.operation))
             return
-        if capture.operation is Operation.UPSERT:
-            new = StoredRow(capture.after, capture.reader)
-            old, self._rows[key] = self._rows.get(key), new
-            changes.add(TableChange(capture.version, key, old, new))
-        elif (gone := self._rows.pop(key, None)) is not None:
-            changes.add(TableChange(capture.version, key, gone, None))
+        old, new = self._rows.get(key), row_after(capture)
+        if new is not None:
+            self._rows[key] = new
+        elif old is not None:
+            del self._rows[key]
+        else:
+            return
+        changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     async def begin_again(self) -> None:
         """Forget what was added, and the version under way."""

@@ -2,7 +2,8 @@
 
 ::
 
-    about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet)
+    about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet), condition (JSON text
+             with where and parameters; null: all rows)
     rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
     columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
 
@@ -24,11 +25,11 @@ import sqlite3
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tailrace.criteria import ContainerType, Operation
+from tailrace.criteria import ContainerType
 from tailrace.cursor import Cursor
 from tailrace.errors import CursorInvalid, TableFileError
 from tailrace.schema import Column, Origin
-from tailrace.table.contents import Contents, StoredRow, TableChange
+from tailrace.table.contents import Contents, StoredRow, TableChange, row_after
 from tailrace.table.memory import InMemory
 from tailrace.typed.row_reader import RowReader
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tailrace.capture import Capture
+    from tailrace.criteria import Criteria
     from tailrace.reads.state import StateRow
     from tailrace.table.contents import ChangeLog
     from tailrace.table.fold import Step
@@ -44,11 +46,12 @@ _T = TypeVar("_T")
 
 _APPLICATION_ID: Final = 0x7461_696C
 """``tail``: in the header of the file, so that it is known for what it is."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Format 1 has no conditions."""
 _TABLES: Final = """
 CREATE TABLE about (
     id INTEGER PRIMARY KEY CHECK (id = 1), catalog TEXT NOT NULL, entity_type TEXT NOT NULL,
-    typed INTEGER NOT NULL, cursor TEXT
+    typed INTEGER NOT NULL, cursor TEXT, condition TEXT
 );
 CREATE TABLE columns (id INTEGER PRIMARY KEY AUTOINCREMENT, document TEXT NOT NULL UNIQUE);
 """
@@ -67,10 +70,11 @@ _FIND: Final = "SELECT image, columns FROM rows WHERE primary_key = ?"
 class InSqlite(Contents):
     """A file."""
 
-    def __init__(self, path: str, catalog: str, entity_type: str, *, typed: bool) -> None:
+    def __init__(self, path: str, catalog: str, rows: Criteria, *, typed: bool) -> None:
         """Keep what it holds, or is to hold."""
         self._path = path
-        self._about = (catalog, entity_type, int(typed))
+        [entity_type] = rows.entity_type
+        self._about = (catalog, entity_type, int(typed), _condition_of(rows))
         self._writing: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
         self._stored: str | None = None
@@ -237,14 +241,14 @@ class InSqlite(Contents):
         # Without an fsync for each commit: after a loss of power the last ones may be gone, with their cursor.
         self._execute("PRAGMA synchronous = NORMAL")
         self._execute("PRAGMA wal_autocheckpoint = 0")
-        about = "SELECT catalog, entity_type, typed, cursor FROM about"
+        # Format 1 had no such column, and all rows.
+        condition = "NULL" if format == 1 else "condition"
+        about = f"SELECT catalog, entity_type, typed, {condition}, cursor FROM about"
         *found, self._stored = self._execute(about).fetchone()
         if tuple(found) != self._about:
-            said = "entity type {1!r} of catalog {0!r}, typed={2}"
             raise TableFileError(
                 self._path,
-                f"it holds {said.format(found[0], found[1], bool(found[2]))}, not "
-                f"{said.format(self._about[0], self._about[1], bool(self._about[2]))}; name another file",
+                f"it holds {_said(*found)}, not {_said(*self._about)}; name another file",
             )
         self._execute("DROP TABLE IF EXISTS new_rows")
 
@@ -252,7 +256,7 @@ class InSqlite(Contents):
         self._execute("BEGIN IMMEDIATE")
         for statement in (_TABLES + _ROWS.format("rows")).split(";"):
             self._execute(statement)
-        self._execute("INSERT INTO about VALUES (1, ?, ?, ?, NULL)", *self._about)
+        self._execute("INSERT INTO about VALUES (1, ?, ?, ?, NULL, ?)", *self._about)
         self._execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         self._execute(f"PRAGMA user_version = {_FORMAT}")
         self._execute("COMMIT")
@@ -279,18 +283,19 @@ class InSqlite(Contents):
         key = capture.primary_key
         if key is None:
             self._execute("DELETE FROM rows")
-            changes.add(TableChange(capture.version, None, None, None))
+            changes.add(TableChange(capture.version, None, None, None, capture.operation))
             return
         assert self._writing is not None
         found = self._execute(_FIND, key).fetchone()
         old = None if found is None else self._row_of(self._writing, *found)
-        if capture.operation is Operation.UPSERT:
-            new = StoredRow(capture.after, capture.reader)
+        new = row_after(capture)
+        if new is not None:
             self._execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", key, *self._kept(new))
-            changes.add(TableChange(capture.version, key, old, new))
         elif old is not None:
             self._execute("DELETE FROM rows WHERE primary_key = ?", key)
-            changes.add(TableChange(capture.version, key, old, None))
+        else:
+            return
+        changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     def _store(self, cursor: Cursor) -> None:
         """Move the cursor on, within a transaction."""
@@ -403,10 +408,23 @@ def _reader_of(document: str) -> RowReader:
     return RowReader(found["entity_type"], columns, found["placeholders"])
 
 
+def _condition_of(rows: Criteria) -> str | None:
+    """Return the condition of a table as its file has it: equal ones have equal texts."""
+    if rows.where is None:
+        return None
+    return json.dumps({"where": rows.where, "parameters": dict(rows.parameters)})
+
+
+def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> str:
+    """Return what a file holds, for an error."""
+    meant = "all rows" if condition is None else f"rows by {condition}"
+    return f"entity type {entity_type!r} of catalog {catalog!r}, {meant}, typed={bool(typed)}"
+
+
 def contents_of(
-    path: str | os.PathLike[str] | None, catalog: str, entity_type: str, *, typed: bool
+    path: str | os.PathLike[str] | None, catalog: str, rows: Criteria, *, typed: bool
 ) -> Contents:
     """Return what holds a table: a file, or memory where none is named."""
     if path is None:
         return InMemory()
-    return InSqlite(os.fspath(path), catalog, entity_type, typed=typed)
+    return InSqlite(os.fspath(path), catalog, rows, typed=typed)

@@ -15,7 +15,7 @@ import tailrace
 from tailrace import CatalogReplaced, Retry, TableFileError
 from tailrace_server.wal.catalog import drop_catalog
 from tests.client.table.shop import Rows, Shop, served, typed
-from tests.conformance.shop import upsert
+from tests.conformance.shop import update, upsert
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog
 from tests.support.programs import Program
@@ -157,6 +157,51 @@ async def test_what_is_not_its_own_is_refused_by_name(
             async with client.table("shop", "product", path=path):
                 pass
     assert held(path) == (1, {"1": {"id": "1"}})
+
+
+async def test_a_file_of_one_condition_goes_on_with_it_and_refuses_another(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    writer.write([upsert("1", price=200), upsert("2", price=50)])
+    path = tmp_path / "product.sqlite"
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+
+        async def enter(where: str | None, **parameters: object) -> list[str]:
+            async with client.table(
+                "shop", "product", path=path, where=where, parameters=parameters
+            ) as table:
+                return sorted(table)
+
+        assert await enter("price > :least::DECIMAL", least=100) == ["1"]
+        writer.write(
+            [update("1", {"price": 200}, {"price": 20}), update("2", {"price": 50}, {"price": 500})]
+        )
+        assert await enter("price > :least::DECIMAL", least=100) == ["2"]
+        for where, parameters in (("price > :least::DECIMAL", {"least": 101}), (None, {})):
+            with pytest.raises(TableFileError, match=r"rows by .*price > :least.*, not .*; name"):
+                await enter(where, **parameters)
+    assert held(path)[1].keys() == {"2"}
+
+
+async def test_a_file_of_the_first_format_has_all_rows(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """It knew no conditions: it goes on without one, and refuses one."""
+    writer.write([upsert("1", price=200)])
+    path = tmp_path / "product.sqlite"
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        async with client.table("shop", "product", path=path):
+            pass
+        database = sqlite3.connect(path)
+        database.execute("ALTER TABLE about DROP COLUMN condition")
+        database.execute("PRAGMA user_version = 1")
+        database.close()
+        with pytest.raises(TableFileError, match=r"holds .* all rows, .* not .* rows by"):
+            async with client.table("shop", "product", path=path, where="price > 100"):
+                pass
+        writer.write([upsert("2", price=20)])
+        async with client.table("shop", "product", path=path) as table:
+            assert sorted(table) == ["1", "2"]
 
 
 async def test_two_tables_on_one_file_are_told_apart(

@@ -20,6 +20,7 @@ from tailrace import (
     SubscriptionClosed,
     TableChange,
     TableRestarted,
+    Transition,
     ValueNotHeld,
 )
 from tailrace_server.wal.catalog import drop_catalog
@@ -28,7 +29,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import trim
 from tests.client.table.shop import Rows, Shop, served
-from tests.conformance.shop import remove, upsert
+from tests.conformance.shop import remove, update, upsert
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
 from tests.support.polling import until
@@ -157,6 +158,67 @@ async def test_rows_are_a_mapping_and_changes_say_what_was_before(
         table["1"]
     with pytest.raises(SubscriptionClosed):
         await anext(changes)
+
+
+async def test_a_condition_gives_a_live_view_of_the_rows_that_meet_it(
+    log_root: Path, writer: ModelWriter, kept: dict[str, Any]
+) -> None:
+    """What enters is put, what leaves is taken away, and each change says which it was."""
+    writer.write([upsert("1", price=200), upsert("2", price=50), upsert("3", price=300)])
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table(
+            *("shop", "product"),
+            where="price > :least::DECIMAL",
+            parameters={"least": 100},
+            **kept,
+        ) as table,
+    ):
+        assert {key: row["price"] for key, row in table.items()} == {"1": 200, "3": 300}
+        changes = table.changes()
+        writer.write(
+            [
+                update("1", {"price": 200}, {"price": 201}),  # stays in
+                update("2", {"price": 50}, {"price": 150}),  # enters
+                update("3", {"price": 300}, {"price": 3}),  # leaves, and is still there
+                upsert("4", price=4),  # is out
+            ]
+        )
+        # Fewer records come than there are in the version: it is whole all the same.
+        assert await table.wait_until(2) == 2
+        assert {key: row["price"] for key, row in table.items()} == {"1": 201, "2": 150}
+        gone = ModelMutation("product", "1", Operation.REMOVE, {"id": "1", "price": 201}, None)
+        out = ModelMutation("product", "3", Operation.REMOVE, {"id": "3", "price": 3}, None)
+        writer.write([gone, out])
+        writer.write([ModelMutation("product", None, Operation.REMOVE, None, None)])
+        assert await table.wait_until(4) == 4
+        assert not table
+        came = [await anext(changes) for _ in range(5)]
+    told = [
+        (each.version, each.primary_key, each.transition, each.operation)
+        for each in came
+        if isinstance(each, TableChange)
+    ]
+    assert told == [
+        (2, "1", Transition.UPDATE, Operation.UPSERT),
+        (2, "2", Transition.ENTER, Operation.UPSERT),
+        (2, "3", Transition.LEAVE, Operation.UPSERT),
+        (3, "1", Transition.LEAVE, Operation.REMOVE),
+        (4, None, None, Operation.REMOVE),
+    ]
+
+
+async def test_a_condition_that_cannot_be_meant_is_refused(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert("1", price=200)])
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        with pytest.raises(InvalidRequest, match="it needs where"):
+            client.table("shop", "product", parameters={"least": 100})
+        with pytest.raises(InvalidRequest, match="prize"):
+            async with client.table("shop", "product", where="prize > 100"):
+                pass
 
 
 async def test_images_by_choice(log_root: Path, writer: ModelWriter, kept: dict[str, Any]) -> None:
