@@ -14,6 +14,8 @@ from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -91,6 +93,36 @@ async def test_a_live_view_follows_a_renamed_column_and_ends_once_it_is_dropped(
         for each in (subscription, again):
             with pytest.raises(InvalidRequest, match="'price' has been dropped"):
                 await receive(each, 9)
+
+
+async def test_another_table_under_the_same_name_is_not_judged_by_the_columns_of_the_first(
+    log_root: Path,
+) -> None:
+    """Each of its columns would be NULL: a condition would be false of all rows, or true of all."""
+    write(log_root, [Mutation("product", key, after=image(key, 7)) for key in "12"], 1)
+    rows = read_claimed("price IS NULL").filled({})
+    tenant = Holder({"shop": Grant((Allowance(frozenset({"product"}), rows=rows),))})
+    async with Engine(log_root) as engine:
+        asked = [
+            await engine.subscribe(ANONYMOUS, "shop", [CONDITION], codec=JSON),
+            await engine.subscribe(tenant, "shop", [Criteria()], codec=JSON),
+        ]
+        with open_writer(log_root, "shop", writer="log-writer") as writer:
+            others = tuple(replace(each, id=each.id + 10) for each in COLUMNS)
+            schema = Schema(2, {"archive": COLUMNS, "product": others})
+            writer.commit(batch_id=200, schema_changes=[(-1, schema)])
+        append(log_root, Mutation("product", "s", after=image("s", 9)))
+        for each in asked:
+            with pytest.raises(InvalidRequest, match="'product' was renamed"):
+                await receive(each, 9)
+        # The table of that name in an earlier version is the other one.
+        state = StateAsked(entity_type="product", at_version=1)
+        with await engine.state(tenant, "shop", state, codec=JSON) as read:
+            assert [frames async for frames in read if frames.count] == []
+        history = await engine.history(tenant, "shop", [Criteria()], codec=JSON)
+        with pytest.raises(InvalidRequest, match="'product' was renamed"), history:
+            async for _ in history:
+                pass
 
 
 async def test_a_condition_is_checked_as_it_is_asked_for(log_root: Path) -> None:

@@ -54,6 +54,7 @@ class RowCondition:
 
     __slots__ = (
         "_fitted",
+        "_ids",
         "asked",
         "asks_null",
         "columns",
@@ -87,6 +88,7 @@ class RowCondition:
         self.since = since
         self.row_filter = _bound(self.parts, columns, shown)
         self.columns = self.row_filter.columns
+        self._ids = frozenset(each.id for each in columns if each.id)
         for column in self.columns:
             _refuse_dropped(column, self.parts)
         named = {
@@ -122,6 +124,10 @@ class RowCondition:
     def nbytes(self) -> int:
         """About what it takes, in bytes."""
         return _TERM_BYTES * sum(_terms(part.tree) for part in self.parts)
+
+    def is_of(self, ids: frozenset[int]) -> bool:
+        """Return whether columns, by their ids, are of its entity type and not of another of its name."""
+        return not (ids and self._ids) or not self._ids.isdisjoint(ids)
 
     def fitted(self, written: Sequence[Column], version: int) -> RowFilter:
         """Return what judges the images of a version.

@@ -57,7 +57,10 @@ class TypedImages:
         self._images = images
         self._schemas, self._which = images.schemas_of(head.versions[rows])
         self._written = [*map(self._columns_in, self._schemas)]
-        self._version = int(head.versions[rows[-1]])
+        self._ids = [frozenset(each.id for each in one if each.id) for one in self._written]
+        self._version = int(
+            head.versions[rows].max()
+        )  # rows of a state are in no order of versions
         places = pa.array(rows)
         before, after = images.before().take(places), images.after().take(places)
         self._texts = pa.concat_arrays([before, after])
@@ -84,7 +87,18 @@ class TypedImages:
         return {each.name for written in self._written for each in written if each.id in ids}
 
     def fitted(self, condition: RowCondition) -> RowFilter:
-        """Return what judges these images of a condition; raises as ``RowCondition.fitted``."""
+        """Return what judges these images of a condition.
+
+        Raises:
+            ConditionRefused: As ``RowCondition.fitted``. Or the entity type had its name from another one at a
+                version: each column would be NULL there, and so the condition true or false of every row.
+        """
+        if not all(map(condition.is_of, self._ids)):
+            raise ConditionRefused(
+                f"where: {self.entity_type!r} was renamed, and another entity type has that name: around "
+                f"version {self._version} it is not the one that the condition was checked against; ask anew, "
+                "for versions of one of them"
+            )
         return condition.fitted(self._written[-1], self._version)
 
     def decode(self, columns: Iterable[Column]) -> None:

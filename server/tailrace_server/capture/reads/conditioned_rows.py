@@ -38,8 +38,12 @@ class ConditionedRows:
         """
         self._rules = tuple(rules)
         self._values = TableValues(view, entity_type, version)
+        kinds = [self._values.columns]
         newest = view.schema_of(view.published).entity_types.get(entity_type, ())
-        kinds = [newest, self._values.columns] if newest else [self._values.columns]
+        if newest and self._values.shares(
+            newest
+        ):  # else another entity type has the name now, or none
+            kinds.insert(0, newest)
         self._filters = [
             None if rule.rows is None else bound_grant(rule.rows, kinds, entity_type)
             for rule in rules

@@ -45,6 +45,10 @@ class TableValues:
         self._placeholders = schema.placeholders
         self._ids = frozenset(column.id for column in self.columns if column.id)
 
+    def shares(self, columns: Sequence[Column]) -> bool:
+        """Return whether columns are of the same table, as another one may have its name."""
+        return not self._ids or any(column.id in self._ids for column in columns)
+
     @cached_property
     def _stated(self) -> Mapping[int, Column]:
         return first_stated(self._view.schemas())
@@ -64,7 +68,7 @@ class TableValues:
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         """Return the columns of the table, which may have had another name."""
         columns = schema.entity_types.get(self._entity_type, ())
-        if self._ids and not any(column.id in self._ids for column in columns):
+        if not self.shares(columns):
             for each in schema.entity_types.values():
                 if any(column.id in self._ids for column in each):
                     return each
