@@ -159,7 +159,9 @@ class ConditionIndex:
 
     def candidates(self, typed: TypedImages) -> list[RowCondition]:
         """Return the conditions that may match something, once or several times each."""
-        # Where it is not known what was before, each condition may have been met.
+        # Where it is not known what was before, each condition may have been met. Conditions that have come
+        # since the images were decoded may ask for other columns, of which that has to be known as well.
+        typed.fit(self._counts)
         if not typed.tells_all:
             return [*self._counts]
         found = [*self._others, *typed.refitted]

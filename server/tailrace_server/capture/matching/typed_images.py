@@ -26,7 +26,7 @@ from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -75,6 +75,7 @@ class TypedImages:
         self._key_only = removes if has_keys else np.zeros(len(rows), np.bool_)
         """Removals whose image may hold nothing but the key: NULL says nothing there."""
         self._decoded: dict[Column, _Decoded] = {}
+        self._seen: set[RowCondition] = set()
         self.refitted: list[RowCondition] = []
         """Conditions that are judged here by other columns than they were bound to, or cannot be."""
 
@@ -100,6 +101,20 @@ class TypedImages:
                 "for versions of one of them"
             )
         return condition.fitted(self._written[-1], self._version)
+
+    def fit(self, conditions: Iterable[RowCondition]) -> None:
+        """Fit those conditions that no earlier call has, and decode what they need, together."""
+        new = [each for each in conditions if each not in self._seen]
+        self._seen.update(new)
+        self.decode(column for each in new for column in self._columns_of(each))
+
+    def _columns_of(self, condition: RowCondition) -> Sequence[Column]:
+        found = None
+        with suppress(ConditionRefused):  # its own subscriptions are told
+            found = self.fitted(condition)
+        if found is not condition.row_filter:
+            self.refitted.append(condition)
+        return () if found is None else found.columns
 
     def decode(self, columns: Iterable[Column]) -> None:
         """Decode those of some columns that are not decoded yet, together."""
@@ -222,14 +237,5 @@ class DecodedBatch:
         if found is None:
             head, name = self._head, self._head.entity_types[code]
             found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
-            found.decode(self._columns(found, self._conditions.get(name, ())))
+            found.fit(self._conditions.get(name, ()))
         return found
-
-    def _columns(self, typed: TypedImages, conditions: Iterable[RowCondition]) -> Iterator[Column]:
-        for condition in conditions:
-            found = None
-            with suppress(ConditionRefused):  # its own subscriptions are told
-                found = typed.fitted(condition)
-                yield from found.columns
-            if found is not condition.row_filter:
-                typed.refitted.append(condition)

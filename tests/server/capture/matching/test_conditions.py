@@ -22,6 +22,7 @@ from tailrace_server.filters.parsing import parse
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.images import images_of
@@ -249,3 +250,24 @@ def _check(
     assert before is not None
     assert mutation.before is None or mutation.operation is Operation.REMOVE
     assert code & TRANSITION_BITS == (Transition.ENTER if now else Transition.LEAVE)
+
+
+def test_a_condition_that_comes_while_images_are_decoded_misses_nothing(log_root: Path) -> None:
+    before = b'{"id":"1","name":"%b","price":1}' % PLACEHOLDER.encode()
+    view = write(
+        log_root, [Mutation("product", "1", before=before, after=b'{"id":"1","name":"b"}')]
+    )
+    router = Router()
+    router.add(1, Predicate(criteria_of([("price > 4", KEYS)], view)))
+    with BatchReader(log_root / "shop") as reader:
+        ref = view.batch(len(view) - 1)
+        grouped = group_by_class(reader.head(ref))
+        images = images_of(reader, ref, view)
+        decoded = router.decoded(grouped, images)
+        assert decoded is not None
+        decoded.decode()
+        router.add(2, Predicate(criteria_of([("name = 'a'", KEYS)], view)))
+        found = dict(router.route(grouped, images, decoded))
+    assert {id: told(each) for id, each in found.items() if not isinstance(each, Exception)} == {
+        2: ([1], None, None, [Transition.LEAVE | UNSURE])
+    }
