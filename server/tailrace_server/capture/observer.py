@@ -387,7 +387,7 @@ class Observer:
         for id, selection in self._router.route(grouped, images, decoded):
             publisher = self._publishers.get(id)
             # A ring whose floor is higher gets the batch from the log too: twice would be a repeat.
-            if publisher is not None and publisher.ring.floor <= self.log.routed:
+            if selection and publisher is not None and publisher.ring.floor <= self.log.routed:
                 found.append((publisher, selection))
             if turn.is_over():
                 await turn.give_way()
@@ -448,7 +448,7 @@ class Observer:
         kept.move_to(publisher.kept)
         self._publishers[publisher.id] = publisher
         self._by_criteria[predicate.criteria, predicate.shown] = publisher
-        self._router.add(publisher.id, predicate)
+        publisher.judging = self._router.add(publisher.id, predicate)
         return publisher
 
     def _acknowledge(

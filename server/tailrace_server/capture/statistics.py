@@ -62,6 +62,11 @@ class PublisherStatistics:
     """Captures evicted while a subscription may still have needed them, since it began."""
     criteria_bytes: int
     """What is charged for its criteria, which the subscriptions share."""
+    conditions_cpu_s: float
+    """CPU time that judging its conditions has taken since it began, s, as changes are routed. What is done
+    once for all conditions of an entity type is split evenly. 0 without a condition."""
+    conditions_image_bytes: int
+    """Bytes of images that were read for them, split likewise."""
 
 
 @dataclass(frozen=True, slots=True)

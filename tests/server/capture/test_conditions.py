@@ -162,6 +162,28 @@ async def test_equal_conditions_share_a_publisher_however_they_are_written(
         assert len(observer_of(engine, "shop").publishers()) == 2
 
 
+async def test_what_a_condition_costs_is_told_and_what_several_share_is_split(
+    log_root: Path,
+) -> None:
+    """The second one finds nothing, and still costs."""
+    write(log_root, [Mutation("product", "0", after=image("0", 1))])
+    async with Engine(log_root) as engine:
+        every = Criteria(entity_type=("product",))
+        plain = await engine.subscribe(ANONYMOUS, "shop", [every], codec=JSON)
+
+        async def costs() -> list[tuple[bool, int]]:
+            found = [each.statistics() for each in observer_of(engine, "shop").publishers()]
+            return [(each.conditions_cpu_s > 0, each.conditions_image_bytes) for each in found]
+
+        for where in ("price > 4", "id LIKE '%x'"):
+            one = replace(CONDITION, where=where, parameters=())
+            await engine.subscribe(ANONYMOUS, "shop", [one], codec=JSON)
+            append(log_root, Mutation("product", "1", after=image("1", 7)))
+            await receive(plain, 1)  # it is handed what all have been routed
+        nbytes = len(image("1", 7))
+        assert await costs() == [(False, 0), (True, nbytes + nbytes // 2), (True, nbytes // 2)]
+
+
 def test_criteria_with_a_condition_name_one_table() -> None:
     for wrong in (
         {"where": "price > 4"},

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tailrace_server.capture.delivery.ring import Ring
 from tailrace_server.capture.latest.passes import NewestPasses
+from tailrace_server.capture.matching.judging_cost import JudgingCost
 from tailrace_server.capture.statistics import PublisherStatistics
 
 if TYPE_CHECKING:
@@ -26,7 +27,17 @@ class Publisher(Generic[_Subscription]):
     It notes which subscriptions there are and asks nothing of them: the observer wakes them.
     """
 
-    __slots__ = ("_behind", "_pace", "id", "kept", "newest", "predicate", "ring", "subscriptions")
+    __slots__ = (
+        "_behind",
+        "_pace",
+        "id",
+        "judging",
+        "kept",
+        "newest",
+        "predicate",
+        "ring",
+        "subscriptions",
+    )
 
     def __init__(
         self,
@@ -44,6 +55,8 @@ class Publisher(Generic[_Subscription]):
         """What is charged for its criteria, for the observer to give back."""
         self.id = id
         self.predicate = predicate
+        self.judging = JudgingCost()
+        """What its conditions cost; the observer puts the router's account there."""
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
         )
@@ -101,6 +114,8 @@ class Publisher(Generic[_Subscription]):
             ring_bytes=self.ring.bytes,
             ring_evicted=self.ring.evicted,
             criteria_bytes=self.kept.nbytes,
+            conditions_cpu_s=round(self.judging.cpu_s, 6),
+            conditions_image_bytes=self.judging.image_bytes,
         )
 
     def _forget_taken(self, subscription: _Subscription) -> None:

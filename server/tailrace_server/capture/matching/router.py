@@ -16,11 +16,13 @@ generated criteria.
 
 from __future__ import annotations
 
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tailrace_server.capture.matching.condition_index import ConditionIndex
+from tailrace_server.capture.matching.judging_cost import JudgingCost, SharedCost
 from tailrace_server.capture.matching.record_classes import RecordClass
 from tailrace_server.capture.matching.run import BatchSelection, whole_batch
 from tailrace_server.capture.matching.typed_images import DecodedBatch
@@ -54,6 +56,10 @@ class Router:
         """Entity type and condition of each alternative, of predicates all of whose alternatives have one."""
         self._conditions: dict[str, ConditionIndex] = {}
         """By entity type, the conditions of all predicates."""
+        self._shared: dict[str, SharedCost] = {}
+        """The same, of what is done once for all of them."""
+        self._costs: dict[int, JudgingCost] = {}
+        """Of predicates that have conditions."""
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
 
@@ -68,21 +74,21 @@ class Router:
             (predicate.images for predicate in self._selecting.values()), key=len, default=()
         )
 
-    def add(self, id: int, predicate: Predicate) -> None:
-        """Register a predicate; the next batch is routed to it."""
+    def add(self, id: int, predicate: Predicate) -> JudgingCost:
+        """Register a predicate; the next batch is routed to it. Return what its conditions will cost."""
         # A predicate with columns needs images, and the tables have none.
         assert id not in self._predicates
         self._predicates[id] = predicate
         if predicate.needs_images:
             self._selecting[id] = predicate
-            self._add_conditions(id, predicate)
-            return
+            return self._add_conditions(id, predicate)
         if predicate.has_keys:
             self._keys.add(id, predicate)
         broad = tuple(each for each in predicate.alternatives if not each.keys)
         if broad:
             self._broad[id] = broad
             self._ids_by_class.clear()
+        return JudgingCost()
 
     def remove(self, id: int) -> None:
         """Forget a predicate."""
@@ -95,19 +101,26 @@ class Router:
         if predicate.has_keys:
             self._keys.remove(id, predicate)
 
-    def _add_conditions(self, id: int, predicate: Predicate) -> None:
+    def _add_conditions(self, id: int, predicate: Predicate) -> JudgingCost:
         asked = _conditions_of(predicate)
         for name, condition in asked:
             self._conditions.setdefault(name, ConditionIndex()).add(condition)
         if len(asked) == len(predicate.alternatives):
             self._judging[id] = asked
+        names = dict.fromkeys(name for name, _ in asked)
+        cost = JudgingCost(self._shared.setdefault(name, SharedCost()) for name in names)
+        if cost:
+            self._costs[id] = cost
+        return cost
 
     def _remove_conditions(self, id: int, predicate: Predicate) -> None:
         self._judging.pop(id, None)
+        if (cost := self._costs.pop(id, None)) is not None:
+            cost.end()
         for name, condition in _conditions_of(predicate):
             self._conditions[name].remove(condition)
             if not len(self._conditions[name]):
-                del self._conditions[name]
+                del self._conditions[name], self._shared[name]
 
     def _may_match(
         self, grouped: GroupedHead, decoded: DecodedBatch
@@ -120,7 +133,10 @@ class Router:
                 continue
             # Of records that are no rows a condition says nothing: they are for each of its readers.
             typed = decoded.all_of(code)
+            begun = thread_time_ns()
             found[name] = None if typed is None else set(index.candidates(typed))
+            decoding_ns, image_bytes = decoded.cost(code)
+            self._shared[name].add(decoding_ns + thread_time_ns() - begun, image_bytes)
         return found
 
     def decoded(self, grouped: GroupedHead, images: Images) -> DecodedBatch | None:
@@ -135,7 +151,8 @@ class Router:
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
         """Yield (id, its captures) for every predicate that matches something in a batch.
 
-        What conditions are judged on may be ``decoded`` already.
+        What conditions are judged on may be ``decoded`` already. Who looks at images is yielded without
+        captures, too, where it finds none: to find that may be work, after which the caller may give way.
 
         An exception that a predicate raises is yielded in place of its captures, and the others go on.
         Predicates may be added and removed during the iteration; it may yield those or not.
@@ -160,18 +177,22 @@ class Router:
         may_match = {}
         if self._conditions:
             decoded = decoded or DecodedBatch(grouped.head, images, self._conditions)
+            decoded.decode()  # its cost is shared, and no one's own
             may_match = self._may_match(grouped, decoded)
         for id, predicate in tuple(self._selecting.items()):
             judging = self._judging.get(id)
             if judging is not None and not _is_one(judging, may_match):
                 continue
+            cost = self._costs.get(id)
+            begun = 0 if cost is None else thread_time_ns()
+            outcome: BatchSelection | Exception
             try:
-                selection = predicate.select(grouped, images, decoded)
+                outcome = predicate.select(grouped, images, decoded)
             except Exception as error:
-                yield id, error
-                continue
-            if len(selection):
-                yield id, selection
+                outcome = error
+            if cost is not None:
+                cost.own_ns += thread_time_ns() - begun
+            yield id, outcome
 
     def _route_broad(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from time import thread_time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -78,6 +79,11 @@ class TypedImages:
         self._seen: set[RowCondition] = set()
         self.refitted: list[RowCondition] = []
         """Conditions that are judged here by other columns than they were bound to, or cannot be."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images."""
+        return int(pc.sum(pc.binary_length(self._texts)).as_py() or 0)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         return schema.entity_types.get(self.entity_type, ())
@@ -208,12 +214,19 @@ class DecodedBatch:
         self._images = images
         self._conditions = conditions
         self._types: dict[int, TypedImages] = {}
+        self._cpu_ns: dict[int, int] = {}
+        """By entity type, the CPU time that it took to decode."""
 
     def decode(self) -> None:
         """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
         for code, name in enumerate(self._head.entity_types):
             if name in self._conditions and len(self._rows(code)):
                 self.of(code)
+
+    def cost(self, code: int) -> tuple[int, int]:
+        """Return what decoding an entity type has taken: CPU time in ns, and bytes of images."""
+        found = self._types.get(code)
+        return (0, 0) if found is None else (self._cpu_ns[code], found.nbytes)
 
     def has(self, code: int) -> bool:
         """Return whether the batch has a record of an entity type."""
@@ -235,7 +248,9 @@ class DecodedBatch:
         """Return the images of all rows of an entity type, which are there; it has some."""
         found = self._types.get(code)
         if found is None:
+            begun = thread_time_ns()
             head, name = self._head, self._head.entity_types[code]
             found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
             found.fit(self._conditions.get(name, ()))
+            self._cpu_ns[code] = thread_time_ns() - begun
         return found

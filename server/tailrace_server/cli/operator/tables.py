@@ -78,6 +78,16 @@ def _writer(row: Row) -> str:
     return printable(f"{newest['name']}{host}, batch {newest['batch']:,}")
 
 
+def _cpu(row: Row) -> str:
+    value = row.get("conditions_cpu_s")
+    return duration(value) if value else _DASH
+
+
+def _read_for_filter(row: Row) -> str:
+    value = row.get("conditions_image_bytes")
+    return amount(value) if value else _DASH
+
+
 def _who(row: Row) -> str:
     return printable(row["principal"] if row["principal"] != "anonymous" else row["peer"]) or _DASH
 
@@ -113,6 +123,8 @@ _PUBLISHER: Final = (
     _ShownColumn("RING", lambda row: amount(row["ring_bytes"]), is_number=True),
     _ShownColumn("KEYS KEEP", lambda row: amount(row["criteria_bytes"]), is_number=True),
     _ShownColumn("EVICTED", _number("ring_evicted"), is_number=True),
+    _ShownColumn("FILTER CPU", _cpu, rank=1, is_number=True),
+    _ShownColumn("FILTER READ", _read_for_filter, rank=2, is_number=True),
     _ShownColumn("CRITERIA", _text("criteria_text"), 0),
 )
 _FLEXIBLE_MIN: Final = 14

@@ -55,6 +55,8 @@ FOUND: dict[str, Any] = {
             "ring_bytes": 5,
             "criteria_bytes": 1 << 20,
             "ring_evicted": 0,
+            "conditions_cpu_s": 1.5,
+            "conditions_image_bytes": 3 << 20,
             "criteria_text": "everything",
         }
     ]

@@ -208,6 +208,7 @@ const publishers = new Table(
     ["Ring", "number", (each) => lines(some(each.ring_captures, "capture"), bytes(each.ring_bytes))],
     ["Criteria keep", "number", (each) => bytes(each.criteria_bytes)],
     ["Evicted too early", "number", (each) => number(each.ring_evicted)],
+    ["Conditions took", "number", (each) => each.conditions_image_bytes ? lines(`${each.conditions_cpu_s.toFixed(3)} s`, bytes(each.conditions_image_bytes)) : "–"],
   ],
   (each) => `${each.catalog} ${JSON.stringify(each.criteria)}`,
   "None: nobody has subscribed.",
