@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ import duckdb
 from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tailrace.errors import TailraceError
 
 _LOCKED: Final = {
@@ -24,9 +27,22 @@ _LOCKED: Final = {
     # What does not fit in memory is refused, not put into files.
     "max_temp_directory_size": "0KiB",
 }
+_INTERRUPTED: Final = "Query interrupted"
+"""How DuckDB says that it has seen Ctrl-C, by an error that is none of its own."""
 _LINES_MAX: Final = 3
 _IDLE_MAX: Final = 2
 """Databases that are kept for the statements to come, a few MB each."""
+
+
+@contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Run DuckDB in the main thread; Ctrl-C is KeyboardInterrupt, as everywhere."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
 
 
 class Databases:

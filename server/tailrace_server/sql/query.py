@@ -22,7 +22,7 @@ from tailrace_server.sql.ddl import Show, parsed_ddl
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
 from tailrace_server.sql.definitions_shown import shown
-from tailrace_server.sql.duck import DATABASES, told
+from tailrace_server.sql.duck import DATABASES, heeding_ctrl_c, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.plan import line_of
@@ -110,7 +110,7 @@ class Query:
         self._parameters = dict(parameters or {})
         self._pushes = pushes
         self._polled = polled
-        self._error: Exception | None = None
+        self._error: Exception | KeyboardInterrupt | None = None
         """What the log said while DuckDB read it."""
         self._is_closed = False
         self._has_ended_well = False
@@ -167,7 +167,8 @@ class Query:
         while True:
             self._refuse_stopped()
             try:
-                batch = self._reader.read_next_batch()
+                with heeding_ctrl_c():
+                    batch = self._reader.read_next_batch()
             except StopIteration:
                 self._has_ended_well = not self.interruption.is_asked
                 return
@@ -185,6 +186,8 @@ class Query:
             raise InvalidRequest(self.interruption.reason)
 
     def _told(self, error: Exception) -> TailraceError:
+        if isinstance(self._error, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
         if self.interruption.reason is not None:
             return InvalidRequest(self.interruption.reason)
         if isinstance(self._error, TailraceError):
@@ -250,8 +253,9 @@ class Query:
         values = self._values(statement.parameters)
         self._refuse_stopped()
         try:
-            found = self._connection.sql(prefix + statement.text, params=values)
-            return found.to_arrow_reader(_BATCH_ROWS)
+            with heeding_ctrl_c():
+                found = self._connection.sql(prefix + statement.text, params=values)
+                return found.to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._told(error) from None
 
@@ -261,7 +265,7 @@ class Query:
         def read() -> Iterator[pa.RecordBatch]:
             try:
                 yield from scan.batches()
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 self._error = self._error or error
                 raise
 
@@ -372,7 +376,8 @@ class Query:
         text = form.format(constant.sql(dialect="duckdb"))
         try:
             values = self._values(named_parameters(constant))
-            rows = self._connection.execute(f"SELECT {text}", values).fetchall()
+            with heeding_ctrl_c():
+                rows = self._connection.execute(f"SELECT {text}", values).fetchall()
         except duckdb.Error as error:
             raise self._told(error) from None
         return rows[0][0] if rows else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -333,6 +336,19 @@ def test_a_statement_has_bounds(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match="more than 10 rows"):
         ask(log_root, "SELECT * FROM range(11)", limits=QueryLimits(rows=10))
     assert len(ask(log_root, "SELECT * FROM range(10)", limits=QueryLimits(rows=10))) == 10
+
+
+def test_ctrl_c_ends_a_statement_as_it_ends_any_program(log_root: Path) -> None:
+    """DuckDB sees the signal in place of Python, and has an error of its own for it."""
+
+    def ask_for_long() -> None:
+        pressed = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        pressed.start()
+        ask(log_root, "SELECT count(*) FROM range(1000000000000), product")
+
+    products(log_root)
+    with pytest.raises(KeyboardInterrupt):
+        ask_for_long()
 
 
 def test_each_part_of_a_statement_gets_the_parameters_that_it_names(log_root: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tailrace_server.cli.output import Palette, note
 from tailrace_server.cli.running import run
 from tailrace_server.cli.tables import answers
 from tailrace_server.cli.tables.command import version_or_time
+from tailrace_server.cli.tables.sql_shell import SqlShell, line_editing
 from tailrace_server.cli.tables.sql_sources import ServerAnswers, SqlStatement, local_answers
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
@@ -43,11 +45,15 @@ def _option(name: str, help: str, panel: str, metavar: str | None = None, **more
 def sql(
     catalog: Annotated[str, typed.typed(Argument("CATALOG", "Name of the catalog."))],
     statement: Annotated[
-        str,
+        str | None,
         typed.typed(
-            Argument("STATEMENT", "One SQL statement; - reads it from the standard input.")
+            Argument(
+                "STATEMENT",
+                "One SQL statement; - reads it from the standard input. Without it, statements are typed one "
+                "after another.",
+            )
         ),
-    ],
+    ] = None,
     log: typed.LogOrServer = None,
     server: Annotated[
         str | None,
@@ -118,7 +124,7 @@ def sql(
         begin = 0 if since is None else version_or_time(since, "--since")
     asked = SqlStatement(
         catalog,
-        sys.stdin.read() if statement == "-" else statement,
+        sys.stdin.read() if statement == "-" else statement or "",
         _parameters(parameter or ()),
         begin,
         options.wait_s(every, "--every"),
@@ -131,12 +137,53 @@ def sql(
         )
     if server is None:
         assert log is not None
-        _show_local(asked, log, limits, form)
-        return 0
-    reached = options.server_of(
-        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
-    )
-    return run(_show_of_server(reached, asked, form))
+        local = log
+
+        def show(one: SqlStatement) -> int:
+            _show_local(one, local, limits, form)
+            return 0
+
+        def ask(text: str) -> list[str]:
+            found = local_answers(SqlStatement(catalog, text, {}), local, limits, Interruption())
+            with closing(found):
+                return [each for batch in next(found).batches for each in batch[0].to_pylist()]
+    else:
+        reached = options.server_of(
+            server,
+            tls=tls,
+            ca=tls_ca,
+            certificate=tls_certificate,
+            key=tls_key,
+            token_file=token_file,
+        )
+
+        def show(one: SqlStatement) -> int:
+            return run(_show_of_server(reached, one, form))
+
+        def ask(text: str) -> list[str]:
+            return asyncio.run(_first_column(reached, catalog, text))
+
+    if statement is not None:
+        return show(asked)
+    if follow:
+        raise InvalidRequest("--follow needs a statement")
+
+    def show_typed(text: str) -> None:
+        named = {name: each for name, each in asked.parameters.items() if f"${name}" in text}
+        show(replace(asked, text=text, parameters=named))
+
+    shell = SqlShell(show_typed, ask)
+    if sys.stdin.isatty():
+        with line_editing(shell):
+            shell.loop()
+    else:
+        shell.loop(lambda _: input())  # a file has no use for prompts
+    return 0
+
+
+async def _first_column(server: options.ServerOptions, catalog: str, text: str) -> list[str]:
+    async with server.connect() as client, client.sql(catalog, text) as answer:
+        return [next(iter(row.values())) async for row in answer]
 
 
 def _show_local(asked: SqlStatement, root: Path, limits: QueryLimits, form: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.cli import options
 from tailrace_server.cli.tables.sql import _show_of_server, sql
+from tailrace_server.cli.tables.sql_shell import SqlShell, completions
 from tailrace_server.cli.tables.sql_sources import SqlStatement, local_answers
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
@@ -94,3 +96,30 @@ def test_a_source_is_named_and_since_is_of_what_follows(log_root: Path) -> None:
         sql("shop", "SELECT 1")
     with pytest.raises(InvalidRequest, match="where --follow begins"):
         sql("shop", "SELECT 1", log_root, since="3")
+
+
+def test_a_shell_runs_what_is_typed_and_goes_on_after_errors(
+    log_root: Path,
+    writer: ModelWriter,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A statement has lines until one ends with a semicolon."""
+    writer.write([upsert("1", name="chair")])
+    typed = ["SELECT _primary_key", "FROM product;", "SELECT * FROM produce;", r"\d", r"\x", r"\q"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
+    assert sql("shop", None, log_root, as_json=True) == 0
+    out, err = capfd.readouterr()
+    first, *tables = map(json.loads, out.splitlines())
+    assert first == {"_primary_key": "1"}
+    assert "product" in [each["table"] for each in tables]
+    assert "INVALID_REQUEST: there is no table 'produce'; did you mean product?" in err
+    assert r"\x is not known" in err
+
+
+def test_names_and_words_are_completed() -> None:
+    shell = SqlShell(print, lambda text: ["product"] if text == "SHOW TABLES" else ["price", "id"])
+    assert shell.names() == ["product", "price", "id"]
+    assert completions(shell.names(), "pr") == ["product", "price"]
+    assert completions(shell.names(), "sel") == ["SELECT"]
+    assert not completions(shell.names(), "")
