@@ -99,11 +99,12 @@ class ChangeTableRows:
         """
         if self._of_view is None or not len(rows):
             return rows
+        # Before a value is looked at: what is wrong with one that is hidden would tell it.
+        self._refuse_hidden(head.primary_keys.take(pa.array(rows)), self._of_view.asked)
         found = self._of_view.judged(head, rows, bodies)
         before, after = np.zeros((2, len(head.versions)), np.bool_)
         before[rows], after[rows] = found
         self._membership = RowsInView(before, after)
-        self._refuse_hidden(head.primary_keys.take(pa.array(rows)), self._of_view.asked)
         truncates = head.key_hashes[rows] == 0
         kept: NDArray[np.int64] = rows[found.before | found.after | truncates]
         return kept
@@ -215,8 +216,11 @@ class ChangeTableRows:
 
     def _writer(self, schema: Schema) -> ChangeJson:
         if schema.id not in self._writers:
+            written = self._names.columns_in(schema)
+            if self._shown is not None:
+                written = self._shown.columns(written)  # under the names that they had then
             self._writers[schema.id] = ChangeJson(
-                self._names.columns_in(schema),
+                written,
                 self._json_names,
                 schema.placeholders,
                 self._form.images,

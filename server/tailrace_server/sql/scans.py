@@ -7,7 +7,7 @@ replaces while they are read are found again in a newer view, behind the last ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
 from tailrace_server.sql.pushing import CHANGE_TYPES
+from tailrace_server.sql.shown import hidden_in, read_shown
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
@@ -127,11 +128,12 @@ class StatementScan:
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.
         self._columns = tuple(named or (every if use.changes is not None else ()))
-        self._reader = ColumnReader(
-            self._columns,
+        self._reader_of = partial(
+            ColumnReader,
             stated=first_stated(self._view.schemas()),
             placeholders=schema.placeholders,
         )
+        self._reader = self._reader_of(self._columns)
         self._form = (
             None
             if use.form is None
@@ -447,26 +449,16 @@ class StatementScan:
         schemas, which = self._view.schemas_of(versions)
         written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
         try:
-            batch = self._reader.read_mixed(images, written, which).batch
+            if self._shown is not None:
+                hidden = hidden_in(self._shown, self._columns, keys)
+                return read_shown(self._reader, self._reader_of, images, written, which, hidden)
+            return self._reader.read_mixed(images, written, which).batch
         except ValueMisfit as error:
             row = error.misfit.row
             raise InvalidRequest(
                 f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or "
                 "read the row with `tailrace state` or `tailrace changes`"
             ) from None
-        return batch if self._shown is None else _without_hidden(batch, keys, self._shown)
-
-
-def _without_hidden(
-    batch: pa.RecordBatch, keys: pa.StringArray, shown: ShownRows
-) -> pa.RecordBatch:
-    """Return rows with nulls for the values that are shown of other rows only."""
-    arrays = []
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        hidden = shown.hidden(name, keys)
-        null = pa.scalar(None, array.type)
-        arrays.append(array if hidden is None else pc.if_else(hidden, null, array))
-    return pa.record_batch(arrays, schema=batch.schema)
 
 
 def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tailrace.schema import Column, Schema
+    from tailrace_server.typed.reader import ColumnReader
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
@@ -58,3 +61,49 @@ class ShownTables(Protocol):
         Raises:
             NotPermitted: What is granted of its rows cannot be told from others.
         """
+
+
+def hidden_in(
+    shown: ShownRows, columns: Iterable[Column], keys: pa.StringArray
+) -> dict[str, pa.BooleanArray]:
+    """Return, by the name of a column that some of the rows hide, in which rows it is hidden."""
+    masks = ((each.name, shown.hidden(each.name, keys)) for each in columns)
+    return {name: mask for name, mask in masks if mask is not None}
+
+
+def read_shown(
+    reader: ColumnReader,
+    reader_of: Callable[[Sequence[Column]], ColumnReader],
+    images: pa.BinaryArray,
+    written: Sequence[Sequence[Column]],
+    which: NDArray[np.int64],
+    hidden: Mapping[str, pa.BooleanArray],
+) -> pa.RecordBatch:
+    """Return the columns of images; a value that is hidden is null, and never looked at.
+
+    Args:
+        reader: Of all of the columns.
+        reader_of: Makes one of some.
+        images: As of ``ColumnReader.read_mixed``, …
+        written: … as are these …
+        which: … and these.
+        hidden: As of ``hidden_in``.
+
+    Raises:
+        ValueMisfit: A value is not one of its column's type. Of one that is hidden nothing is told.
+    """
+    if not hidden:
+        return reader.read_mixed(images, written, which).batch
+    # 1. Columns that every row shows are read together.
+    found: dict[str, pa.Array] = {}
+    open_ones = [each for each in reader.columns if each.name not in hidden]
+    if open_ones:
+        batch = reader_of(open_ones).read_mixed(images, written, which).batch
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
+    # 2. Each of the others is read of the images that show it.
+    for column in reader.columns:
+        if column.name in hidden:
+            kept = pc.if_else(hidden[column.name], pa.scalar(None, images.type), images)
+            read = reader_of((column,)).read_mixed(kept, written, which)
+            found[column.name] = read.batch.column(0)
+    return pa.record_batch([found[each] for each in reader.schema.names], schema=reader.schema)

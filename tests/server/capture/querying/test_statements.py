@@ -47,6 +47,8 @@ TYPED = SchemaMapping.parse(
     id = { type = "VARCHAR" }
     name = { type = "VARCHAR" }
     price = { type = "BIGINT" }
+    [entity_types.day.columns]
+    at = { type = "DATE" }
     """
 )
 
@@ -177,6 +179,30 @@ async def test_rows_and_cells_are_shown_as_they_are_granted(
     only_one = granted(Allowance(PRODUCTS, frozenset({"1"})))
     assert await ask(engine, text, only_one) == [["1", "chair", 2]]
     assert await ask(engine, changes, only_one) == [["1", "chair"]]
+
+
+async def test_a_value_that_does_not_fit_is_not_told_where_it_is_hidden(
+    engine: Engine, write: LogWriter
+) -> None:
+    """Of day 1 its name and date, of others the name: a date that no reader can hold stays with them."""
+    days = frozenset({"day"})
+    caller = granted(
+        Allowance(days, frozenset({"1"})),
+        Allowance(days, columns=Columns(frozenset({"at"}))),
+    )
+    hidden = row("2", "day", name="b", at="12024-02-29")
+    commit(write, row("1", "day", name="a", at="2024-02-29"), hidden)
+    text = "SELECT name, at FROM day ORDER BY _primary_key"
+    seen = [["a", "2024-02-29"], ["b", None]]
+    assert await ask(engine, text, caller, wait_for_version=3) == seen
+    changes = "SELECT after.name, after.at FROM CHANGES('day') ORDER BY _index"
+    assert await ask(engine, changes, caller) == seen
+    operator = granted(Allowance(None, actions=frozenset(Action)))
+    await ask(engine, "CREATE VIEW past AS SELECT name FROM day WHERE at < '2025-01-01'", operator)
+    await ask(engine, "CREATE CDC past_cdc ON past", operator)
+    with pytest.raises(InvalidRequest) as error:
+        await ask(engine, 'SELECT "CDC JSON" FROM past_cdc', caller)
+    assert "see in some rows only" in str(error.value)
 
 
 async def test_tables_need_images(engine: Engine) -> None:
