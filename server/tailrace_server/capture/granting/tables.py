@@ -22,9 +22,10 @@ from tailrace_server.capture.granting.shown import (
     refuse_mixed,
 )
 from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,15 +56,17 @@ class GrantedTables:
             NotPermitted: Rows are chosen by conditions, which do not fit the entity type, or are not applied to
                 its changes.
         """
-        rules = tuple(
-            Rule(each.primary_keys, each.columns, each.bodies, each.rows)
-            for each in self._allowances
-            if each.takes_type(entity_type)
-        )
-        if any(gives_all(rule) for rule in rules):
+        rules = self._rules(entity_type)
+        former = {}
+        if changes:
+            names = EntityNames(view.schema_of(version), entity_type)
+            found = {*map(names.name_in, view.schemas())} - {None, entity_type}
+            former = {name: self._rules(name) for name in found if name is not None}
+        every = [rules, *former.values()]
+        if all(any(map(gives_all, each)) for each in every):
             return None
-        if all(rule.rows is None for rule in rules):
-            return GrantedRows(entity_type, rules)
+        if all(rule.rows is None for each in every for rule in each):
+            return GrantedRows(entity_type, rules, former=former)
         refuse_mixed(entity_type, rules)
         if changes:
             raise NotPermitted(
@@ -71,6 +74,13 @@ class GrantedTables:
                 "changes: ask for its state, or read the changes as history"
             )
         return GrantedRows(entity_type, rules, ConditionedRows(rules, view, entity_type, version))
+
+    def _rules(self, entity_type: str) -> tuple[Rule, ...]:
+        return tuple(
+            Rule(each.primary_keys, each.columns, each.bodies, each.rows)
+            for each in self._allowances
+            if each.takes_type(entity_type)
+        )
 
 
 class GrantedRows:
@@ -81,8 +91,14 @@ class GrantedRows:
         entity_type: str,
         rules: tuple[Rule, ...],
         conditioned: ConditionedRows | None = None,
+        *,
+        former: Mapping[str, tuple[Rule, ...]] | None = None,
     ) -> None:
-        """Bind to the rules; a row is shown by those that its key is in, and whose conditions it meets."""
+        """Bind to the rules; a row is shown by those that its key is in, and whose conditions it meets.
+
+        Rules of ``former`` names of the entity type are for the changes from before a rename.
+        """
+        self._former = former or {}
         self._conditioned = conditioned
         self._entity_type = entity_type
         self._rules = rules
@@ -108,14 +124,33 @@ class GrantedRows:
         return any(rule.takes(key) for rule in self._rules)
 
     def changes(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records that a rule is for, and that changed a column that it gives."""
-        places = rows.tolist()
+        """Return those of some records that a rule is for, and that changed a column that it gives.
+
+        Raises:
+            NotPermitted: A record has a former name of the entity type, of which something else is granted.
+        """
+        places = self._named_now(head, rows).tolist() if self._former else rows.tolist()
         kept = [
             row
             for row, changed in zip(places, head.names.values(tuple(places)), strict=True)
             if self._visibility.shows(self._entity_type, key_of(head, row), changed)
         ]
         return rows if len(kept) == len(rows) else np.array(kept, np.int64)
+
+    def _named_now(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some records whose name is granted: names are matched as they are in each version."""
+        for code, name in enumerate(head.entity_types):
+            rules = self._former.get(name, self._rules)
+            if rules == self._rules:
+                continue
+            mine = head.type_codes[rows] == code
+            if rules and mine.any():
+                raise NotPermitted(
+                    f"{self._entity_type!r} had another name in version {head.versions[rows[mine][-1]]}, of "
+                    "which other rows or columns are granted: ask for later changes, or read them as history"
+                )
+            rows = rows[~mine]
+        return rows
 
     def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
         """Return in which of the rows that have some keys no rule gives a column; None: in none."""

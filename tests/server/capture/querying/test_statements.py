@@ -205,6 +205,39 @@ async def test_a_value_that_does_not_fit_is_not_told_where_it_is_hidden(
     assert "see in some rows only" in str(error.value)
 
 
+async def test_changes_from_before_a_rename_are_granted_under_the_name_that_they_have(
+    log_root: Path,
+) -> None:
+    renamed = SchemaMapping.parse(
+        """
+        [entity_types.item]
+        renamed_from = "product"
+        [entity_types.item.columns]
+        cost = { type = "BIGINT", renamed_from = "price" }
+        """
+    )
+    with LogWriter.open(log_root, "shop", mapping=TYPED) as writer:
+        commit(writer, row("1", name="chair", price=77))
+    with LogWriter.open(log_root, "shop", mapping=renamed) as writer:
+        commit(writer, row("2", "item", name="table", cost=3))
+    hidden = Columns(frozenset({"price"}))
+    text = "SELECT _primary_key FROM CHANGES('item') ORDER BY _commit_version"
+    async with Engine(log_root) as engine:
+        operator = granted(Allowance(None, actions=frozenset(Action)))
+        await ask(engine, "CREATE CDC item_cdc ON item INCLUDE (POST)", operator)
+        both = granted(Allowance(PRODUCTS | {"item"}, columns=hidden))
+        assert await ask(engine, text, both) == [["1"], ["2"]]
+        images = await ask(engine, 'SELECT "CDC JSON" FROM item_cdc', both)
+        assert '"cost":3' in images[1][0]
+        assert "77" not in images[0][0]
+        assert await ask(engine, text, granted(Allowance(frozenset({"item"})))) == [["2"]]
+        other = granted(Allowance(frozenset({"item"})), Allowance(PRODUCTS, columns=hidden))
+        with pytest.raises(NotPermitted, match="had another name in version 1"):
+            await ask(engine, text, other)
+        later = text.replace("'item'", "'item', 2")
+        assert await ask(engine, later, other) == [["2"]]
+
+
 async def test_tables_need_images(engine: Engine) -> None:
     with pytest.raises(NotPermitted, match="bodies are not granted"):
         await ask(engine, "SELECT 1", granted(Allowance(bodies=False)))
