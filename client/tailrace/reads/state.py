@@ -41,12 +41,15 @@ class StateHeader:
     catalog: str
     catalog_uuid: UUID
     entity_type: str
+    """Of the rows; where a view was asked for, the one that it shows, by its name as of V."""
     version: int
     """V: every version up to it is in the rows, and nothing above it."""
     commit_timestamp: TimestampMicros
     """When V was committed, µs; 0 before the first version."""
     cursor: Cursor
     """Subscribe ``after`` it: the first change is of V + 1."""
+    columns: tuple[str, ...] = ()
+    """Names, as of V, of the columns that images have, where the request or a view says which; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
             version=header.version,
             commit_timestamp=TimestampMicros(header.commit_timestamp),
             cursor=Cursor.parse(header.resume_cursor),
+            columns=tuple(header.column),
         )
 
     def _take(self, message: ReadStateResponseParts) -> None:

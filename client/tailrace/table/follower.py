@@ -14,6 +14,7 @@ from tailrace.errors import (
     CursorAhead,
     EntityTypeUnknown,
     HistoryReplaced,
+    InvalidRequest,
     PositionCompacted,
     TailraceError,
 )
@@ -134,6 +135,11 @@ class Follower:
         """Read all rows; return the cursor that they are as of."""
         async with self._read() as state:
             attempts.acknowledged = True
+            if (shown := state.header.entity_type) != self._entity_type:
+                raise InvalidRequest(
+                    f"{self._entity_type!r} is a view of {shown!r}: its rows can be read, by client.state, and "
+                    "not followed; follow the entity type with the view's condition as where"
+                )
             await contents.begin_again()
             async for rows in state.batches():
                 for row in rows:

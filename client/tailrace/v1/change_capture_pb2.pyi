@@ -1130,7 +1130,7 @@ class ReadStateRequest(_message.Message):
     catalog: _builtins.str
     """Name of the catalog. Required."""
     entity_type: _builtins.str
-    """Name of the entity type, matched whole and as written. Required. None that any version knew:
+    """Name of the entity type or the view, matched whole and as written. Required. None that any version knew:
     ENTITY_TYPE_UNKNOWN.
     """
     at_version: _builtins.int
@@ -1287,15 +1287,21 @@ class StateHeader(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     COMMIT_TIMESTAMP_FIELD_NUMBER: _builtins.int
     RESUME_CURSOR_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     entity_type: _builtins.str
+    """Of the rows; where a view was asked for, the one that it shows, by its name as of V."""
     version: _builtins.int
     """V: every version up to it is in the rows, and nothing above it."""
     commit_timestamp: _builtins.int
     """Commit timestamp of V, microseconds since the epoch; 0 before the first version."""
     resume_cursor: _builtins.str
     """Goes on from V: a subscription `after` it begins with version V + 1."""
+    @_builtins.property
+    def column(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names, as of V, of the columns that images have, where the request or a view says which. Empty: all of them."""
+
     def __init__(
         self,
         *,
@@ -1305,10 +1311,11 @@ class StateHeader(_message.Message):
         version: _builtins.int = ...,
         commit_timestamp: _builtins.int = ...,
         resume_cursor: _builtins.str = ...,
+        column: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "commit_timestamp", b"commit_timestamp", "entity_type", b"entity_type", "resume_cursor", b"resume_cursor", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "column", b"column", "commit_timestamp", b"commit_timestamp", "entity_type", b"entity_type", "resume_cursor", b"resume_cursor", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

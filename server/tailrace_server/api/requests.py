@@ -40,7 +40,7 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.named.values import NameAsked
-from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.capture.reads.state_page import StatePage
 from tailrace_server.capture.settings import SubscriptionLimits
 from tailrace_server.wal.subscriptions.sequence import check_subscription_name

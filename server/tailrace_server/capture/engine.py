@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
-    from tailrace_server.capture.reads.state import StateAsked, StateRead
+    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.capture.reads.state_asked import StateAsked
     from tailrace_server.wal.state.view import LogView
 
 _DISCOVER_EVERY_S: Final = 0.5

@@ -30,6 +30,7 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import trim
 from tests.client.table.shop import Rows, Shop, served
 from tests.conformance.shop import remove, update, upsert
+from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
 from tests.support.polling import until
@@ -363,6 +364,10 @@ async def test_what_a_table_cannot_be_is_told_as_it_is_entered(
 ) -> None:
     writer.write([upsert("1")])
     async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        define(log_root, "CREATE VIEW all_of_it AS SELECT * FROM product")
+        with pytest.raises(InvalidRequest, match="'all_of_it' is a view of 'product'"):
+            async with client.table("shop", "all_of_it"):
+                pass
         with pytest.raises(EntityTypeUnknown, match="widget"):
             async with client.table("shop", "widget", **kept):
                 pass

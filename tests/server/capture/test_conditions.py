@@ -14,7 +14,7 @@ from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.log_writer import LogWriter

@@ -23,7 +23,7 @@ from tailrace_server.capture.faults import (
     room_faults,
 )
 from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.log_writer import LogWriter

@@ -29,7 +29,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import EVERYTHING, READING, Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading import batch_cache
-from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.segment import reader as segment_reader

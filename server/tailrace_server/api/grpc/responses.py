@@ -125,6 +125,7 @@ def state_header(read: StateRead, *, catalog: str) -> bytes:
         version=read.version,
         commit_timestamp=read.commit_timestamp,
         resume_cursor=str(read.cursor),
+        column=read.columns,
     )
     return ReadStateResponse(header=message).SerializeToString()
 

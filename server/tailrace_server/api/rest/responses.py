@@ -137,6 +137,7 @@ def state_header(read: StateRead, *, catalog: str) -> dict[str, Any]:
         "version": read.version,
         "commitTimestamp": read.commit_timestamp,
         "resumeCursor": str(read.cursor),
+        "column": list(read.columns),
     }
 
 

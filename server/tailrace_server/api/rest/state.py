@@ -124,7 +124,7 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
                 data = form.objects.with_omitted(*form.split(data))
             break
         else:
-            raise RowUnknown(read.entity_type, key, read.version)
+            raise RowUnknown(message.entity_type, key, read.version)
         header = responses.state_header(read, catalog=catalog)
         headers = headers_of(header, kind, STATE_HEADERS)
         # The row is the same for as long as its last change is.
@@ -182,7 +182,7 @@ def _tag(read: StateRead, message: ReadStateRequest, kind: str, form: CaptureFor
     asked.CopyFrom(message)
     for name in ("at_version", "at_time", "wait_for_version", "wait_ms"):
         asked.ClearField(name)
-    shape = (kind, form.objects.name, read.use.identity)
+    shape = (kind, form.objects.name, read.use.identity, read.definition.hex())
     parts = (read.catalog_uuid.hex, of, *shape, asked.SerializeToString(deterministic=True).hex())
     return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'
 

@@ -22,7 +22,7 @@ from tailrace.criteria import Area
 from tailrace_server.capture.codecs.columns import Codec
 from tailrace_server.capture.codecs.compiled_encoder_loader import cutter_for
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns
-from tailrace_server.capture.granting.shown import columns_of, image_columns_of
+from tailrace_server.capture.granting.shown import Visibility, columns_of, image_columns_of
 from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
-    from tailrace_server.capture.granting.shown import Visibility
 
 _COMPILED_FROM: Final = 16
 """Captures from which compiled code cuts: to call it costs as much as to parse a few images."""
@@ -81,6 +80,61 @@ def _cut_codec(codec: Codec, shown: Visibility) -> Codec:
     return CutCodec(codec, shown)
 
 
+class ColumnCodec(Codec):
+    """The wire form of another codec, with some columns in images, whatever each row calls them."""
+
+    def __init__(self, inner: Codec, ids: frozenset[int]) -> None:
+        """Write captures as ``inner`` does; ``ids`` are of the columns."""
+        self.name = f"{inner.name}, columns {sorted(ids)}"
+        self._inner = inner
+        self._ids = ids
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return what the other codec makes of these columns."""
+        return self._inner.encode(cut_to_ids(columns, self._ids))
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the same in messages."""
+        return self._inner.messages(cut_to_ids(columns, self._ids), message_bytes)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return what the other codec does."""
+        return self._inner.with_omitted(header_frame, omitted_bytes)
+
+
+def column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
+    """Return a codec of some columns: the same one, as long as it is kept, for equal arguments."""
+    return _column_codec(codec, ids)  # type: ignore[arg-type]
+
+
+@lru_cache(_CODECS_MAX)
+def _column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
+    return ColumnCodec(codec, ids)
+
+
+def cut_to_ids(columns: CaptureColumns, ids: frozenset[int]) -> CaptureColumns:
+    """Return rows of state with some columns in their images, each under the name of its row's version."""
+    columns = columns.gathered()
+    views: dict[_View, int] = {_UNCUT: 0}
+    of_version: dict[int, int] = {}
+    for version in np.unique(columns.versions).tolist():
+        types = columns.schema_of(version).entity_types
+        names = {
+            each.name
+            for kind in columns.entity_types
+            for each in types.get(kind, ())
+            if each.id in ids
+        }
+        kept = Columns(frozenset(names), listed=True)
+        of_version[version] = views.setdefault((kept, kept), len(views))
+    places = np.array([of_version[each] for each in columns.versions.tolist()], np.int32)
+    texts = {
+        name: _cut_texts(columns, _NO_RULES, name, body, places, [*views])
+        for name, body in columns.texts.items()
+    }
+    return replace(columns, texts=texts)
+
+
 def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
     """Return the same captures with what is shown of them."""
     columns = columns.gathered()
@@ -115,6 +169,8 @@ def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
 
 _View = tuple[Columns, Columns | None]
 _UNCUT: Final[_View] = (ALL_COLUMNS, ALL_COLUMNS)
+_NO_RULES: Final = Visibility((), (), None, counted_are_all=True)
+"""For images of rows, which no rule of an entity type decides."""
 
 
 def _type_cut(shown: Visibility, entity_type: str) -> _View | None:

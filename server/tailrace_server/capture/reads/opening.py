@@ -28,6 +28,7 @@ from tailrace_server.capture.querying.statements import Statements
 from tailrace_server.capture.reads.log_read import ReadTerms
 from tailrace_server.capture.reads.state import StateRead
 from tailrace_server.capture.reads.state_filter import read_condition
+from tailrace_server.capture.reads.view_rows import view_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.querying.read import SqlRead
     from tailrace_server.capture.reading.open_scans import OpenScans
     from tailrace_server.capture.reads.log_read import LogRead
-    from tailrace_server.capture.reads.state import StateAsked
+    from tailrace_server.capture.reads.state_asked import StateAsked
     from tailrace_server.capture.settings import EngineSettings
 
 _Read = TypeVar("_Read", bound="LogRead")
@@ -129,17 +130,25 @@ class Reads:
         content = Content.HEADER if asked.keys_only else Content.AFTER
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
+            of_view = await view_rows(observer.log, caller, asked)
+            if of_view is not None:
+                asked = of_view.pinned(asked)
+                criteria = (_criteria_of(asked),)
             use = use_of(caller, catalog, Action.HISTORY, criteria, content, judges_rows=True)
             condition = None
             if asked.where is not None:
                 condition = await read_condition(asked.where, asked.where_parameters)
-                # Its columns are judged as those that are asked for: their values show in what is given.
+            if condition is not None and of_view is None:
+                # Its columns are judged as those that are asked for: their values show in what is given. Of
+                # a view it can name only those that it shows, which are granted.
                 named = replace(asked, columns=condition.columns, keys_only=False)
                 columns = (_criteria_of(named),)
                 use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
             with self._charged(observer, use, admission) as kept:
                 codec = door.codec_of(codec, use.narrowed)
-                if asked.columns:
+                if of_view is not None:
+                    codec = of_view.codec(codec, asked.columns)
+                elif asked.columns:
                     chosen = Columns(frozenset(asked.columns), listed=True)
                     codec = cut_codec(codec, columns_shown(asked.entity_type, chosen))
                 read = StateRead(
@@ -148,6 +157,7 @@ class Reads:
                     self._terms(kept, use, admission, max_message_bytes),
                     codec=codec,
                     condition=condition,
+                    of_view=of_view,
                 )
                 await read.begin()
                 admission.began(uuid4().hex, f"state at version {read.version}")

@@ -11,23 +11,21 @@ that was cut goes on behind its last row, in the same order, with a page.
 from __future__ import annotations
 
 import asyncio
-import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, PositionCompacted
-from tailrace.position import END, FIRST
+from tailrace.errors import EntityTypeUnknown
+from tailrace.position import END
 from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
 from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.capture.reads.pinned_table import PinnedTable
+from tailrace_server.capture.reads.state_asked import version_asked
 from tailrace_server.capture.reads.state_blocks import (
     StateEncoder,
     block_behind_page,
-    unknown_page,
 )
 from tailrace_server.capture.reads.state_filter import StateFilter
-from tailrace_server.capture.reads.state_page import StatePage, type_digest
+from tailrace_server.capture.reads.state_page import StatePage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
@@ -38,65 +36,12 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.reads.log_read import ReadTerms
+    from tailrace_server.capture.reads.state_asked import StateAsked
     from tailrace_server.capture.reads.state_blocks import StateBlock
     from tailrace_server.capture.reads.state_filter import StateCondition
+    from tailrace_server.capture.reads.view_rows import ViewRows
     from tailrace_server.wal.base.state_rows import StatePlace
     from tailrace_server.wal.state.view import LogView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateAsked:
-    """What state to read."""
-
-    entity_type: str
-    primary_keys: tuple[str, ...] = ()
-    """Only these rows; empty: all of them."""
-    at_version: int | None = None
-    """As of this version; None: by what follows, or the newest published."""
-    at_time: int | None = None
-    """As of the last version committed at or before this time, µs."""
-    page: StatePage | None = None
-    """Behind the rows of an earlier answer, as of its version."""
-    columns: tuple[str, ...] = ()
-    """Of the images; empty: all of them."""
-    keys_only: bool = False
-    """Whether rows come without images."""
-    limit: int | None = None
-    """How many rows at most."""
-    wait_for_version: int | None = None
-    """Wait until this version is published."""
-    wait_s: float = 10.0
-    """For so long at most."""
-    where: str | None = None
-    """Only rows that meet this condition, in SQL."""
-    where_parameters: tuple[str, ...] = ()
-    """Of the condition, each as ``name=value``."""
-
-    def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
-        given = [
-            name for name in ("at_version", "at_time", "page") if getattr(self, name) is not None
-        ]
-        if len(given) > 1:
-            raise InvalidRequest(
-                f"give at most one of at_version, at_time, page, not {' and '.join(given)}"
-            )
-        if self.keys_only and self.columns:
-            raise InvalidRequest("column: keys_only leaves all images out; give one of them")
-        if self.limit is not None and self.limit <= 0:
-            raise InvalidRequest(f"limit {self.limit}: it counts rows and must be positive")
-        if self.where_parameters and self.where is None:
-            raise InvalidRequest("where_parameter: it needs a where")
-        if self.wait_for_version is None:
-            return
-        if self.at_time is not None or self.page is not None:
-            raise InvalidRequest(
-                "wait_for_version: not with at_time or page, whose version is past"
-            )
-        if self.at_version is not None and self.at_version < self.wait_for_version:
-            raise InvalidRequest(
-                f"at_version {self.at_version} lies below wait_for_version {self.wait_for_version}"
-            )
 
 
 class StateRead(LogRead):
@@ -110,6 +55,7 @@ class StateRead(LogRead):
         *,
         codec: Codec,
         condition: StateCondition | None = None,
+        of_view: ViewRows | None = None,
     ) -> None:
         """Bind it to a log; nothing is looked at before ``begin``.
 
@@ -119,6 +65,7 @@ class StateRead(LogRead):
             terms: What it was admitted with.
             codec: The wire form of the frames, cut to what is granted.
             condition: Which rows are given; None: all of them.
+            of_view: The view that was asked for, whose entity type is read; None: none.
         """
         super().__init__(terms)
         self.version = 0
@@ -130,6 +77,9 @@ class StateRead(LogRead):
         self._asked = asked
         self._codec = codec
         self._condition = condition
+        self._of_view = of_view
+        self._name = asked.entity_type if of_view is None else of_view.name
+        """What pages are of."""
         self._chosen: Hashable = None
         """What tells its blocks from those of readers with another condition."""
         self._left = asked.limit
@@ -148,8 +98,18 @@ class StateRead(LogRead):
 
     @property
     def entity_type(self) -> str:
-        """The table that is read."""
+        """The entity type whose rows are read, also where a view was asked for."""
         return self._asked.entity_type
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names, as of V, of the columns that images have; empty: all of them."""
+        return self._asked.columns
+
+    @property
+    def definition(self) -> bytes:
+        """What tells the view that was asked for from what its name meant before; empty: none was."""
+        return b"" if self._of_view is None else self._of_view.identity
 
     @property
     def commit_timestamp(self) -> int:
@@ -165,12 +125,12 @@ class StateRead(LogRead):
         """Return the page behind the last row that was handed over; None before the first."""
         if self._last is None:
             return self._asked.page
-        return StatePage.behind(self._view.uuid, self.version, self.entity_type, *self._last)
+        return StatePage.behind(self._view.uuid, self.version, self._name, *self._last)
 
     def page_behind(self, primary_key: str) -> StatePage:
         """Return the page behind the row of a key."""
         place = self._table.table.place_of(primary_key)
-        return StatePage.behind(self._view.uuid, self.version, self.entity_type, *place)
+        return StatePage.behind(self._view.uuid, self.version, self._name, *place)
 
     def next_page(self) -> StatePage | None:
         """Return the page behind a read that is over; None when nothing follows."""
@@ -189,15 +149,8 @@ class StateRead(LogRead):
             PositionCompacted: V lies below what is kept.
             EntityTypeUnknown: No published version has the entity type.
         """
-        asked = self._asked
-        if asked.wait_for_version is not None:
-            await self._log.reach(asked.wait_for_version, asked.wait_s)
-        page = asked.page
-        if page is not None and page.catalog_uuid != self._view.uuid:
-            raise CatalogReplaced(self._view.name, page.catalog_uuid, self._view.uuid)
-        if page is not None and page.type_digest != type_digest(self.entity_type):
-            raise unknown_page()
-        self.version = await self._wanted_version()
+        page = self._asked.page
+        self.version = await version_asked(self._log, self._asked, self._name)
         await self._open()
         if page is not None:
             granted, shown = self._encoder.granted, self.use.narrowed.shown
@@ -205,51 +158,32 @@ class StateRead(LogRead):
             told = "" if granted is None or shown is None else shown.identity.hex()
             self._place = (await self._table.behind_page(f"{page}{told}", find)).end
 
-    async def _wanted_version(self) -> int:
-        asked = self._asked
-        if asked.at_time is not None:
-            return self._version_at(asked.at_time)
-        wanted = asked.at_version if asked.page is None else asked.page.version
-        if wanted is None:
-            return self._log.view.published
-        view = await self._log.view_with(wanted)
-        if not 0 <= wanted <= view.published:
-            raise InvalidRequest(
-                f"at_version {wanted}: the newest published is {view.published}; wait for a later one with "
-                "wait_for_version"
-            )
-        return wanted
-
-    def _version_at(self, timestamp: int) -> int:
-        """Return the last version committed at or before a time, µs."""
-        view = self._log.view
-        now = max(time.time_ns() // 1_000, view.newest_timestamp)
-        if timestamp > now:
-            raise InvalidRequest(
-                f"at_time {timestamp} lies in the future: it is {now} µs since the epoch now"
-            )
-        before = view.oldest.version - 1
-        if view.oldest > FIRST and timestamp < view.timestamp_of(before):
-            raise PositionCompacted(view.oldest.preceding(), view.oldest, self._log.newest)
-        return view.version_at(timestamp + 1) - 1
-
     async def _open(self) -> None:
         """Open the table, in the newest view."""
         self._refuse_unknown_type(self._log.view)
         table = PinnedTable(self._log, self.entity_type, self.version, self.use.keys)
         await table.open()
         self._table, self._view = table, table.view
-        shown, condition, granted, rows_kept = self.use.narrowed.shown, self._condition, None, None
+        shown, of_view, granted = self.use.narrowed.shown, self._of_view, None
         if shown is not None and shown.has_conditions(self.entity_type):
             rules = shown.rules_of(self.entity_type)
             granted = await asyncio.to_thread(
                 ConditionedRows, rules, table.view, self.entity_type, self.version
             )
-        if condition is not None:
-            given = (condition, table.view, self.entity_type, self.version, shown)
-            rows_kept = await asyncio.to_thread(StateFilter, *given)
+        conditions = (
+            []
+            if self._condition is None
+            else [(self._condition, None if of_view is None else of_view.shown)]
+        )
+        if of_view is not None and of_view.condition is not None:
+            conditions.insert(0, (of_view.condition, of_view.asked))
+        filters = []
+        for condition, named in conditions:
+            given = (condition, table.view, self.entity_type, self.version, shown, named)
+            filters.append(await asyncio.to_thread(StateFilter, *given))
+        if filters:
             # Blocks of equal conditions are the same, as long as all is shown.
-            self._chosen = condition if shown is None else object()
+            self._chosen = (self.definition, self._condition) if shown is None else object()
         self._encoder = StateEncoder(
             self.entity_type,
             self._codec,
@@ -257,7 +191,7 @@ class StateRead(LogRead):
             shown,
             self._terms.message_bytes,
             granted,
-            rows_kept,
+            tuple(filters),
         )
 
     def _refuse_unknown_type(self, view: LogView) -> None:

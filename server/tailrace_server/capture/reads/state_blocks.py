@@ -74,14 +74,15 @@ class StateEncoder:
     message_bytes: int
     granted: ConditionedRows | None = None
     """Which rows are shown, where rules have conditions; None: they have none."""
-    filter: StateFilter | None = None
-    """Which rows are given; None: all of them."""
+    filters: tuple[StateFilter, ...] = ()
+    """Which rows are given: those that meet all of them."""
 
     def block(self, table: PinnedTable, part: TablePart) -> StateBlock:
         """Return the rows of a part, without those that are not granted or not asked for."""
         rows, end = self._granted(part.rows), part.end
-        if self.filter is not None and len(rows):
-            rows = self.filter.kept(rows)
+        for each in self.filters:
+            if len(rows):
+                rows = each.kept(rows)
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
         frames = FrameBlock(

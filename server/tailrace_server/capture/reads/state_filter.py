@@ -74,6 +74,7 @@ class StateFilter:
         entity_type: str,
         version: int,
         shown: Visibility | None,
+        named: Sequence[Column] | None = None,
     ) -> None:
         """Find the columns.
 
@@ -83,6 +84,7 @@ class StateFilter:
             entity_type: The table, as it is called at the version.
             version: The version that is read, whose names the condition uses.
             shown: What is granted of the rows; None: all of it.
+            named: The columns that it may name, as a view calls them; None: those of the table.
 
         Raises:
             ConditionRefused: A column is not there, or a value is none of its column's.
@@ -90,9 +92,9 @@ class StateFilter:
         self._entity_type = entity_type
         self._rules = None if shown is None else shown.rules_of(entity_type)
         self._values = TableValues(view, entity_type, version)
-        columns = self._values.columns
+        columns = self._values.columns if named is None else named
         names: list[str] | None = None
-        if self._rules is not None:
+        if self._rules is not None and named is None:
             names = [
                 column.name
                 for column in columns

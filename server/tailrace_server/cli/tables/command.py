@@ -151,13 +151,18 @@ async def _state(
             count = await _show_lines(rows)
         else:
             schema = await client.get_schema(catalog, rows.header.version or None)
-            chosen = arguments["columns"]
-            cells = Cells(()) if arguments["keys_only"] else Cells.of(schema, entity_type, chosen)
+            header = rows.header
+            chosen = header.columns or arguments["columns"]
+            cells = (
+                Cells(())
+                if arguments["keys_only"]
+                else Cells.of(schema, header.entity_type, chosen)
+            )
             if output is None:
                 count = await _show(rows, cells)
             else:
                 count = await _write(rows, cells, output, schema if arguments["typed"] else None)
-        _tell(rows, catalog, count, output)
+        _tell(rows, catalog, entity_type, count, output)
 
 
 async def _show_lines(rows: State) -> int:
@@ -212,7 +217,7 @@ async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None)
     return count
 
 
-def _tell(rows: State, catalog: str, count: int, output: Path | None) -> None:
+def _tell(rows: State, catalog: str, asked: str, count: int, output: Path | None) -> None:
     """Say what was shown, and how to go on."""
     header = rows.header
     when = f" ({date_text(header.commit_timestamp)})" if header.commit_timestamp else ""
@@ -220,7 +225,9 @@ def _tell(rows: State, catalog: str, count: int, output: Path | None) -> None:
     plural = "row" if count == 1 else "rows"
     more = "; more follow, without --limit" if rows.end.next_page is not None else ""
     name = printable(header.entity_type)
-    note(f"{count:,} {plural} of {name} as of version {header.version}{when}{where}{more}")
+    note(
+        f"{count:,} {plural} of {printable(asked)} as of version {header.version}{when}{where}{more}"
+    )
     note(f"go on from there: tailrace watch {catalog} --entity-type {name} --after {header.cursor}")
 
 

@@ -65,8 +65,10 @@ class Definitions:
         )
 
 
-def newest_definitions(store: ObjectStore, uuid: UUID) -> Definitions:
-    """Return what is defined of a catalog now.
+def newest_definitions(
+    store: ObjectStore, uuid: UUID, known: Definitions | None = None
+) -> Definitions:
+    """Return what is defined of a catalog now: ``known`` itself, unless something was defined since.
 
     Raises:
         CatalogReplaced: The definitions are of another log.
@@ -74,6 +76,8 @@ def newest_definitions(store: ObjectStore, uuid: UUID) -> Definitions:
         LogUnreadable: It has a newer format version.
     """
     number = newest_number(store, DEFINITIONS)
+    if known is not None and known.number == number:
+        return known
     if not number:
         return Definitions()
     document, crc = read_numbered(store, DEFINITIONS, number, uuid, DefinitionsDocument)

@@ -13,9 +13,11 @@ from tests.conformance.reading import published
 from tests.conformance.shop import upsert
 from tests.conformance.ways import Driver
 from tests.server.api.rest.test_documents import check, component
+from tests.server.sql.test_change_tables import define
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
@@ -52,6 +54,25 @@ async def test_contract_46_48_all_formats_carry_the_same_rows(
     assert as_text["hasNext"]
     first = await served.http.get(f"{TABLE}?limit=1", headers=LINES)
     assert json.loads(first.content.splitlines()[-1])["nextPage"] == as_text["nextPage"]
+
+
+async def test_a_view_has_the_path_of_a_table_and_a_tag_of_its_definition(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write([upsert("1", price=1), upsert("2", price=20)])
+    define(log_root, "CREATE VIEW dear AS SELECT id FROM product WHERE price > 10")
+    served = await serve()
+    path = TABLE.replace("product", "dear")
+    answer = await served.http.get(path)
+    page = answer.json()
+    check(page, component("TablePage"))
+    assert (page["entityType"], page["column"]) == ("product", ["id"])
+    assert [row["after"] for row in page["rows"]] == [{"id": "2"}]
+    assert "'dear'" in (await served.http.get(f"{path}/1")).json()["detail"]
+    define(log_root, "DROP VIEW dear")
+    define(log_root, "CREATE VIEW dear AS SELECT id FROM product")
+    tag = {"if-none-match": answer.headers["etag"]}
+    assert (await served.http.get(path, headers=tag)).json()["count"] == 2
 
 
 async def test_one_row_is_an_object_of_its_own(serve: Serve, writer: ModelWriter) -> None:

@@ -25,6 +25,7 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.shop import upsert
+from tests.server.sql.test_change_tables import define
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,6 +94,20 @@ async def test_a_person_sees_columns_and_how_to_go_on(
     await show(server, limit=1)
     assert "1 row of product as of version 1" in (told := capfd.readouterr()[1])
     assert "more follow" in told
+
+
+async def test_a_view_is_shown_with_its_columns_and_its_name(
+    server: options.ServerOptions, log_root: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    define(log_root, "CREATE VIEW priced AS SELECT price, id FROM product WHERE price > 1")
+    await show(server, "priced")
+    out, told = capfd.readouterr()
+    assert [line.split() for line in out.splitlines()] == [["id", "price"], ["1", "1.5"]]
+    assert "1 row of priced as of version 1" in told
+    assert "--entity-type product --after 1." in told
+    await show(server, "priced", output=tmp_path / "priced.parquet", typed=True)
+    table = parquet.read_table(tmp_path / "priced.parquet")
+    assert [name for name in table.column_names if name[0] != "_"] == ["id", "price"]
 
 
 async def test_only_rows_that_meet_a_condition_are_shown(
