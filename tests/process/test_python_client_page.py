@@ -34,6 +34,7 @@ SECTIONS = {
     "In short": 1,
     "Rows as Python values": 1,
     "Live tables": 1,
+    "SQL": 1,
     "Go on where you stopped": 1,
     "pytest": 2,
     "FastAPI and Starlette": 1,
@@ -43,9 +44,9 @@ SECTIONS = {
     "Tokens": 1,
     "Errors": 1,
 }
+"""Sections with programs, and how many each has; each is run by a test below."""
 OTHER_BLOCKS = 1
 """What a command answers, in "TLS"."""
-"""Sections with programs, and how many each has; each is run by a test below."""
 
 
 def publish(root: Path, *keys: str) -> None:
@@ -118,6 +119,12 @@ async def test_the_program_of_live_tables_goes_on_from_its_file(
         assert (await shown.printed(3))[-1] == "4 4 {'id': '4'}"
     async with running(tmp_path, "-u", "-c", program) as shown:
         assert (await shown.printed(1))[0] == "version 4 has ['1', '2', '3', '4']"
+
+
+async def test_the_program_that_asks_in_sql(server: ServerProcess, tmp_path: Path) -> None:
+    (program,) = programs("SQL", server)
+    async with running(tmp_path, "-u", "-c", program) as shown:
+        assert await shown.printed(2) == ["insert 2", "insert 3"]
 
 
 async def test_a_program_goes_on_where_it_stopped(
