@@ -60,9 +60,9 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST) -m "not slow" -n 3 --dist worksteal
 
-# A good part of each is waiting for a process to start or to be killed.
+# Two at a time: some fill the memory or the sockets that they are given, and watch what others still get.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
-	$(PYTEST) -m slow -n 3 --dist worksteal
+	$(PYTEST) -m slow -n 2 --dist worksteal
 
 # An hour of each fuzzer, all at a time. A run begins elsewhere each time; what it prints repeats it: FUZZ_SEED=7.
 FUZZ_SEED ?= $(shell date +%s)
