@@ -25,6 +25,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tests.support.peers import GRAPHQL, GRPC, REST, Peer, Way, frame, message
 from tests.support.raw_http2 import END_HEADERS, HEADERS, call_fields, data_frames, fields, request
 from tests.support.raw_http2 import frame as http2_frame
+from tests.support.together import together
 from tests.support.unfinished import UnfinishedRequests
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ async def _say_all(peers: list[Peer], *parts: bytes) -> None:
                 for part in parts:
                     await peer.say(part)
 
-    await asyncio.gather(*map(say, peers))
+    await together(*map(say, peers))
 
 
 def _connect(address: str, stack: ExitStack, count: int) -> list[Peer]:
@@ -85,7 +86,7 @@ async def _sockets(address: str, stack: ExitStack, way: Way, count: int) -> list
         await peer.say(message(type="connection_init"))
         await peer.until(b"connection_ack")
 
-    await asyncio.gather(*map(open, peers))
+    await together(*map(open, peers))
     return peers
 
 
@@ -129,7 +130,7 @@ async def _unfinished_fragments(server: ServerProcess, stack: ExitStack) -> None
 
 async def _messages_of_strangers(server: ServerProcess, stack: ExitStack) -> None:
     peers = _connect(server.http, stack, 2 * _MANY)
-    await asyncio.gather(*(peer.open(REST) for peer in peers))
+    await together(*(peer.open(REST) for peer in peers))
     await _say_all(peers, _large_frame(1, 64 << 10), b" " * (60 << 10))
 
 
@@ -184,7 +185,7 @@ def _unfinished_requests(method: str) -> Callable[[ServerProcess, ExitStack], Aw
             stack.callback(peer.abort)
         with suppress(TimeoutError):
             async with asyncio.timeout(5):
-                await asyncio.gather(*(peer.run() for peer in peers))
+                await together(*(peer.run() for peer in peers))
 
     return run
 
@@ -265,7 +266,7 @@ async def _sockets_that_close(server: ServerProcess, stack: ExitStack) -> None:
     for way in (REST, GRAPHQL):
         with ExitStack() as burst:
             peers = _connect(server.http, burst, _MANY // 2)
-            await asyncio.gather(*(begin(peer, way) for peer in peers))
+            await together(*(begin(peer, way) for peer in peers))
 
 
 async def _schemas_that_change(server: ServerProcess, stack: ExitStack) -> None:
@@ -282,7 +283,7 @@ async def _schemas_that_change(server: ServerProcess, stack: ExitStack) -> None:
             await peer.say(GRAPHQL.subscribe(1))
             await peer.until(GRAPHQL.begun)
 
-    await asyncio.gather(*map(subscribe, peers))
+    await together(*map(subscribe, peers))
     with LogWriter.open(server.root, "wide") as writer:
         for number in range(40):
             writer.append([Mutation("product", "1", after=b'{"id":1,"c%d":1}' % number)])
