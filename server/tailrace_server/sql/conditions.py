@@ -51,6 +51,8 @@ _COMPUTED: Final = frozenset(
 """Functions without a class of sqlglot's that give the same wherever they stand in a statement."""
 _NO_CONSTANTS: Final = (
     *(exp.Column, exp.Query, exp.Star, exp.AggFunc, exp.Window, exp.Lambda),
+    # A part of a comparison, as ANY, or several values.
+    *(exp.SubqueryPredicate, exp.UDTF),
     # What is different each time, and what changes how others compare.
     *(exp.Rand, exp.Uuid, exp.NextValueFor, exp.Collate),
 )
@@ -164,15 +166,19 @@ def _only_filters(scope: Scope) -> bool:
 def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] | None:
     """Return the table and its column that a term of ORDER BY is; None where it is another thing."""
     selected = scope.expression.expressions
-    if isinstance(written, exp.Literal) and not written.is_string:
+    if isinstance(written, exp.Literal) and written.is_int:
         place = int(written.name) - 1
         if not 0 <= place < len(selected) or any(each.is_star for each in selected[: place + 1]):
             return None
         written = selected[place].unalias()
     elif isinstance(written, exp.Column) and not written.table:
-        # A name of the SELECT list comes before one of the table.
+        # A name of the SELECT list comes before one of the table. A star may have the name as well, and what
+        # it says of its columns, as REPLACE, may give it to another value.
         named = [each for each in selected if each.alias_or_name.lower() == written.name.lower()]
-        written = named[0].unalias() if named and not named[0].is_star else written
+        stars = [each for each in selected if each.is_star]
+        if stars and (named or any(any(each.find(exp.Star).args.values()) for each in stars)):
+            return None
+        written = named[0].unalias() if named else written
     if not isinstance(written, exp.Column):
         return None
     found = [*_resolved(scope, written, ColumnComparison("", None, "=", ()))]
@@ -223,9 +229,12 @@ def _projected(
     """Yield what a comparison with a column that a SELECT gives says of the sources of the SELECT."""
     if comparison.image is not None:
         return
-    named = [each for each in scope.expression.expressions if not each.is_star]
-    chosen = [each for each in named if each.alias_or_name.lower() == comparison.column]
+    selected = scope.expression.expressions
+    chosen = [each for each in selected if each.alias_or_name.lower() == comparison.column]
     if len(chosen) == 1:
+        # Of two columns of one name the first has it, and a star may have any.
+        if any(each.is_star for each in selected[: selected.index(chosen[0])]):
+            return
         inner = chosen[0].unalias()
         if isinstance(inner, exp.Column):
             yield from _resolved(scope, inner, comparison)

@@ -62,7 +62,6 @@ def expand(
         names: What its names mean.
         wanted: Names in it, in lower case; None: it may mean any column.
         version_of: Returns the version that a constant means: a version, or the last one up to a time.
-        version_of: Returns the version that a constant means: a version, or the last one up to a time.
         now: When it began, µs since the epoch.
 
     Raises:

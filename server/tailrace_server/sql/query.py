@@ -51,6 +51,8 @@ _ALONE: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found')
+_READ_TWICE: Final = "has already been consumed"
+"""How Arrow says that DuckDB wants to read a table again, as the recursive part of a WITH does."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -192,6 +194,11 @@ class Query:
             return InvalidRequest(self.interruption.reason)
         if isinstance(self._error, TailraceError):
             return self._error
+        if _READ_TWICE in str(error):
+            return InvalidRequest(
+                "a table of the log is read once for each place where it stands, and this statement reads one "
+                "again and again: put it into WITH … AS MATERIALIZED (SELECT …), and read that"
+            )
         unknown = _UNKNOWN_COLUMN.search(str(error))
         if unknown is not None:
             # DuckDB knows the columns alone that the statement names: the one that was meant is not among them.
@@ -364,13 +371,17 @@ class Query:
         """Return what a constant is that a column is compared with; of a time its µs. None: not that kind.
 
         Raises:
-            InvalidRequest: DuckDB does not understand it.
+            InvalidRequest: The statement has to end.
         """
-        if kind is not None:
-            return self._computed(constant, f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))")
-        if isinstance(constant, exp.Literal):
+        if kind is None and isinstance(constant, exp.Literal):
             return constant.to_py()
-        return self._computed(constant, "TRY({})")
+        form = "TRY({})" if kind is None else f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))"
+        try:
+            return self._computed(constant, form)
+        except InvalidRequest:
+            # Alone DuckDB may not understand it. What it says of the whole statement is what counts.
+            self._refuse_stopped()
+            return None
 
     def _computed(self, constant: exp.Expr, form: str) -> object:
         text = form.format(constant.sql(dialect="duckdb"))

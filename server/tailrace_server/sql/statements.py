@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import sqlglot
@@ -38,7 +39,7 @@ from tailrace_server.sql.shown_changes import SHOWN
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tailrace.schema import Schema
     from tailrace_server.sql.conditions import ColumnComparison
@@ -177,8 +178,9 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     names = names_in(query)
     conditions = conditions_of(query) if tables.pushes else {}
     order = log_order_of(query) if tables.pushes else None
+    aliases = _free_names(query)
     for table in _tables_in(query):
-        use = _use(table, f"t{len(uses)}", names, tables)
+        use = _use(table, next(aliases), names, tables)
         use = _narrowed(use, conditions.get(id(table), ()), tables)
         if order is not None and order.table is table and use.changes is not None:
             use = replace(use, newest_first=order.newest_first)
@@ -224,16 +226,23 @@ def _has_one_key(use: TableUse, tables: Tables) -> bool:
     return len(found) < 2
 
 
+def _free_names(query: exp.Query) -> Iterator[str]:
+    """Yield names for tables that nothing in a query has: one of WITH would be read in the place of ours."""
+    taken = {each.name.lower() for each in query.find_all(exp.Identifier)}
+    return (name for name in (f"t{number}" for number in count()) if name not in taken)
+
+
 def _tables_in(query: exp.Query) -> list[exp.Table]:
-    """Return the places that read the log."""
+    """Return the places that read the log, each once."""
     scopes = traverse_scope(query)
-    found = [
-        each
+    # What stands before LATERAL, UNNEST or VALUES is a source of the scopes of these as well.
+    known = {
+        id(each): each
         for scope in scopes
         for each in scope.sources.values()
         if isinstance(each, exp.Table) and not _is_computed(each)
-    ]
-    known = {*map(id, found)}
+    }
+    found = [*known.values()]
     # What no scope has, as the right side of a set operation in a place that it does not look at.
     for table in query.find_all(exp.Table):
         if id(table) not in known and isinstance(table.this, exp.Func) and not _is_computed(table):

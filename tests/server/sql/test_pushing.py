@@ -50,6 +50,7 @@ STATE_CONDITIONS = [
     "id = 1",
     "id = '01'",
     "id = $two::BIGINT + 8",
+    "id = ANY([1, 10])",
     "id IN (1, 2, 10)",
     "id BETWEEN 2 AND 10",
     "id <> 1",
@@ -65,6 +66,8 @@ CHANGES = [
     "SELECT * FROM (SELECT *, row_number() OVER () n FROM CHANGES('product')) WHERE {}",
     "WITH x AS (SELECT * FROM CHANGES('product')) SELECT count(*), (SELECT count(*) FROM x) FROM x "
     "WHERE {}",
+    "SELECT * FROM (SELECT *, _commit_version AS _index, _index AS _commit_version, 'x' AS _change_type, "
+    "_commit_version::TEXT AS _primary_key FROM CHANGES('product')) WHERE {}",
     "SELECT p.id FROM product p WHERE EXISTS (SELECT 1 FROM CHANGES('product') WHERE {})",
     "SELECT _index FROM CHANGES('product') WHERE {0} UNION ALL SELECT 7 FROM CHANGES('product') "
     "WHERE NOT {0}",
@@ -186,6 +189,13 @@ PLAIN = "SELECT _change_type, after.id, _commit_version, _index FROM CHANGES('pr
         ),
         (
             "SELECT -_commit_version AS _commit_version, _index FROM CHANGES('product') "
+            "ORDER BY _commit_version, _index",
+            False,
+        ),
+        # Two columns of one name, of which a star has one, and a star that says otherwise.
+        ("SELECT *, _commit_version AS _index FROM CHANGES('product') ORDER BY _index DESC", False),
+        (
+            "SELECT * REPLACE (-_commit_version AS _commit_version) FROM CHANGES('product') "
             "ORDER BY _commit_version, _index",
             False,
         ),

@@ -169,6 +169,25 @@ def test_tables_are_joined_with_their_past_and_their_changes(log_root: Path) -> 
     assert ask(log_root, "SELECT id FROM product WHERE id = $k", parameters={"k": "10"}) == [(10,)]
 
 
+def test_a_table_is_what_the_log_has_whatever_else_a_statement_names(log_root: Path) -> None:
+    """Tables have names of their own for DuckDB, which nothing in a statement may have too."""
+    products(log_root)
+    for text, rows in (
+        ("WITH t0 AS (SELECT 77 AS id) SELECT id FROM product WHERE id = 1", [(1,)]),
+        (
+            "WITH t0 AS (SELECT 77 AS id) SELECT p.id, t0.id AS n FROM product p, t0",
+            [(1, 77), (10, 77)],
+        ),
+        ("SELECT p.id, t1.n FROM product p, (VALUES (5)) t1(n)", [(1, 5), (10, 5)]),
+        ("SELECT p.id, n FROM product p, unnest([p.id + 1]) t(n)", [(1, 2), (10, 11)]),
+        (
+            "SELECT p.id, n FROM product p, LATERAL (SELECT id AS n FROM product WHERE id > p.id)",
+            [(1, 10)],
+        ),
+    ):
+        assert sorted(ask(log_root, text)) == rows
+
+
 def test_times_choose_versions(log_root: Path) -> None:
     products(log_root)
     view = open_catalog(log_root, "shop").view
@@ -309,6 +328,11 @@ def test_versions_that_were_trimmed_are_refused_and_state_stays(log_root: Path) 
         ("SELECT (SELECT count(*) FROM pg_class)", "no table 'pg_class'"),
         ("SELECT 1 INTO x", "not run here"),
         ("SELECT '" + "x" * 70_000 + "'", "longer than 65536 bytes"),
+        (
+            "WITH RECURSIVE r AS (SELECT 1 n UNION ALL SELECT r.n + 1 FROM r, product WHERE n < id) "
+            "FROM r",
+            "AS MATERIALIZED",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_told(log_root: Path, text: str, told: str) -> None:
