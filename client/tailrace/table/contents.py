@@ -80,12 +80,12 @@ class TableChange:
 
 
 class ChangeLog:
-    """The changes of the versions that are being applied, no more than somebody takes."""
+    """The changes of the versions that are being applied, up to a number."""
 
     __slots__ = ("changes", "limit", "overflowed")
 
     def __init__(self, limit: int) -> None:
-        """Keep so many at most; 0: nobody listens."""
+        """Keep so many at most."""
         self.limit = limit
         self.changes: list[TableChange] = []
         self.overflowed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tailrace.capture import StateComplete
+from tailrace.capture import Heartbeat, StateComplete
 from tailrace.clock import SystemClock
 from tailrace.criteria import Content
 from tailrace.errors import (
@@ -183,3 +183,7 @@ class Follower:
                     table.show(whole[-1].version, more=steps[-1].cursor is None)
                     if whole[-1].version >= published:
                         table.enter()
+                if isinstance(message, Heartbeat):
+                    await (
+                        contents.keep()
+                    )  # or a file would hold the cursor of the last row that changed

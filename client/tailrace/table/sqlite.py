@@ -31,6 +31,7 @@ from tailrace.errors import CursorInvalid, TableFileError
 from tailrace.schema import Column, Origin
 from tailrace.table.contents import Contents, StoredRow, TableChange, row_after
 from tailrace.table.memory import InMemory
+from tailrace.threads import waited_out
 from tailrace.typed.row_reader import RowReader
 
 if TYPE_CHECKING:
@@ -112,16 +113,19 @@ class InSqlite(Contents):
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
         """Write the steps, and show the rows as of the last whole version among them."""
         if any(captures for captures, _ in steps) or self._in_transaction:
+            # Before, not behind: nothing is awaited once other rows are visible, until that is told.
+            await self._keep_small()
             await self._in_thread(self._apply, steps, changes)
             self._show()
-            if not self._in_transaction:
-                await self._keep_small()
         elif steps:
             self._passed = steps[-1].cursor
 
     async def keep(self) -> None:
         """Store the cursor behind versions that had nothing for the table."""
-        if self._passed is not None and not self._in_transaction:
+        if self._in_transaction:
+            return
+        await self._keep_small()
+        if self._passed is not None:
             await self._in_thread(self._store_passed)
             self._show()
 
@@ -138,7 +142,6 @@ class InSqlite(Contents):
         """Put the new rows in the place of the others, in one transaction."""
         await self._in_thread(self._replace, cursor)
         self._show()
-        await self._write_back()
 
     def get(self, key: str) -> StoredRow | None:
         """Read a row."""
@@ -180,7 +183,7 @@ class InSqlite(Contents):
         self._read("SELECT cursor FROM about")  # the snapshot begins with the first read
 
     async def _keep_small(self) -> None:
-        if self._written_bytes > _LOG_BYTES:
+        if self._written_bytes > _LOG_BYTES and not self._in_transaction:
             await self._write_back()
 
     async def _write_back(self) -> None:
@@ -196,14 +199,8 @@ class InSqlite(Contents):
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Do what waits for the disk in a thread; one that is cancelled still waits for its end."""
-        running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
         try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            while not running.done():
-                await asyncio.wait([running])
-            running.exception()  # nobody is left to be told of it
-            raise
+            return await waited_out(asyncio.ensure_future(asyncio.to_thread(work, *arguments)))
         except sqlite3.Error as error:
             raise TableFileError(self._path, str(error)) from error
 
@@ -306,6 +303,7 @@ class InSqlite(Contents):
         if moved.rowcount != 1:
             raise TableFileError(self._path, "another program writes it")
         self._stored, self._passed = text, None
+        self._written_bytes += _PAGE_BYTES
 
     def _finish(self) -> None:
         if self._in_transaction:

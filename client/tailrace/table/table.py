@@ -51,7 +51,8 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Whether it has reached what was published when it was entered."""
         self._lost: TailraceError | None = None
         self._ended: TailraceError | None = None
-        self._log = ChangeLog(0)
+        # Kept also where nobody listens: who begins to while a version is applied is told its changes.
+        self._log = ChangeLog(backlog)
         self._listeners: WeakSet[LiveChanges] = WeakSet()
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -250,7 +251,6 @@ class Table(Mapping[str, Any], OnOneLoop):
     @property
     def log(self) -> ChangeLog:
         """Where the changes of rows go that are being applied."""
-        self._log.limit = max((each.backlog for each in self._listeners), default=0)
         return self._log
 
     def show(self, version: int, *, more: bool) -> None:
@@ -266,7 +266,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Note that the rows were read anew, and are as of a version."""
         self._version = version
         self._moves += 1
-        self._log = ChangeLog(0)
+        self._log = ChangeLog(self._backlog)
         for each in tuple(self._listeners):
             each.restart(TableRestarted(version, because))
         self._wake()

@@ -7,17 +7,21 @@ import json
 import random
 import sqlite3
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tailrace
-from tailrace import CatalogReplaced, Retry, TableFileError
+from tailrace import CatalogReplaced, Criteria, Retry, TableChange, TableFileError
+from tailrace.table import sqlite
+from tailrace.table.sqlite import InSqlite, contents_of
 from tailrace_server.wal.catalog import drop_catalog
 from tests.client.table.shop import Rows, Shop, served, typed
 from tests.conformance.shop import update, upsert
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog
+from tests.support.polling import until
 from tests.support.programs import Program
 
 if TYPE_CHECKING:
@@ -240,3 +244,80 @@ async def test_the_write_ahead_log_of_the_file_stays_small(
         assert len(table) == 10
         assert path.with_name(path.name + "-wal").stat().st_size < 12_000_000
     assert held(path)[0] == 9
+
+
+async def test_a_quiet_table_keeps_how_far_it_has_come(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """Versions of other tables move the cursor in the file on, also if the program is killed then."""
+    path = tmp_path / "product.sqlite"
+    writer.write([upsert("1")])
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", path=path),
+    ):
+        writer.write([upsert("1", "order")])
+        await until(lambda: held(path)[0] == 2)
+
+
+async def test_rows_and_version_are_of_one_moment_while_the_file_is_written_back(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_LOG_BYTES", -1)  # it is written back all the time
+    shop = Shop(writer)
+    shop.write(upsert("1"))
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", path=tmp_path / "product.sqlite") as table,
+    ):
+        for key in range(2, 12):
+            shop.write(upsert(str(key)))
+            while table.version < shop.version:
+                assert dict(table) == shop.states[table.version]
+                await asyncio.sleep(0)
+
+
+async def test_who_listens_while_a_version_is_applied_is_told_its_changes(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    apply = InSqlite._apply
+
+    def held_up(self: InSqlite, *arguments: Any) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        apply(self, *arguments)
+
+    monkeypatch.setattr(InSqlite, "_apply", held_up)
+    writer.write([upsert("1")])
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", path=tmp_path / "product.sqlite") as table,
+    ):
+        writer.write([upsert("2")])
+        await until(begun.is_set)
+        changes = table.changes()
+        go_on.set()
+        change = await anext(changes)
+        assert isinstance(change, TableChange)
+        assert (change.version, change.primary_key) == (2, "2")
+
+
+async def test_a_thread_that_writes_is_waited_for_however_often_its_task_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    """Else the file would be closed, or a transaction rolled back, beneath it."""
+    written = threading.Event()
+    contents = contents_of(tmp_path / "x", "shop", Criteria(entity_type=("product",)), typed=True)
+    assert isinstance(contents, InSqlite)
+    task = asyncio.create_task(contents._in_thread(written.wait, PATIENCE_S))
+    for _ in range(30):
+        await asyncio.sleep(0)
+        task.cancel()
+    assert not task.done()
+    written.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from tailrace.threads import waited_out
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,11 +22,4 @@ async def in_thread(step: Callable[[], _Result], stop: Callable[[], None]) -> _R
         step: What to run.
         stop: Has it end; called in the event loop's thread.
     """
-    running = asyncio.get_running_loop().run_in_executor(None, step)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop()
-        await asyncio.wait([running])
-        running.exception()  # it was stopped; nobody asks how it went
-        raise
+    return await waited_out(asyncio.get_running_loop().run_in_executor(None, step), stop)
