@@ -8,6 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace import wire
+from tailrace.conditions.tree import read_where, where_fields
 from tailrace.criteria import (
     After,
     CatchUp,
@@ -35,6 +36,7 @@ from tailrace.v1.change_capture_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from tailrace.conditions.tree import Where
     from tailrace.criteria import Beginning, Start
     from tailrace.v1.capture_pb2 import Body
 
@@ -304,7 +306,7 @@ def state_request(
     page: str | None,
     wait_for: int | None,
     wait_s: float,
-    where: str | None,
+    where: Where | None,
     parameters: Mapping[str, object],
 ) -> ReadStateRequest:
     """Return a request for a table's rows; call it inside ``sendable``.
@@ -324,7 +326,7 @@ def state_request(
         wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
         max_message_bytes=message_bytes(max_message_bytes),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
-        where=where,
+        **where_fields(read_where(where)),
         where_parameter=[f"{name}={parameter_text(value)}" for name, value in parameters.items()],
     )
     if isinstance(at, datetime):

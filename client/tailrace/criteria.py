@@ -13,6 +13,7 @@ from datetime import date, time
 from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
 
+from tailrace.conditions.tree import Where, read_where
 from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -145,9 +146,10 @@ class Criteria:
     """Naming a column type, or ``container_name``, asks for column-level captures."""
     container_name: tuple[str, ...] = ()
     """Column names."""
-    where: str | None = None
-    """A condition in SQL on the values of rows of exactly one entity type: ``price > :least``. Captures say
-    how a change moved its row (``Capture.transition``). None: rows are not judged."""
+    where: Where | None = None
+    """A condition on the values of rows of exactly one entity type: SQL, as ``price > :least``, or a dict, as
+    ``{"column": "price", "gt": 100}``, which is kept as a `ConditionTree`. Captures say how a change moved its
+    row (``Capture.transition``). None: rows are not judged."""
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = ()
     """Values of the condition's parameters, by name; kept as texts, sorted."""
 
@@ -176,9 +178,9 @@ class Criteria:
             if self.parameters:
                 raise InvalidRequest("criteria.where_parameter: it needs where")
             return
-        if not isinstance(self.where, str):
-            raise InvalidRequest(f"criteria.where: must be a text, not {self.where!r}")
-        _check_texts("where", (self.where,))
+        object.__setattr__(self, "where", read_where(self.where, "criteria.where"))
+        if isinstance(self.where, str):
+            _check_texts("where", (self.where,))
         if len(self.entity_type) != 1:
             raise InvalidRequest(
                 "criteria.where: it has the columns of one table: name one entity_type, and write further "

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from tailrace.acknowledgement import Acknowledgement, Limits
 from tailrace.capture import Capture, Heartbeat, StateComplete
+from tailrace.conditions.tree import read_where, where_fields, where_of
 from tailrace.criteria import (
     After,
     Area,
@@ -346,7 +347,7 @@ def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria
             operation=cast("list[capture_pb2.Operation.ValueType]", one.operation),
             container_type=cast("list[capture_pb2.ContainerType.ValueType]", one.container_type),
             container_name=one.container_name,
-            where=one.where,
+            **where_fields(read_where(one.where)),
             where_parameter=[f"{name}={value}" for name, value in parameter_texts(one.parameters)],
         )
         for one in criteria
@@ -363,7 +364,7 @@ def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...
             operation=tuple(map(Operation, one.operation)),
             container_type=tuple(map(ContainerType, one.container_type)),
             container_name=tuple(one.container_name),
-            where=one.where if one.HasField("where") else None,
+            where=where_of(one),
             parameters=parameters_in(one.where_parameter),
         )
         for one in messages

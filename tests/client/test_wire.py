@@ -206,6 +206,7 @@ def test_a_value_of_a_newer_server_is_unsupported(field: str) -> None:
         (
             Criteria(Area.DATA, ("b", "a"), ("1", ""), (Operation.EXPIRE, Operation.UPSERT)),
             Criteria(container_type=(ContainerType.PRICE,), container_name=("price",)),
+            Criteria(entity_type=("a",), where={"column": "price", "gt": 1}),
         ),
     ],
 )

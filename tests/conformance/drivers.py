@@ -17,6 +17,7 @@ import grpc.aio
 import tailrace
 from tailrace import wire
 from tailrace.capture import Capture, Heartbeat, StateComplete
+from tailrace.conditions.tree import ConditionTree
 from tailrace.criteria import Area, Content, Operation
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_status import error_of
@@ -61,6 +62,7 @@ _ARGUMENTS: Final = {
     "column": "columns",
     "wait_for_version": "wait_for",
     "overrun_policy": "overrun",
+    "where_tree": "where",
 }
 """Field of a request → argument of our client, where the names differ."""
 
@@ -131,7 +133,7 @@ class InProcess(Driver):
         return Page(captures, history.anchor, history.closed_until, next_cursor, history.truncated)
 
     async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
-        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **asked)
+        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **_as_messages(asked))
         read = await self.engine.state(
             ANONYMOUS,
             "shop",
@@ -382,7 +384,7 @@ class BareStub(_OverGrpc):
         return Page(captures, header.anchor, header.closed_until, next_cursor, header.truncated)
 
     async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
-        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **asked)
+        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **_as_messages(asked))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 messages: list[ReadStateResponse] = [
@@ -455,6 +457,14 @@ def _as_text(bounds: dict[str, Any]) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, tailrace.Cursor) else value
         for name, value in bounds.items()
+    }
+
+
+def _as_messages(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a request with trees as messages."""
+    return {
+        name: value.message if isinstance(value, ConditionTree) else value
+        for name, value in asked.items()
     }
 
 

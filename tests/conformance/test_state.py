@@ -21,6 +21,7 @@ from tailrace import (
     Operation,
     PositionCompacted,
 )
+from tailrace.conditions.tree import ConditionTree
 from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import collect, published
 from tests.conformance.shop import SHOP, remove, upsert
@@ -338,6 +339,20 @@ async def test_rows_that_meet_a_condition_are_those_of_the_table_that_do(
             break
         page = {"page": answer.next_page}
     assert paged == found
+    tree = ConditionTree.of(
+        {
+            "or": [
+                {
+                    "and": [
+                        {"column": "price", "gte": {"parameter": "least", "type": "NUMBER"}},
+                        {"column": "name", "like": "p%"},
+                    ]
+                },
+                {"column": "name", "eq": "ä"},
+            ]
+        }
+    )
+    assert rows_of(await driver.state(where_tree=tree, where_parameter=["least=5"])) == found
     assert rows_of(await driver.state(where="price IS NULL", at_version=3)) == {}
     [row] = rows_of(await driver.state(where="id = '7'", column=["name"])).values()
     assert row[2] == b'{"name":"p7"}'
@@ -356,6 +371,10 @@ async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: Model
         ({"where": "price > 1", "where_parameter": ["least=1"]}, "has the parameter 'least'"),
         ({"where_parameter": ["least=1"]}, "it needs a where"),
         ({"where": "price IN (1, 'x')"}, "the type of 'price' is not known"),
+        (
+            {"where_tree": ConditionTree.of({"not": {"column": "prise", "gt": 1}})},
+            "where, at not.column: there is no column 'prise'; did you mean 'price'",
+        ),
     )
     for asked, told in cannot_be:
         with pytest.raises(InvalidRequest, match=told):

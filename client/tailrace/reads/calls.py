@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from tailrace.conditions.tree import Where
     from tailrace.cursor import Cursor
     from tailrace.reads.state import StateRow
     from tailrace.schema import SchemaSpan
@@ -158,7 +159,7 @@ class ReadCalls(OnOneLoop):
         page: str | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
-        where: str | None = None,
+        where: Where | None = None,
         parameters: Mapping[str, object] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> State:
@@ -179,7 +180,8 @@ class ReadCalls(OnOneLoop):
             wait_for: Wait until this version is published, and read it or a later one: who has written V
                 reads what it wrote.
             wait_s: For so long at most; then ``DeadlineExceeded``.
-            where: Only rows that meet this condition, in SQL: ``"price > :min AND name LIKE 'A%'"``.
+            where: Only rows that meet this condition: SQL, as ``"price > :min AND name LIKE 'A%'"``, or a dict,
+                as ``{"column": "price", "gt": 100}``.
             parameters: Values of the condition's parameters by name, without the colon.
             max_message_bytes: A larger row comes without its image and with ``omitted_bytes``.
 

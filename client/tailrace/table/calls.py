@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from tailrace.conditions.tree import Where
     from tailrace.retry import Retry, Timeouts
     from tailrace.subscription import Subscription
 
@@ -40,7 +41,7 @@ class TableCalls(ReadCalls):
         catalog: str,
         entity_type: str,
         *,
-        where: str | None = None,
+        where: Where | None = None,
         parameters: Mapping[str, object] | None = None,
         path: str | os.PathLike[str] | None = None,
         typed: bool = True,
@@ -51,7 +52,7 @@ class TableCalls(ReadCalls):
         Args:
             catalog: Its name.
             entity_type: The table.
-            where: A condition in SQL, as of ``state``: the table has the rows that meet it. None: all rows.
+            where: A condition, as of ``state``: the table has the rows that meet it. None: all rows.
             parameters: Values of the condition's parameters by name, without the colon.
             path: A SQLite file that holds it, and goes on from there the next time; None = memory.
             typed: Whether rows are Python's values, as of ``subscribe``; else they are images.

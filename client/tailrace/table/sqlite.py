@@ -25,6 +25,7 @@ import sqlite3
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tailrace.conditions.tree import read_where
 from tailrace.criteria import ContainerType
 from tailrace.cursor import Cursor
 from tailrace.errors import CursorInvalid, TableFileError
@@ -408,9 +409,11 @@ def _reader_of(document: str) -> RowReader:
 
 def _condition_of(rows: Criteria) -> str | None:
     """Return the condition of a table as its file has it: equal ones have equal texts."""
-    if rows.where is None:
+    where = read_where(rows.where)
+    if where is None:
         return None
-    return json.dumps({"where": rows.where, "parameters": dict(rows.parameters)})
+    form = where if isinstance(where, str) else where.form
+    return json.dumps({"where": form, "parameters": dict(rows.parameters)})
 
 
 def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> str:

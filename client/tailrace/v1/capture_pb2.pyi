@@ -210,6 +210,38 @@ whether it was in; then without `before`.
 """
 Global___Transition: _TypeAlias = Transition  # noqa: Y015
 
+class _ConditionType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ConditionTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConditionType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONDITION_TYPE_UNSPECIFIED: _ConditionType.ValueType  # 0
+    CONDITION_TYPE_NUMBER: _ConditionType.ValueType  # 1
+    CONDITION_TYPE_TEXT: _ConditionType.ValueType  # 2
+    CONDITION_TYPE_BOOLEAN: _ConditionType.ValueType  # 3
+    CONDITION_TYPE_DATE: _ConditionType.ValueType  # 4
+    CONDITION_TYPE_TIME: _ConditionType.ValueType  # 5
+    CONDITION_TYPE_TIMESTAMP: _ConditionType.ValueType  # 6
+    """Without a zone."""
+    CONDITION_TYPE_TIMESTAMPTZ: _ConditionType.ValueType  # 7
+    """With its zone."""
+
+class ConditionType(_ConditionType, metaclass=_ConditionTypeEnumTypeWrapper):
+    """Types whose values are compared with each other."""
+
+CONDITION_TYPE_UNSPECIFIED: ConditionType.ValueType  # 0
+CONDITION_TYPE_NUMBER: ConditionType.ValueType  # 1
+CONDITION_TYPE_TEXT: ConditionType.ValueType  # 2
+CONDITION_TYPE_BOOLEAN: ConditionType.ValueType  # 3
+CONDITION_TYPE_DATE: ConditionType.ValueType  # 4
+CONDITION_TYPE_TIME: ConditionType.ValueType  # 5
+CONDITION_TYPE_TIMESTAMP: ConditionType.ValueType  # 6
+"""Without a zone."""
+CONDITION_TYPE_TIMESTAMPTZ: ConditionType.ValueType  # 7
+"""With its zone."""
+Global___ConditionType: _TypeAlias = ConditionType  # noqa: Y015
+
 @_typing.final
 class Criteria(_message.Message):
     """One alternative of what is wanted. Its fields are AND, the values of one field any-of; a field that is absent or
@@ -227,6 +259,7 @@ class Criteria(_message.Message):
     CONTAINER_NAME_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
     WHERE_PARAMETER_FIELD_NUMBER: _builtins.int
+    WHERE_TREE_FIELD_NUMBER: _builtins.int
     area: Global___Area.ValueType
     """Absent or UNSPECIFIED: every area."""
     where: _builtins.str
@@ -262,6 +295,12 @@ class Criteria(_message.Message):
     def where_parameter(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Values of its parameters, each as `name=value`."""
 
+    @_builtins.property
+    def where_tree(self) -> Global___Condition:
+        """The condition as a tree, in place of `where`; everything said of that holds for it. A text and a tree that say
+        the same are the same criteria. Absent: see `where`.
+        """
+
     def __init__(
         self,
         *,
@@ -273,16 +312,174 @@ class Criteria(_message.Message):
         container_name: _abc.Iterable[_builtins.str] | None = ...,
         where: _builtins.str | None = ...,
         where_parameter: _abc.Iterable[_builtins.str] | None = ...,
+        where_tree: Global___Condition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "where", b"where"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "where", b"where", "where_tree", b"where_tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key", "where", b"where", "where_parameter", b"where_parameter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key", "where", b"where", "where_parameter", b"where_parameter", "where_tree", b"where_tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__where: _TypeAlias = _typing.Literal["where"]  # noqa: Y015
     _WhichOneofArgType__where: _TypeAlias = _typing.Literal["_where", b"_where"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__where) -> _WhichOneofReturnType__where | None: ...
 
 Global___Criteria: _TypeAlias = Criteria  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """A condition on the values of a row as a tree, as programs build it. It is exactly one of: conditions that are
+    joined (`all_of`, `any_of`), a condition that is turned around (`negated`), a column with its tests. The names in
+    JSON, which errors use too, are the words of SQL: `and`, `or`, `not`, `in`. Bounds are those of the text: 64 KiB as
+    this message, 10,000 columns and values, 64 conditions within each other.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_OF_FIELD_NUMBER: _builtins.int
+    ANY_OF_FIELD_NUMBER: _builtins.int
+    NEGATED_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
+    EQ_FIELD_NUMBER: _builtins.int
+    NE_FIELD_NUMBER: _builtins.int
+    GT_FIELD_NUMBER: _builtins.int
+    GTE_FIELD_NUMBER: _builtins.int
+    LT_FIELD_NUMBER: _builtins.int
+    LTE_FIELD_NUMBER: _builtins.int
+    ONE_OF_FIELD_NUMBER: _builtins.int
+    LIKE_FIELD_NUMBER: _builtins.int
+    ILIKE_FIELD_NUMBER: _builtins.int
+    ESCAPE_FIELD_NUMBER: _builtins.int
+    IS_NULL_FIELD_NUMBER: _builtins.int
+    IS_DISTINCT_FROM_FIELD_NUMBER: _builtins.int
+    IS_NOT_DISTINCT_FROM_FIELD_NUMBER: _builtins.int
+    column: _builtins.str
+    """The name of a column, as it is written in the schema. Of the tests that follow it has at least one; of several,
+    all hold.
+    """
+    escape: _builtins.str
+    """The letter that takes the meaning from the one behind it in `like` and `ilike`. Absent: the backslash."""
+    is_null: _builtins.bool
+    @_builtins.property
+    def all_of(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """All of them hold."""
+
+    @_builtins.property
+    def any_of(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """At least one of them holds."""
+
+    @_builtins.property
+    def negated(self) -> Global___Condition: ...
+    @_builtins.property
+    def eq(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def ne(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def gt(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def gte(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def lt(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def lte(self) -> Global___ConditionValue: ...
+    @_builtins.property
+    def one_of(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConditionValue]:
+        """Equal to one of them."""
+
+    @_builtins.property
+    def like(self) -> Global___ConditionValue:
+        """Texts only: % stands for any letters, _ for one."""
+
+    @_builtins.property
+    def ilike(self) -> Global___ConditionValue:
+        """The same without regard to case."""
+
+    @_builtins.property
+    def is_distinct_from(self) -> Global___ConditionValue:
+        """As `ne` and `eq`, but NULL is a value as others are."""
+
+    @_builtins.property
+    def is_not_distinct_from(self) -> Global___ConditionValue: ...
+    def __init__(
+        self,
+        *,
+        all_of: _abc.Iterable[Global___Condition] | None = ...,
+        any_of: _abc.Iterable[Global___Condition] | None = ...,
+        negated: Global___Condition | None = ...,
+        column: _builtins.str | None = ...,
+        eq: Global___ConditionValue | None = ...,
+        ne: Global___ConditionValue | None = ...,
+        gt: Global___ConditionValue | None = ...,
+        gte: Global___ConditionValue | None = ...,
+        lt: Global___ConditionValue | None = ...,
+        lte: Global___ConditionValue | None = ...,
+        one_of: _abc.Iterable[Global___ConditionValue] | None = ...,
+        like: Global___ConditionValue | None = ...,
+        ilike: Global___ConditionValue | None = ...,
+        escape: _builtins.str | None = ...,
+        is_null: _builtins.bool | None = ...,
+        is_distinct_from: Global___ConditionValue | None = ...,
+        is_not_distinct_from: Global___ConditionValue | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_column", b"_column", "_escape", b"_escape", "_is_null", b"_is_null", "column", b"column", "eq", b"eq", "escape", b"escape", "gt", b"gt", "gte", b"gte", "ilike", b"ilike", "is_distinct_from", b"is_distinct_from", "is_not_distinct_from", b"is_not_distinct_from", "is_null", b"is_null", "like", b"like", "lt", b"lt", "lte", b"lte", "ne", b"ne", "negated", b"negated"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_column", b"_column", "_escape", b"_escape", "_is_null", b"_is_null", "all_of", b"all_of", "any_of", b"any_of", "column", b"column", "eq", b"eq", "escape", b"escape", "gt", b"gt", "gte", b"gte", "ilike", b"ilike", "is_distinct_from", b"is_distinct_from", "is_not_distinct_from", b"is_not_distinct_from", "is_null", b"is_null", "like", b"like", "lt", b"lt", "lte", b"lte", "ne", b"ne", "negated", b"negated", "one_of", b"one_of"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__column: _TypeAlias = _typing.Literal["column"]  # noqa: Y015
+    _WhichOneofArgType__column: _TypeAlias = _typing.Literal["_column", b"_column"]  # noqa: Y015
+    _WhichOneofReturnType__escape: _TypeAlias = _typing.Literal["escape"]  # noqa: Y015
+    _WhichOneofArgType__escape: _TypeAlias = _typing.Literal["_escape", b"_escape"]  # noqa: Y015
+    _WhichOneofReturnType__is_null: _TypeAlias = _typing.Literal["is_null"]  # noqa: Y015
+    _WhichOneofArgType__is_null: _TypeAlias = _typing.Literal["_is_null", b"_is_null"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__column) -> _WhichOneofReturnType__column | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__escape) -> _WhichOneofReturnType__escape | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_null) -> _WhichOneofReturnType__is_null | None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
+class ConditionValue(_message.Message):
+    """What a column is compared with. In JSON a text, a whole number, true and false may stand for themselves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    BOOLEAN_FIELD_NUMBER: _builtins.int
+    PARAMETER_FIELD_NUMBER: _builtins.int
+    NULL_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Becomes what its column is: a text, a day, a moment; never a number."""
+    number: _builtins.str
+    """Its digits, as SQL writes them: "-12.50", "1e6"."""
+    boolean: _builtins.bool
+    parameter: _builtins.str
+    """The name of a parameter."""
+    null: _builtins.bool
+    """NULL, which equals nothing. Always true."""
+    type: Global___ConditionType.ValueType
+    """What a text or a parameter is cast to. UNSPECIFIED: it becomes what its column is."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        number: _builtins.str = ...,
+        boolean: _builtins.bool = ...,
+        parameter: _builtins.str = ...,
+        null: _builtins.bool = ...,
+        type: Global___ConditionType.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "kind", b"kind", "null", b"null", "number", b"number", "parameter", b"parameter", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "kind", b"kind", "null", b"null", "number", b"number", "parameter", b"parameter", "text", b"text", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["text", "number", "boolean", "parameter", "null"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___ConditionValue: _TypeAlias = ConditionValue  # noqa: Y015
 
 @_typing.final
 class ChangedColumns(_message.Message):

@@ -1127,6 +1127,7 @@ class ReadStateRequest(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     WHERE_FIELD_NUMBER: _builtins.int
     WHERE_PARAMETER_FIELD_NUMBER: _builtins.int
+    WHERE_TREE_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     entity_type: _builtins.str
@@ -1176,7 +1177,11 @@ class ReadStateRequest(_message.Message):
 
     @_builtins.property
     def where_parameter(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Values of the condition's parameters, each as "name=value": "min=100". Only with `where`."""
+        """Values of the condition's parameters, each as "name=value": "min=100". Only with `where` or `where_tree`."""
+
+    @_builtins.property
+    def where_tree(self) -> _capture_pb2.Condition:
+        """The condition as a tree, in place of `where`."""
 
     def __init__(
         self,
@@ -1196,10 +1201,11 @@ class ReadStateRequest(_message.Message):
         values: Global___Values.ValueType = ...,
         where: _builtins.str | None = ...,
         where_parameter: _abc.Iterable[_builtins.str] | None = ...,
+        where_tree: _capture_pb2.Condition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where", "where_tree", b"where_tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "catalog", b"catalog", "column", b"column", "entity_type", b"entity_type", "keys_only", b"keys_only", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "primary_key", b"primary_key", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where", "where_parameter", b"where_parameter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "_where", b"_where", "at_time", b"at_time", "at_version", b"at_version", "catalog", b"catalog", "column", b"column", "entity_type", b"entity_type", "keys_only", b"keys_only", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "primary_key", b"primary_key", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms", "where", b"where", "where_parameter", b"where_parameter", "where_tree", b"where_tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_time: _TypeAlias = _typing.Literal["at_time"]  # noqa: Y015
     _WhichOneofArgType__at_time: _TypeAlias = _typing.Literal["_at_time", b"_at_time"]  # noqa: Y015

@@ -22,8 +22,9 @@ import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from tailrace.conditions.tree import fill
 from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.v1.capture_pb2 import Body
+from tailrace.v1.capture_pb2 import Body, Condition
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
@@ -126,7 +127,8 @@ def from_query(
     """Return a request message from the parameters of a URL.
 
     The fields of one criteria are parameters of their own, lists by repetition: ``entityType=a&entityType=b``.
-    ``body`` may also be one text with commas, and ``criteria`` the JSON text of the whole list.
+    ``body`` may also be one text with commas. ``criteria`` is the JSON text of the whole
+    list, ``whereTree`` that of a tree.
 
     Raises:
         InvalidRequest, Unsupported: As ``from_json``; also a parameter that is given twice.
@@ -149,7 +151,7 @@ def from_query(
         elif name in into:
             raise InvalidRequest(f"{name}: given twice")
         else:
-            into[name] = _as_bool(name, text) if field.type == FieldDescriptor.TYPE_BOOL else text
+            into[name] = _as_value(field, name, text)
     if one:
         if flat in value:
             raise InvalidRequest(f"{flat}: give it, or {', '.join(one)}, not both")
@@ -165,7 +167,12 @@ def in_json_names(error: InvalidRequest) -> InvalidRequest:
     return error
 
 
-def _as_bool(name: str, text: str) -> bool:
+def _as_value(field: FieldDescriptor, name: str, text: str) -> object:
+    """Return the JSON value of a parameter, which is given once."""
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return decode(text, name)
+    if field.type != FieldDescriptor.TYPE_BOOL:
+        return text
     if text not in ("true", "false"):
         raise InvalidRequest(f"{name}: must be true or false, not {_shown(text)}")
     return text == "true"
@@ -222,7 +229,10 @@ def _set(message: Message, field: FieldDescriptor, value: object, path: str) -> 
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         part = getattr(message, field.name)
         part.SetInParent()
-        _fill(part, value, path, frozenset())
+        if isinstance(part, Condition):
+            fill(part, value, path)
+        else:
+            _fill(part, value, path, frozenset())
     else:
         setattr(message, field.name, _scalar(field, value, path))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow.compute import sort_indices
 
+from tailrace.conditions.tree import where_of
 from tailrace.criteria import (
     After,
     Area,
@@ -295,7 +296,7 @@ def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
                 operation=tuple(map(Operation, message.operation)),
                 container_type=tuple(map(ContainerType, message.container_type)),
                 container_name=tuple(message.container_name),
-                where=message.where if message.HasField("where") else None,
+                where=where_of(message),
                 parameters=parameters_in(message.where_parameter),
             )
         except InvalidRequest as error:
@@ -412,7 +413,7 @@ def state(request: ReadStateRequest) -> StateAsked:
         limit=at_least(1, request.limit, "limit") if request.HasField("limit") else None,
         wait_for_version=None if wait is None else wait.version,
         wait_s=_WAIT_S if wait is None else wait.patience_s,
-        where=request.where if request.HasField("where") else None,
+        where=where_of(request),
         where_parameters=tuple(request.where_parameter),
     )
 

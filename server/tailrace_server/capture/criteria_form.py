@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.conditions.tree import read_where
 from tailrace.criteria import parameter_texts
 
 if TYPE_CHECKING:
@@ -41,13 +42,21 @@ def criteria_form(
                 form[name] = list(values[:values_shown])
             if len(values) > values_shown:
                 form[f"{name}Count"] = len(values)
-        if one.where is not None:
-            form["where"] = one.where
-            parameters = parameter_texts(one.parameters)
-            if parameters:
-                form["whereParameter"] = [f"{name}={value}" for name, value in parameters]
-        shown.append(form)
+        shown.append({**form, **where_form(one)})
     return shown
+
+
+def where_form(one: Criteria) -> dict[str, object]:
+    """Return the condition of criteria, with its parameters, as requests have it in JSON."""
+    where = read_where(one.where)
+    if where is None:
+        return {}
+    form: dict[str, object] = (
+        {"where": where} if isinstance(where, str) else {"whereTree": where.form}
+    )
+    if parameters := parameter_texts(one.parameters):
+        form["whereParameter"] = [f"{name}={value}" for name, value in parameters]
+    return form
 
 
 def in_words(criteria: Sequence[Criteria]) -> str:
@@ -80,6 +89,6 @@ def one_in_words(one: Criteria, *, values_shown: int, text_max: int | None = Non
         any_of(one.primary_key, "key"),
         any_of([each.name for each in one.container_type]),
         any_of(one.container_name, "column"),
-        "" if one.where is None else any_of([one.where], "where"),
+        "" if one.where is None else any_of([str(one.where)], "where"),
     ]
     return ", ".join(filter(None, parts)) or "everything"

@@ -13,6 +13,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
+from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long, too_deep
 from tailrace_server.filters.errors import ConditionRefused, refused
 from tailrace_server.filters.tree import (
     ColumnName,
@@ -32,12 +33,6 @@ from tailrace_server.filters.tree import (
 if TYPE_CHECKING:
     from tailrace_server.filters.tree import Condition, Value
 
-_BYTES_MAX: Final = 64 << 10
-"""Bytes of a filter's text."""
-_TERMS_MAX: Final = 10_000
-"""Columns and values that a filter names."""
-_DEPTH_MAX: Final = 64
-"""Conditions within conditions."""
 _SHOWN_MAX: Final = 40
 _OPERATORS: Final[dict[type[exp.Expr], Operator]] = {
     exp.EQ: Operator.EQUAL,
@@ -76,8 +71,7 @@ def parse(text: str) -> Condition:
     Raises:
         ConditionRefused: The text is too long, is no condition, or says what a filter cannot; with the place.
     """
-    if len(text.encode("utf-8", "surrogatepass")) > _BYTES_MAX:
-        raise ConditionRefused(f"where: the text is longer than {_BYTES_MAX} bytes")
+    refuse_long(len(text.encode("utf-8", "surrogatepass")))
     try:
         statements = sqlglot.parse(text, dialect="postgres")
     except ParseError as error:
@@ -88,7 +82,7 @@ def parse(text: str) -> Condition:
     except SqlglotError as error:
         raise ConditionRefused(f"where: {error}") from None
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     if len(statements) != 1 or statements[0] is None:
         raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")
     return _ConditionReader().condition(statements[0], 0)
@@ -102,10 +96,6 @@ def _place_of_line(text: str, line: object, column: object) -> int:
     return sum(len(each) + 1 for each in before) + max(column - 1, 0)
 
 
-def _too_deep() -> ConditionRefused:
-    return ConditionRefused(f"where: conditions lie within others {_DEPTH_MAX} deep at most")
-
-
 def _place(node: exp.Expr) -> int:
     """Return where an expression stands, as far as one of its words is known."""
     places = (each.meta.get("start") for each in node.walk())
@@ -116,12 +106,11 @@ class _ConditionReader:
     """Reads one text's expressions, and counts their terms."""
 
     def __init__(self) -> None:
-        self._terms = 0
+        self._terms = TermCount()
 
     def condition(self, node: exp.Expr, depth: int) -> Condition:
         """Return what an expression says; raises as `parse`."""
-        if depth > _DEPTH_MAX:
-            raise _too_deep()
+        refuse_deep(depth)
         within = partial(self.condition, depth=depth + 1)
         match node:
             case exp.Paren():
@@ -132,10 +121,10 @@ class _ConditionReader:
                 return Negation(within(node.this))
             case exp.Column():
                 return Comparison(self._column(node), Operator.EQUAL, _TRUE)
-        found = self._leaf(node)
+        found = self._leaf(node, depth)
         return Negation(found) if node.args.get("negate") else found
 
-    def _leaf(self, node: exp.Expr) -> Condition:
+    def _leaf(self, node: exp.Expr, depth: int) -> Condition:
         if (operator := _OPERATORS.get(type(node))) is not None:
             column, value = node.this, node.expression
             if isinstance(_bare(value), exp.Column) and not isinstance(_bare(column), exp.Column):
@@ -157,7 +146,7 @@ class _ConditionReader:
                     ),
                 )
             case exp.Escape():
-                found = self.condition(node.this, _DEPTH_MAX)
+                found = self.condition(node.this, depth + 1)
                 return self._escaped(found, node.expression)
             case exp.Like() | exp.ILike():
                 pattern = self._value(node.expression)
@@ -226,9 +215,7 @@ class _ConditionReader:
         )
 
     def _count(self, node: exp.Expr) -> None:
-        self._terms += 1
-        if self._terms > _TERMS_MAX:
-            raise refused(_place(node), f"a filter has {_TERMS_MAX} columns and values at most")
+        self._terms.count(_place(node))
 
 
 _TRUE: Final = Constant("true", Family.BOOLEAN)

@@ -1,13 +1,16 @@
 """A filter as a tree: conditions on one column each, joined by AND, OR and NOT.
 
-Every name and value knows its place in the text, for messages. Trees of equal conditions are equal, wherever
-they stand in their text.
+Every name and value knows its place in the text or the message that it was read from, for errors. Trees of
+equal conditions are equal, wherever they stand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+
+Place = int | str
+"""The number of a letter in a text, from 0; or a path in a message, as ``and[1].gt``."""
 
 
 class Family(Enum):
@@ -27,7 +30,7 @@ class ColumnName:
     """The name of a column, as it is written."""
 
     text: str
-    place: int = field(default=0, compare=False, repr=False)
+    place: Place = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Constant:
     """None: NULL."""
     family: Family | None
     """What it was written as, or cast to. None: a text that becomes what its column is; also of NULL."""
-    place: int = field(default=0, compare=False, repr=False)
+    place: Place = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Parameter:
     name: str
     family: Family | None
     """What it is cast to. None: it becomes what its column is."""
-    place: int = field(default=0, compare=False, repr=False)
+    place: Place = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Given:
     text: str
     family: Family | None
     """As of the parameter."""
-    place: int = field(default=0, compare=False)
+    place: Place = field(default=0, compare=False)
 
 
 Value = Constant | Parameter | Given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.filters.tree import (
@@ -29,8 +30,7 @@ _CASTS: Final = {
     Family.TIMESTAMP: "TIMESTAMP",
     Family.INSTANT: "TIMESTAMPTZ",
 }
-_AS_WRITTEN: Final = (Family.NUMBER, Family.BOOLEAN)
-"""Of constants that stand in a text without quotes."""
+_NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def words_of(condition: Condition) -> str:
@@ -61,11 +61,18 @@ def _value(value: Value) -> str:
         text = f":{value.name}"
     elif value.text is None:
         return "NULL"
-    elif isinstance(value, Constant) and value.family in _AS_WRITTEN:
+    elif isinstance(value, Constant) and _stands_alone(value.text, value.family):
         return value.text
     else:
         text = _quoted(value.text)
     return text if value.family is None else f"CAST({text} AS {_CASTS[value.family]})"
+
+
+def _stands_alone(text: str, family: Family | None) -> bool:
+    """Whether a constant needs no quotes: it may have been cast to what its text is not."""
+    if family is Family.NUMBER:
+        return _NUMBER.fullmatch(text) is not None
+    return family is Family.BOOLEAN and text in ("true", "false")
 
 
 def _quoted(text: str) -> str:

@@ -156,7 +156,8 @@ async def test_equal_conditions_share_a_publisher_however_they_are_written(
 ) -> None:
     write(log_root, [Mutation("product", "1", after=image("1", 7))])
     async with Engine(log_root) as engine:
-        for where in ("price > 4", "price>4", " price  > 4", "price > 5"):
+        tree = {"column": "price", "gt": 4}
+        for where in ("price > 4", "price>4", " price  > 4", tree, "price > 5"):
             one = replace(CONDITION, where=where, parameters=())
             await engine.subscribe(ANONYMOUS, "shop", [one], codec=JSON)
         assert len(observer_of(engine, "shop").publishers()) == 2

@@ -67,6 +67,8 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         },
         "Position": _response(capture_pb2.Position.DESCRIPTOR, reference),
         "Criteria": _request(capture_pb2.Criteria.DESCRIPTOR, reference),
+        "Condition": _request(capture_pb2.Condition.DESCRIPTOR, reference),
+        "ConditionValue": _condition_value(reference),
         "Subscribe": subscribe,
         "ReadChanges": read,
         "ReadState": state,
@@ -92,6 +94,15 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Schema": _response(catalog_pb2.GetSchemaResponse.DESCRIPTOR, reference, nested=True),
         **_named(reference),
         "Error": _error(),
+    }
+
+
+def _condition_value(reference: Callable[[str], Schema]) -> Schema:
+    written = _request(capture_pb2.ConditionValue.DESCRIPTOR, reference)
+    plain: list[Schema] = [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]
+    return {
+        "anyOf": [*plain, written],
+        "description": "A text, a whole number, true and false, or an object that says what the value is.",
     }
 
 

@@ -326,6 +326,8 @@ def _parameters(
 
 
 def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    if name == "whereTree":
+        schema = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": schema}
     found: dict[str, Any] = {"name": name, "in": "query", "schema": schema}
     if schema.get("type") == "array":
         found |= {"description": _REPEATED, "style": "form", "explode": True}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailrace.criteria import parameter_texts
+from tailrace_server.capture.criteria_form import where_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,15 +69,8 @@ def _criteria_members(value: Criteria) -> dict[str, Any]:
         "operation": [each.name for each in value.operation],
         "containerType": [each.name for each in value.container_type],
         "containerName": list(value.container_name),
-        **_condition_members(value),
+        **where_form(value),
     }
-
-
-def _condition_members(value: Criteria) -> dict[str, Any]:
-    if value.where is None:
-        return {}
-    parameters = [f"{name}={each}" for name, each in parameter_texts(value.parameters)]
-    return {"where": value.where, "whereParameter": parameters}
 
 
 def heartbeat(value: Heartbeat) -> dict[str, Any]:

@@ -64,6 +64,7 @@ IN_PATH_OF_ROW: Final = (
     "page",
     "where",
     "whereParameter",
+    "whereTree",
 )
 """The same for one row."""
 

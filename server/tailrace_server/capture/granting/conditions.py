@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from tailrace.conditions.tree import read_where
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria, parameter_texts
 from tailrace.errors import EntityTypeUnknown
 from tailrace_server.capture.granting.use import use_of
@@ -71,10 +72,10 @@ async def use_in(
     view = log.view
     bound = []
     for one in asked:
-        if one.where is None:
+        if (where := read_where(one.where)) is None:
             bound.append(one)
             continue
-        tree = await parsed_in_thread(one.where)
+        tree = await parsed_in_thread(where)
         columns_asked = (_columns_asked(one, tree),)
         use_of(caller, catalog, action, columns_asked, Content.AFTER, judges_rows=True)
         columns = _columns(view, one.entity_type[0], use)

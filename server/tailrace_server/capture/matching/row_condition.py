@@ -27,6 +27,7 @@ from tailrace_server.filters.tree import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from tailrace.conditions.tree import Where
     from tailrace.schema import Column
     from tailrace_server.filters.tree import Condition
 
@@ -168,7 +169,7 @@ class RowCondition:
 class FilteredCriteria(Criteria):
     """Criteria whose rows have to meet a condition; they name one entity type."""
 
-    where: str | None = field(default=None, compare=False, repr=False)
+    where: Where | None = field(default=None, compare=False, repr=False)
     """As it was asked for; what counts is the condition that it was read as."""
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = field(
         default=(), compare=False, repr=False

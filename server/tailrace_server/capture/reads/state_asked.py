@@ -12,6 +12,7 @@ from tailrace_server.capture.reads.state_blocks import unknown_page
 from tailrace_server.capture.reads.state_page import type_digest
 
 if TYPE_CHECKING:
+    from tailrace.conditions.tree import ConditionTree
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.reads.state_page import StatePage
 
@@ -39,8 +40,8 @@ class StateAsked:
     """Wait until this version is published."""
     wait_s: float = 10.0
     """For so long at most."""
-    where: str | None = None
-    """Only rows that meet this condition, in SQL."""
+    where: str | ConditionTree | None = None
+    """Only rows that meet this condition."""
     where_parameters: tuple[str, ...] = ()
     """Of the condition, each as ``name=value``."""
 

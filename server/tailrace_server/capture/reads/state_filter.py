@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.conditions.tree import ConditionTree
 from tailrace.criteria import parameters_in
 from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
+from tailrace_server.filters.messages import tree_of
 from tailrace_server.filters.tree import columns_in
 
 if TYPE_CHECKING:
@@ -38,30 +40,32 @@ class StateCondition:
         return tuple(name.text for name in columns_in(self.condition))
 
 
-async def read_condition(text: str, parameters: tuple[str, ...]) -> StateCondition:
+async def read_condition(where: str | ConditionTree, parameters: tuple[str, ...]) -> StateCondition:
     """Read a condition, off the event loop.
 
     Args:
-        text: In SQL.
+        where: The condition.
         parameters: Each as ``name=value``.
 
     Raises:
         ConditionRefused: It is none.
     """
     values = parameters_in(parameters)
-    return StateCondition(await parsed_in_thread(text), (*sorted(values.items()),))
+    return StateCondition(await parsed_in_thread(where), (*sorted(values.items()),))
 
 
-async def parsed_in_thread(text: str) -> Condition:
-    """Return the tree of a condition; raises as ``filters.parsing.parse``."""
-    return await asyncio.to_thread(_parsed, text)
+async def parsed_in_thread(where: str | ConditionTree) -> Condition:
+    """Return what a condition says; raises as ``filters.parsing.parse`` and ``filters.messages.tree_of``."""
+    return await asyncio.to_thread(_parsed, where)
 
 
-def _parsed(text: str) -> Condition:
+def _parsed(where: str | ConditionTree) -> Condition:
+    if isinstance(where, ConditionTree):
+        return tree_of(where)
     # The parser is loaded by the first who filters, in this thread: it takes longer than a text of any size.
     from tailrace_server.filters.parsing import parse
 
-    return parse(text)
+    return parse(where)
 
 
 class StateFilter:

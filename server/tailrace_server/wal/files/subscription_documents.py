@@ -5,7 +5,7 @@ Each object of the sequence is the whole subscription, so the newest one is the 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from msgspec import Struct
@@ -25,7 +25,9 @@ class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
     container_type: list[str] = []
     container_name: list[str] = []
     where: str = ""
-    """A condition on rows; empty: none."""
+    """A condition on rows, as text; empty: none."""
+    where_tree: dict[str, Any] = {}
+    """The condition as a tree, in its JSON form; empty: none."""
     parameters: dict[str, str] = {}
     """Of the condition, by name."""
 

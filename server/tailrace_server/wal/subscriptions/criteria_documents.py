@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tailrace.conditions.tree import read_where
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, parameter_texts
 from tailrace_server.wal.files.subscription_documents import CriteriaDocument
 
@@ -21,11 +22,18 @@ def criteria_documents(criteria: Iterable[Criteria]) -> list[CriteriaDocument]:
             operation=[each.name for each in one.operation],
             container_type=[each.name for each in one.container_type],
             container_name=list(one.container_name),
-            where=one.where or "",
+            **_where_members(one),
             parameters=dict(parameter_texts(one.parameters)),
         )
         for one in criteria
     ]
+
+
+def _where_members(one: Criteria) -> dict[str, Any]:
+    where = read_where(one.where)
+    if where is None:
+        return {}
+    return {"where": where} if isinstance(where, str) else {"where_tree": where.form}
 
 
 def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
@@ -38,7 +46,7 @@ def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
             operation=tuple(Operation[each] for each in one.operation),
             container_type=tuple(ContainerType[each] for each in one.container_type),
             container_name=tuple(one.container_name),
-            where=one.where or None,
+            where=one.where_tree or one.where or None,
             parameters=one.parameters,
         )
         for one in documents

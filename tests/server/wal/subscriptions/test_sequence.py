@@ -80,6 +80,8 @@ def test_a_subscription_is_kept_as_it_was_created(
     wanted = (
         Criteria(entity_type=("order",), operation=(Operation.UPSERT,), primary_key=("4", "ä")),
         Criteria(area=Area.SCHEMA),
+        Criteria(entity_type=("order",), where="total > :least", parameters={"least": 4}),
+        Criteria(entity_type=("order",), where={"column": "state", "in": ["paid", "sent"]}),
     )
     sequences.create(subscription(catalog, criteria=wanted))
     found = sequences.get("billing")

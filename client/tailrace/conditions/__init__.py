@@ -1,0 +1,1 @@
+"""Conditions on the values of rows as trees, which programs build without writing SQL."""

@@ -1,0 +1,263 @@
+"""A condition as a tree, in its JSON form: what ``where`` says as a text.
+
+::
+
+    {"and": [{"column": "price", "gt": 100},
+             {"column": "state", "in": ["paid", "sent"]},
+             {"not": {"column": "note", "isNull": true}}]}
+
+The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. Where a
+value is, a text, a whole number, true and false stand for themselves: ``100`` is ``{"number": "100"}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.v1.capture_pb2 import Condition, ConditionType, ConditionValue
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.message import Message
+
+_DEPTH_MAX: Final = 64
+"""Conditions within conditions, as the server has it; protobuf itself reads no more than 100 messages deep."""
+_SHOWN: Final = 60
+_TYPE_PREFIX: Final = "CONDITION_TYPE_"
+_KINDS: Final = ("text", "number", "boolean", "parameter", "null")
+"""What a value is written as: exactly one of them."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConditionTree:
+    """A condition as a tree; does not change. Equal trees are equal."""
+
+    data: bytes
+    """The message ``Condition``, serialised."""
+
+    @classmethod
+    def of(cls, form: Mapping[str, object], path: str = "where") -> ConditionTree:
+        """Return the tree of a JSON form; values may also be numbers of Python, days, times and moments.
+
+        Args:
+            form: The form.
+            path: Of the form, for errors.
+
+        Raises:
+            InvalidRequest: It is none; says at which path.
+            Unsupported: It has a name that there is not.
+        """
+        message = Condition()
+        fill(message, form, path, takes_floats=True)
+        return cls.of_message(message)
+
+    @classmethod
+    def of_message(cls, message: Condition) -> ConditionTree:
+        """Return the tree of a message."""
+        return cls(message.SerializeToString(deterministic=True))
+
+    @property
+    def message(self) -> Condition:
+        """The message."""
+        return Condition.FromString(self.data)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """Its JSON form, in which every value says what it is."""
+        return _form(self.message)
+
+    def __str__(self) -> str:
+        """Return the text of its JSON form."""
+        return json.dumps(self.form, ensure_ascii=False, separators=(",", ":"))
+
+    def __repr__(self) -> str:
+        """Return what tells it from others."""
+        return f"ConditionTree({self})"
+
+
+Where = str | ConditionTree | Mapping[str, object]
+"""A condition: as text in SQL, or as a tree, also in its JSON form."""
+
+
+def read_where(where: Where | None, path: str = "where") -> str | ConditionTree | None:
+    """Return a condition as one that does not change; ``path`` names it in errors.
+
+    Raises:
+        InvalidRequest, Unsupported: As `ConditionTree.of`; or it is neither text nor tree.
+    """
+    if where is None or isinstance(where, str | ConditionTree):
+        return where
+    if not isinstance(where, Mapping):
+        raise InvalidRequest(f"{path}: must be a text or a dict, not {_shown(where)}")
+    return ConditionTree.of(where, path)
+
+
+def where_fields(where: str | ConditionTree | None) -> dict[str, Any]:
+    """Return the fields of a request that has a condition."""
+    if where is None:
+        return {}
+    return {"where": where} if isinstance(where, str) else {"where_tree": where.message}
+
+
+def where_of(message: Any) -> str | ConditionTree | None:
+    """Return the condition of a request's message.
+
+    Raises:
+        InvalidRequest: It has both, a text and a tree.
+    """
+    if not message.HasField("where_tree"):
+        return message.where if message.HasField("where") else None
+    if message.HasField("where"):
+        raise InvalidRequest("where_tree: it stands in the place of where; give one of them")
+    return ConditionTree.of_message(message.where_tree)
+
+
+def fill(
+    message: Condition, form: object, path: str, *, takes_floats: bool = False, depth: int = 0
+) -> None:
+    """Fill an empty message from its JSON form.
+
+    Args:
+        message: Is filled in part where this raises.
+        form: A decoded JSON value.
+        path: Of the form, for errors.
+        takes_floats: Whether a float says what it means. One that came through JSON may have lost digits.
+        depth: Conditions around it.
+
+    Raises:
+        InvalidRequest: It is no condition; says at which path.
+        Unsupported: It has a name that there is not.
+    """
+    if depth > _DEPTH_MAX:
+        raise InvalidRequest(
+            f"{path[:_SHOWN]}…: conditions lie within others {_DEPTH_MAX} deep at most"
+        )
+    for field, part, at in _members(message, form, path):
+        if field.message_type is Condition.DESCRIPTOR:
+            for inner, each, place in _messages(message, field, part, at):
+                fill(inner, each, place, takes_floats=takes_floats, depth=depth + 1)
+        elif field.message_type is ConditionValue.DESCRIPTOR:
+            for inner, each, place in _messages(message, field, part, at):
+                _fill_value(inner, each, place, takes_floats)
+        elif field.type == FieldDescriptor.TYPE_BOOL:
+            if not isinstance(part, bool):
+                raise InvalidRequest(f"{at}: must be true or false, not {_shown(part)}")
+            setattr(message, field.name, part)
+        else:
+            setattr(message, field.name, _text(part, at))
+
+
+def _fill_value(message: ConditionValue, value: object, path: str, takes_floats: bool) -> None:
+    if isinstance(value, bool):
+        message.boolean = value
+    elif isinstance(value, int | Decimal) or (takes_floats and isinstance(value, float)):
+        message.number = str(value)
+    elif isinstance(value, str):
+        message.text = _text(value, path)
+    elif isinstance(value, date | time):
+        message.text = value.isoformat()
+    elif isinstance(value, Mapping):
+        _fill_written(message, value, path)
+    elif value is None:
+        raise InvalidRequest(f"{path}: NULL equals nothing; ask isNull")
+    else:
+        hint = f'; write {{"number": "{value}"}}' if isinstance(value, float) else ""
+        raise InvalidRequest(
+            f"{path}: must be a text, a whole number, true, false or an object, not {_shown(value)}{hint}"
+        )
+
+
+def _fill_written(message: ConditionValue, form: Mapping[str, object], path: str) -> None:
+    """Fill a value that says what it is written as: ``{"text": "2024-02-29", "type": "DATE"}``."""
+    kinds = []
+    for field, part, at in _members(message, form, path):
+        if field.name == "type":
+            names = [name.removeprefix(_TYPE_PREFIX) for name in ConditionType.keys()[1:]]
+            if part not in names:
+                raise InvalidRequest(f"{at}: must be one of {', '.join(names)}, not {_shown(part)}")
+            message.type = ConditionType.Value(f"{_TYPE_PREFIX}{part}")
+            continue
+        kinds.append(field.name)
+        if field.type != FieldDescriptor.TYPE_BOOL:
+            setattr(message, field.name, _text(part, at))
+        elif not isinstance(part, bool) or (field.name == "null" and not part):
+            what = "true" if field.name == "null" else "true or false"
+            raise InvalidRequest(f"{at}: must be {what}, not {_shown(part)}")
+        else:
+            setattr(message, field.name, part)
+    if len(kinds) != 1:
+        raise InvalidRequest(f"{path}: give exactly one of {', '.join(_KINDS)}")
+
+
+def _members(
+    message: Message, form: object, path: str
+) -> list[tuple[FieldDescriptor, object, str]]:
+    """Return the fields that a form gives, each with its value and path."""
+    if not isinstance(form, Mapping):
+        raise InvalidRequest(f"{path}: must be an object, not {_shown(form)}")
+    fields = _fields(message.DESCRIPTOR)
+    found = []
+    for name, part in form.items():
+        at = f"{path}.{name}"
+        if (field := fields.get(name)) is None:
+            raise Unsupported(at[-_SHOWN:], f"there is {', '.join(fields)}")
+        found.append((field, part, at))
+    return found
+
+
+def _messages(
+    message: Message, field: FieldDescriptor, part: object, path: str
+) -> list[tuple[Any, object, str]]:
+    """Return the messages of a field, which are made here, each with its form and path."""
+    target = getattr(message, field.name)
+    if not field.is_repeated:
+        target.SetInParent()
+        return [(target, part, path)]
+    if isinstance(part, str | bytes) or not isinstance(part, Sequence):
+        raise InvalidRequest(f"{path}: must be a list, not {_shown(part)}")
+    if not part:
+        raise InvalidRequest(f"{path}: the list is empty")
+    return [(target.add(), each, f"{path}[{place}]") for place, each in enumerate(part)]
+
+
+@cache
+def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
+    return {field.json_name: field for field in descriptor.fields}
+
+
+def _form(message: Message) -> dict[str, Any]:
+    return {field.json_name: _part(field, value) for field, value in message.ListFields()}
+
+
+def _part(field: FieldDescriptor, value: Any) -> object:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return [_form(each) for each in value] if field.is_repeated else _form(value)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return ConditionType.Name(value).removeprefix(_TYPE_PREFIX)
+    return value
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path}: must be a text, not {_shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
+    return value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping | list):
+        return "an object" if isinstance(value, Mapping) else "a list"
+    text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
