@@ -44,10 +44,11 @@ _UNITS: Final = {
     "day": "d",
 }
 """Long names of units, without the s of the plural."""
-_DEFINES: Final = re.compile(
-    r"\s*(?:(?:create\s+(?:or\s+replace\s+)?|drop\s+|alter\s+)(?:view|cdc)|show\s+(?:views?|cdc|tables))\b",
-    re.IGNORECASE,
-)
+_SKIPPED: Final = re.compile(r"\s+|--[^\n]*|/\*(?!\+)")
+"""What may stand before a statement; of a comment that may be nested its beginning."""
+_COMMENT_MARK: Final = re.compile(r"/\*|\*/")
+_FIRST_WORD: Final = re.compile(r"(?:create|drop|alter|show)\b", re.IGNORECASE)
+_SHOWN: Final = ("TABLES", "VIEWS", "VIEW", "CDC")
 _ON_DATA: Final = "a view is SELECT column, … FROM entity_type WHERE condition"
 
 
@@ -126,8 +127,7 @@ def parsed_ddl(text: str) -> Defining | None:
     Raises:
         InvalidRequest: It begins as one of these, and does not go on so.
     """
-    match = _DEFINES.match(text)
-    if match is None:
+    if _FIRST_WORD.match(text, statement_start(text)) is None:
         return None
     try:
         tokens = sqlglot.tokenize(text, read="duckdb")
@@ -138,10 +138,15 @@ def parsed_ddl(text: str) -> Defining | None:
     words = _Words(text, tokens)
     first = words.word("CREATE", "ALTER", "DROP", "SHOW")
     if first == "SHOW":
-        what = words.word("TABLES", "VIEWS", "VIEW", "CDC")
+        if words.peek() not in _SHOWN:
+            return None
+        what = words.word(*_SHOWN)
         words.end()
         return Show(f"{what}S" if what == "VIEW" else what)
-    if first == "CREATE" and words.takes("OR"):
+    replaces = first == "CREATE" and words.takes("OR", "REPLACE")
+    if words.peek() not in ("VIEW", "CDC"):
+        return None
+    if replaces:
         raise InvalidRequest("CREATE OR REPLACE is not run here: DROP it, then CREATE it")
     kind = words.word("VIEW", "CDC")
     if first == "DROP":
@@ -151,6 +156,21 @@ def parsed_ddl(text: str) -> Defining | None:
             raise InvalidRequest("ALTER VIEW is not run here: DROP it, then CREATE it")
         return _create_view(text)
     return _create_cdc(words) if first == "CREATE" else _alter_cdc(words)
+
+
+def statement_start(text: str) -> int:
+    """Return where a statement begins, behind spaces and comments; a hint is part of it."""
+    place = 0
+    while (skipped := _SKIPPED.match(text, place)) is not None:
+        place = skipped.end()
+        depth = int(skipped[0] == "/*")
+        while depth:
+            mark = _COMMENT_MARK.search(text, place)
+            if mark is None:
+                return place
+            depth += 1 if mark[0] == "/*" else -1
+            place = mark.end()
+    return place
 
 
 def image_names(written: Iterable[str], where: str) -> tuple[str, ...]:
@@ -326,7 +346,11 @@ def _drop(words: _Words, *, is_view: bool) -> Drop:
 
 def _create_view(text: str) -> CreateView:
     try:
-        found = [each for each in sqlglot.parse(text, read="duckdb") if each is not None]
+        found = [
+            each
+            for each in sqlglot.parse(text, read="duckdb")
+            if each is not None and not isinstance(each, exp.Semicolon)
+        ]
     except (SqlglotError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidRequest(f"the view cannot be read: {reason}") from None

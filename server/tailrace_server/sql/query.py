@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
 from tailrace.position import END, FIRST, Position
-from tailrace_server.sql.ddl import Show, parsed_ddl
+from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
 from tailrace_server.sql.definitions_shown import shown
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS: Final = 4_096
 _ALONE: Final = re.compile(
-    r"\s*(?:(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)|(explain)\s+(?P<explained>.+?))\s*;?\s*",
+    r"(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)\s*;?\s*|explain\s+(?P<explained>.+)",
     re.IGNORECASE | re.DOTALL,
 )
 _UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found')
@@ -212,7 +212,7 @@ class Query:
         statement = parsed_ddl(text)
         if statement is not None:
             return self._defined(statement)
-        alone = _ALONE.fullmatch(text)
+        alone = _ALONE.fullmatch(text, statement_start(text))
         if alone is None:
             return self._run(self._bound(text))
         if alone["table"] is not None:

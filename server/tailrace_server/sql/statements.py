@@ -134,7 +134,12 @@ def parsed(text: str) -> exp.Query:
     if len(text.encode()) > _STATEMENT_BYTES_MAX:
         raise InvalidRequest(f"the statement is longer than {_STATEMENT_BYTES_MAX} bytes")
     try:
-        found = [each for each in sqlglot.parse(text, read=_DIALECT) if each is not None]
+        # A comment behind the last semicolon is told as a statement of its own.
+        found = [
+            each
+            for each in sqlglot.parse(text, read=_DIALECT)
+            if each is not None and not isinstance(each, exp.Semicolon)
+        ]
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         place = f"line {first.get('line')}, column {first.get('col')}"

@@ -42,6 +42,26 @@ def test_what_is_defined_is_shown_altered_and_dropped(log_root: Path) -> None:
     assert ask(log_root, "SHOW CDC") == ask(log_root, "SHOW VIEWS") == []
 
 
+def test_comments_may_stand_before_a_statement(log_root: Path) -> None:
+    products(log_root)
+    before = "-- what it is for; CREATE CDC b\n/* and /* more ' */ */ --\r\n  "
+    assert define(log_root, f"{before}CREATE /* here */ CDC c ON product -- as well") == (
+        "change table c created"
+    )
+    assert ask(log_root, f"{before}SHOW CDC /* too */")[0][0] == "c"
+    define(log_root, f"{before}CREATE VIEW v AS SELECT id FROM product; -- done")
+    described = [ask(log_root, f"{each}DESCRIBE product ;") for each in ("", before)]
+    assert described[0] == described[1]
+    assert "state of product" in str(ask(log_root, f"{before}EXPLAIN SELECT id FROM product; --"))
+    with pytest.raises(InvalidRequest, match="line 3, column 29: 'TTL' stands where"):
+        define(log_root, f"{before}CREATE CDC d ON product TTL = 3")
+    with pytest.raises(InvalidRequest, match="CREATE is not run here"):
+        define(log_root, "/*+ CDC_INCLUDE(PRE) */ CREATE CDC d ON product")
+    assert len(ask(log_root, "SHOW CDC")) == 1
+    with pytest.raises(InvalidRequest, match="longer than"):
+        ask(log_root, "/**/" * 40_000 + "/*")
+
+
 WRONG = [
         ("CREATE CDC product ON product", "product is the name of an entity type already"),
         ("CREATE CDC V ON product", "V is the name of a view already"),
