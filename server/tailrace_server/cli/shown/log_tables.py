@@ -189,6 +189,10 @@ def print_verification(console: Console, result: Verification) -> None:
         console.print(
             f"read {counted(result.bases, 'base')} with {counted(result.base_rows, 'row')}"
         )
+    if result.key_files or result.key_files_missing:
+        console.print(
+            f"read {counted(result.key_files, 'key file')}; {result.key_files_missing:,} more can be made"
+        )
     for fault in result.faults:
         console.print(f"[bold red]damaged[/] {printable(str(fault))}", soft_wrap=True)
     if result.sound:

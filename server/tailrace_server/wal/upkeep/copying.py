@@ -9,6 +9,9 @@ overtaken by that goes on with a newer state.
 Named subscriptions go along, each with its newest object. They are read before the log is opened, so none is
 ahead of the copy: who goes on by a name gets what was acknowledged since once more, and misses nothing.
 
+Key files are not copied but made from the copy's records, which costs no more than to verify them. So a copy
+has all that its log can have, and never one that is damaged or of other records.
+
 Left out is what the log does not name: Spark's checkpoint, which would be ahead of the copy and pass over lines
 that it lacks, and the quarantine.
 """
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases, paths_in
+from tailrace_server.wal.base.key_files import key_file_path, numbers_of
 from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
 from tailrace_server.wal.files.definition_documents import DEFINITIONS
@@ -34,6 +38,7 @@ from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.files.settings_documents import SETTINGS
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.upkeep.key_files import make_key_files
 from tailrace_server.wal.upkeep.verify import verify
 
 if TYPE_CHECKING:
@@ -97,12 +102,15 @@ def copy_log(source: Path, root: Path) -> LogCopy:
         copied = SubscriptionSequences(folder, document.uuid)
         for each in subscriptions:
             copied.create(each)
+        # 5. What follows from the records follows from the copy's.
+        make_key_files(folder)
+        made = [target.size(key_file_path(each)) or 0 for each in numbers_of(target)]
     return LogCopy(
         root / document.name,
         state.last_version,
         state.published,
-        len(paths) + len(subscriptions),
-        sum(found),
+        len(paths) + len(subscriptions) + len(made),
+        sum(found) + sum(made),
         len(subscriptions),
     )
 

@@ -11,8 +11,8 @@ It reads everything and goes on behind a fault, so that one run names all that i
   schema has each column;
 * records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
   hashes; the counts of each segment; the counts of every lead against the records of its transaction;
-* bases: their checksums, order and key hashes; and whether they are the fold of the log (base/checking.py);
-* key files: each is what its records give.
+* bases: their checksums, order, key hashes, and whether they are the fold of the log (base/checking.py);
+  key files: each is what its records give.
 
 Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
 segment.
@@ -35,7 +35,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.checking import check_bases
-from tailrace_server.wal.base.key_files import check_key_files
+from tailrace_server.wal.base.key_files import check_key_files, numbers_of, whole_numbers
 from tailrace_server.wal.definitions.checking import check_definitions
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import check_folders
@@ -95,6 +95,9 @@ class Verification:
     bases: int = 0
     """Bases that stand."""
     base_rows: int = 0
+    key_files: int = 0
+    key_files_missing: int = 0
+    """That the log could have: no fault, as heads are read instead."""
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -479,6 +482,8 @@ def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bo
 
 
 def _verify_key_files(log: CommitLog, result: Verification) -> None:
+    whole, held = {*whole_numbers(log.view)}, {*numbers_of(log.store)}
+    result.key_files, result.key_files_missing = len(whole & held), len(whole - held)
     try:
         with BatchReader(log.path) as reader:
             for fault in check_key_files(log.view, reader):
@@ -488,9 +493,8 @@ def _verify_key_files(log: CommitLog, result: Verification) -> None:
 
 
 def _note(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:
+    fault = Fault(path, offset, str(error))
     if isinstance(error, LogCorrupted):
         fault = Fault(error.path, error.offset, error.reason)
-    else:
-        fault = Fault(path, offset, str(error))
     if fault not in result.faults:
         result.faults.append(fault)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tailrace.criteria import Area
 from tailrace_server.wal.base import key_files
 from tailrace_server.wal.base.key_files import (
     KEY_FILES,
@@ -20,6 +21,7 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tailrace_server.wal.upkeep.verify import verify
@@ -116,7 +118,7 @@ def test_a_damaged_file_is_named_and_read_around(
         whole[:-1],
         b"x" + whole[1:],
         whole[:40],
-        bytes([whole[-1] ^ 1]).join([whole, b""]),
+        whole + b"x",
     ):
         target.unlink()
         target.write_bytes(damaged)
@@ -124,6 +126,55 @@ def test_a_damaged_file_is_named_and_read_around(
         for key in ("30", "77", "1003"):
             assert found(log_root, key)[0] == wanted(log_root, key)
     assert "delete it" in caplog.text
+
+
+def test_no_flipped_bit_hides_a_record(log_root: Path) -> None:
+    write(log_root)
+    path = log_root / "shop"
+    make_key_files(path)
+    log = open_catalog(log_root, "shop")
+    target = path / key_file_path(1)
+    whole = target.read_bytes()
+    choose = np.random.default_rng(5)
+    with BatchReader(path) as reader:
+        held: dict[int, int] = {}
+        for place in range(log.view.find_row(64), log.view.find_row(127) + 1):
+            head = reader.head(log.view.batch(place))
+            held |= dict.fromkeys(head.key_hashes[head.areas == Area.DATA].tolist(), place)
+        # The lines, and the entries behind them.
+        entries = len(whole) - 4 * 64
+        for offset in choose.integers([0] * 3 + [entries] * 7, len(whole)).tolist():
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1 << int(choose.integers(8))
+            target.unlink()
+            target.write_bytes(damaged)
+            assert len(list(check_key_files(log.view, reader))) == 1
+            for each, place in held.items():
+                asked = np.array([each], np.uint64)
+                every = range(len(log.view))
+                seen = KEY_FILES.places(log.view, reader, every, asked, lambda _, __: True)
+                assert place in {number for number, _ in seen}, (offset, each)
+
+
+def test_a_copy_has_all_that_its_log_can_have(log_root: Path, tmp_path: Path) -> None:
+    write(log_root)
+    path = log_root / "shop"
+    missing = verify(path)
+    assert (missing.key_files, missing.sound) == (0, True)
+    make_key_files(path)
+    wanted_names = numbers_of(open_catalog(log_root, "shop").store)
+    # One is missing in the log, one is damaged.
+    data = {each: (path / key_file_path(each)).read_bytes() for each in wanted_names}
+    (path / key_file_path(0)).unlink()
+    target = path / key_file_path(1)
+    target.unlink()
+    target.write_bytes(b"damaged")
+    copied = copy_log(path, tmp_path / "copy")
+    assert {each: (copied.path / key_file_path(each)).read_bytes() for each in wanted_names} == data
+    found_in = verify(copied.path)
+    assert (found_in.sound, found_in.key_files) == (True, missing.key_files_missing)
+    assert found(tmp_path / "copy", "77")[0] == wanted(log_root, "77")
+    assert copied.files == sum(1 for each in copied.path.rglob("*") if each.is_file()) - 1
 
 
 def test_a_file_of_another_log_is_not_believed(log_root: Path, tmp_path: Path) -> None:
