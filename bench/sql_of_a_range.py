@@ -5,6 +5,7 @@
     2 M records of two types ─▶ CHANGES('product') WHERE _commit_timestamp >= …     the last hundredth
     the same rows in Parquet ─▶ DuckDB, the same WHERE                              baseline
                              ─▶ CHANGES('product') WHERE _primary_key = '…'         with and without key files
+    an engine that has read nothing ─▶ history of one key, as `changes --key`       with and without key files
 
 The Parquet file is sorted by time and has the columns of the change table, so DuckDB skips all but the last row
 groups of it. Both have a database ready and use one thread. Seconds are the processor's, median
@@ -15,6 +16,7 @@ What it does not show: logs on slow disks, and many statements at once.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import statistics
 import sys
@@ -30,6 +32,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench._harness import machine, table
+from tailrace.criteria import Criteria
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.sql.query import Query, QueryLimits
 from tailrace_server.sql.scans import LogSource
 from tailrace_server.typed.loops import loops_made
@@ -51,6 +57,7 @@ _RUNS: Final = 7
 _ROW_GROUP: Final = 122_880
 """Rows, as DuckDB itself writes them."""
 _LOOK_UPS: Final = 40
+_HISTORIES: Final = 12
 _LIMITS: Final = QueryLimits(seconds=600.0, memory_bytes=1 << 30)
 _MAPPING: Final = SchemaMapping.parse(
     "\n".join(
@@ -178,6 +185,36 @@ def one_key(source: LogSource, name: str) -> tuple[str, str, str]:
     )
 
 
+async def history(root: Path, key: str) -> tuple[float, int, int]:
+    """Return the seconds of one key's history, the bytes that were read for it, and its records."""
+    criteria = [Criteria(entity_type=("product",), primary_key=(key,))]
+    async with Engine(root) as engine:
+        await engine.history(ANONYMOUS, "bench", criteria, codec=JSON)  # opens the log
+        start, before = time.process_time(), bytes_read()
+        found = 0
+        async for frames in await engine.history(ANONYMOUS, "bench", criteria, codec=JSON):
+            found += frames.count
+        return time.process_time() - start, bytes_read() - before, found
+
+
+def bytes_read() -> int:
+    """Return the bytes that the process has read so far."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["rchar"])
+
+
+def one_history(root: Path, name: str) -> tuple[str, str, str]:
+    """Return the line about histories of single keys as a server answers them."""
+    keys = np.random.default_rng(7).integers(0, _KEYS, _HISTORIES).tolist()
+    runs = [asyncio.run(history(root, str(key))) for key in keys]
+    seconds, read, rows = ([run[place] for run in runs] for place in range(3))
+    return (
+        f"history of one key, {name}",
+        f"{1_000 * statistics.median(seconds):.1f} ms",
+        f"{statistics.median(read):,.0f} bytes read, {sum(rows) / len(keys):.1f} rows",
+    )
+
+
 def main() -> None:
     """Write, measure, print."""
     pa.set_cpu_count(1)
@@ -198,12 +235,14 @@ def main() -> None:
             # A writer's upkeep has made what it could meanwhile.
             shutil.rmtree(log.path / "keys", ignore_errors=True)
             lines.append(one_key(source, "no key files"))
+            lines.append(one_history(root, "no key files"))
             start = time.process_time()
             count = make_key_files(log.path)
             seconds = time.process_time() - start
             size = sum(each.stat().st_size for each in (log.path / "keys").iterdir())
             lines.append((f"{count} key files", f"{seconds:.2f} s", f"{size:,} bytes"))
             lines.append(one_key(source, "key files"))
+            lines.append(one_history(root, "key files"))
         table(f"{RECORDS:,} records", ("", "ours", ""), lines)
 
 

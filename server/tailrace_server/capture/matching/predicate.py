@@ -204,6 +204,7 @@ class Predicate:
         "has_keys",
         "identity",
         "images",
+        "keys_named",
         "shown",
     )
 
@@ -231,6 +232,9 @@ class Predicate:
             self.images = ("before", "after")
         self.has_keys = any(each.keys for each in self.alternatives)
         """Whether an alternative names keys; the router finds those faster than ``select``."""
+        names_all = all(each.keys for each in self.alternatives)
+        self.keys_named = sum(len(each.keys) for each in self.alternatives) if names_all else 0
+        """How many keys there are, one of which each match has; 0: some match may have any."""
 
     @property
     def needs_images(self) -> bool:

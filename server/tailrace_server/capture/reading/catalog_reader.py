@@ -23,6 +23,7 @@ from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
 from tailrace_server.capture.reading.damaged_bases import DamagedBases
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
+from tailrace_server.capture.reading.key_gaps import KeyedBatches, key_file_of, keyed_batches
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.record.columns import multiplicity_of
@@ -179,9 +180,14 @@ class CatalogReader:
         return Position(int(head.versions[offset]), int(head.indexes[offset]))
 
     async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
-        """Return what a predicate matches in the window that holds ``row``."""
+        """Return what a predicate matches in the window with ``row``, a wide one where that is nothing."""
         place = view.find_row(row)
         window = self._window(view, place)
+        if (keyed := await self._keyed(view, place, predicate)) is not None:
+            if gap := keyed.gap(place):
+                first, last = view.batch(gap[0]), view.batch(gap[-1])
+                return Scan((), first.first_row, last.first_row + last.rows, last.last, 0)
+            window = keyed.part_of(window, place)
         try:
             return await self._scan(view, window, predicate)
         except (SegmentMissing, LogCorrupted):
@@ -189,6 +195,14 @@ class CatalogReader:
                 raise
             # The damage may lie in a batch of the shared window that this caller does not need.
             return await self._scan(view, range(place, place + 1), predicate)
+
+    async def _keyed(self, view: LogView, place: int, predicate: Predicate) -> KeyedBatches | None:
+        number = key_file_of(view, place, predicate)
+        if number is None:
+            return None
+        key = (self._id, view.revision, predicate.identity, number)
+        load = partial(keyed_batches, view, self.batches, number, predicate)
+        return await self._cache.get(CacheKind.SCAN, key, load)
 
     async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
         # A place names the same batch until a compaction or a trim, and these change the revision.

@@ -90,6 +90,16 @@ def whole_numbers(view: LogView) -> range:
     return range(-(-view.first_row >> _ROW_BITS), view.end_row >> _ROW_BITS)
 
 
+def number_of_row(row: int) -> int:
+    """Return the number of the file about a record, by its running number."""
+    return row >> _ROW_BITS
+
+
+def rows_of_number(number: int) -> range:
+    """Return the running numbers of the records that a file is about."""
+    return range(number << _ROW_BITS, (number + 1) << _ROW_BITS)
+
+
 def needless_numbers(view: LogView, store: ObjectStore) -> list[int]:
     """Return the numbers of the files all of whose records were trimmed."""
     return [each for each in numbers_of(store) if (each + 1) << _ROW_BITS <= view.first_row]
