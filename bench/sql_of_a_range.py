@@ -17,6 +17,7 @@ What it does not show: logs on slow disks, and many statements at once.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import statistics
 import sys
@@ -58,6 +59,7 @@ _ROW_GROUP: Final = 122_880
 """Rows, as DuckDB itself writes them."""
 _LOOK_UPS: Final = 40
 _HISTORIES: Final = 12
+_BUCKETS: Final = (1, 4, 16)
 _LIMITS: Final = QueryLimits(seconds=600.0, memory_bytes=1 << 30)
 _MAPPING: Final = SchemaMapping.parse(
     "\n".join(
@@ -185,6 +187,52 @@ def one_key(source: LogSource, name: str) -> tuple[str, str, str]:
     )
 
 
+def many_scans(source: LogSource, folder: Path) -> list[tuple[str, str, str]]:
+    """Return the lines about a change table that several threads read, of the newest tenth of the log."""
+    view = source.view
+    at = view.timestamp_of(view.published - view.published // 10 + 1)
+    text = f"SELECT * FROM many WHERE PHOENIX_ROW_TIMESTAMP() >= make_timestamptz({at})"
+    defined(source, "CREATE CDC many ON product INCLUDE (POST)")
+    runs: dict[tuple[int, bool], list[float]] = {}
+    rows: dict[int, int] = {}
+    for _ in range(_RUNS):
+        for buckets in _BUCKETS:
+            defined(source, f"ALTER CDC many SET SALT_BUCKETS = {buckets}")
+            for is_cold in (False, True):
+                if is_cold:
+                    forget_pages(folder)
+                start = time.perf_counter()
+                rows[buckets] = sum(map(len, answered(source, text)[1]))
+                runs.setdefault((buckets, is_cold), []).append(time.perf_counter() - start)
+    assert len(set(rows.values())) == 1, rows
+    lines = []
+    for (buckets, is_cold), seconds in runs.items():
+        one = statistics.median(runs[1, is_cold])
+        where = "not in the page cache" if is_cold else "in the page cache"
+        lines.append(
+            (
+                f"{rows[buckets]:,} rows of a change table, {where}: {buckets} scans at once",
+                f"{1_000 * statistics.median(seconds):.0f} ms, wall",
+                f"{statistics.median(seconds) / one:.2f} of one",
+            )
+        )
+    return lines
+
+
+def defined(source: LogSource, text: str) -> None:
+    """Run a statement that defines."""
+    with Query(source, text, limits=_LIMITS, may_define=True) as query:
+        collected(query.batches())
+
+
+def forget_pages(folder: Path) -> None:
+    """Have the system forget what it holds of the segments of a catalog."""
+    for path in folder.rglob("*.arrow"):
+        with path.open("rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 async def history(root: Path, key: str) -> tuple[float, int, int]:
     """Return the seconds of one key's history, the bytes that were read for it, and its records."""
     criteria = [Criteria(entity_type=("product",), primary_key=(key,))]
@@ -232,6 +280,7 @@ def main() -> None:
             source = LogSource(log.view, reader, newer)
             write_parquet(source, root / "changes.parquet")
             lines = a_range(source, root / "changes.parquet", 100)
+            lines += many_scans(source, log.path)
             # A writer's upkeep has made what it could meanwhile.
             shutil.rmtree(log.path / "keys", ignore_errors=True)
             lines.append(one_key(source, "no key files"))

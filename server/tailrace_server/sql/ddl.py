@@ -5,8 +5,8 @@
     CREATE VIEW name AS SELECT column, … FROM entity_type [WHERE condition]
     DROP VIEW [IF EXISTS] name
     CREATE CDC [IF NOT EXISTS] name ON entity_type_or_view
-        [INCLUDE (PRE, POST, CHANGE)] [MAX_LOOKBACK = '7 days']
-    ALTER CDC name SET [INCLUDE (…)] [MAX_LOOKBACK = …]
+        [INCLUDE (PRE, POST, CHANGE)] [SALT_BUCKETS = 4] [MAX_LOOKBACK = '7 days']
+    ALTER CDC name SET [INCLUDE (…)] [SALT_BUCKETS = …] [MAX_LOOKBACK = …]
     DROP CDC [IF EXISTS] name [ON entity_type_or_view]
     SHOW TABLES | VIEWS | CDC
     DESCRIBE name
@@ -37,6 +37,9 @@ IMAGES: Final = ("CHANGE", "PRE", "POST")
 _MICROS: Final = 1_000_000
 _LOOKBACK_MAX_S: Final = 36_500 * 86_400.0
 _LOOKBACK_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_SALT_BUCKETS_MAX: Final = 256
+"""As Apache Phoenix has it."""
+_DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _UNITS: Final = {
     "second": "s",
     "minute": "m",
@@ -79,6 +82,7 @@ class ChangeTableOptions:
     images: tuple[str, ...] | None = None
     lookback_us: int | None = None
     """0: none."""
+    salt_buckets: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,20 @@ def lookback_us(text: str) -> int:
     return round(seconds * _MICROS)
 
 
+def salt_buckets(text: str) -> int:
+    """Return how many threads read for a change table, as it is written.
+
+    Raises:
+        InvalidRequest: It is no number that there can be.
+    """
+    number = int(text) if _DIGITS.fullmatch(text) else 0
+    if not 1 <= number <= _SALT_BUCKETS_MAX:
+        raise InvalidRequest(
+            f"SALT_BUCKETS = {text}: a whole number from 1 to {_SALT_BUCKETS_MAX}, of scans at once"
+        )
+    return number
+
+
 class _Words:
     """The tokens of a statement, read one after the other."""
 
@@ -282,6 +300,7 @@ class _Words:
         """Take what is said of a change table, up to the end."""
         images: tuple[str, ...] | None = None
         lookback: int | None = None
+        buckets: int | None = None
         seen: set[str] = set()
         while self._next() is not None:
             self.takes(",")
@@ -295,12 +314,10 @@ class _Words:
             if not self.takes("="):
                 raise self._wrong("=")
             if option == "SALT_BUCKETS":
-                self.value("a number")
-                raise InvalidRequest(
-                    "SALT_BUCKETS is not supported: a log has one writer, so there is nothing to spread"
-                )
+                buckets = salt_buckets(self.value("a number"))
+                continue
             lookback = 0 if self.takes("NONE") else lookback_us(self.value("a length of time"))
-        return ChangeTableOptions(images, lookback)
+        return ChangeTableOptions(images, lookback, buckets)
 
     def _list(self) -> list[str]:
         if not self.takes("("):
@@ -332,7 +349,9 @@ def _alter_cdc(words: _Words) -> AlterChangeTable:
     words.word("SET")
     options = words.options()
     if options == ChangeTableOptions():
-        raise InvalidRequest("ALTER CDC … SET what? INCLUDE (…) or MAX_LOOKBACK = …")
+        raise InvalidRequest(
+            "ALTER CDC … SET what? INCLUDE (…), SALT_BUCKETS = … or MAX_LOOKBACK = …"
+        )
     return AlterChangeTable(name, options)
 
 

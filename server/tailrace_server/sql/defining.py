@@ -121,6 +121,7 @@ class Definer:
             list(("CHANGE",) if images is None else images),
             lookback or 0,
             self._now,
+            statement.options.salt_buckets or 1,
         )
         return names.definitions.with_change_table(table)
 
@@ -145,6 +146,8 @@ class Definer:
         options = statement.options
         if options.images is not None:
             table = msgspec.structs.replace(table, images=list(options.images))
+        if options.salt_buckets is not None:
+            table = msgspec.structs.replace(table, salt_buckets=options.salt_buckets)
         if options.lookback_us is not None:
             self._check_lookback(options.lookback_us)
             table = msgspec.structs.replace(table, lookback_us=options.lookback_us)

@@ -68,6 +68,7 @@ def _change_tables(names: DefinedNames) -> pa.Table:
             "on": pa.array(on, pa.string()),
             "include": pa.array([", ".join(each.images) for each in tables], pa.string()),
             "max_lookback": pa.array(lookback, pa.string()),
+            "salt_buckets": pa.array([each.salt_buckets for each in tables], pa.int32()),
             "created": pa.array([each.created for each in tables], _TIME),
         }
     )

@@ -205,6 +205,7 @@ def _expand_change_table(
         keys,
         tuple(defined.images) if images is None else images,
         frozenset(("_commit_timestamp", *map(str.lower, chosen))),
+        salt_buckets=defined.salt_buckets,
     )
     if defined.of_view:
         view = names.views[defined.source]

@@ -29,6 +29,8 @@ def line_of(scan: StatementScan) -> str:
     keys = "all keys" if use.keys is None else counted(len(use.keys), "key")
     columns = ", ".join(scan.schema.names)
     line = f"{use.alias}: {what}; {keys}; columns {columns}"
+    if use.form is not None and use.form.salt_buckets > 1:
+        line += f"; {use.form.salt_buckets} scans at once"
     amount = scan.amount()
     if amount is None:
         return line

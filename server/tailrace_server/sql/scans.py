@@ -28,11 +28,12 @@ from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.segment.parallel import read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.shown import ShownRows, ShownTables
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
+    from tailrace_server.wal.segment.parallel import ReadBatch
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
@@ -293,12 +295,13 @@ class StatementScan:
             table, done = self._table, Position(first - 1, END)
             refs = [each for _, each in table.batches_of(first - 1, end.version, self._wanted)]
             try:
-                while refs:
-                    head, chosen, bodies = self._chosen(table, refs[-1], done, end)
+                for batch in self._read_batches(table, reversed(refs)):
+                    head = batch.head
+                    chosen, bodies = self._chosen(table, batch, done, end)
                     for part in self._parts(chosen[::-1]):
                         yield self._changes_batch(head, np.ascontiguousarray(part), bodies)
                         end = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
-                    end = min(end, refs.pop().first)
+                    end = min(end, batch.ref.first)
             except SegmentMissing as missing:
                 self._view = view = self._source.newer(missing)
                 if Position(first, 0) < view.oldest:
@@ -313,37 +316,54 @@ class StatementScan:
         """Yield the changes of each batch behind a position, and the last position that they reach."""
         table = self._table
         after = done.version - 1 if done.index != END else done.version
-        for _, ref in table.batches_of(after, last, self._wanted):
-            head, chosen, bodies = self._chosen(table, ref, done, Position(last + 1, 0))
+        found = table.batches_of(after, last, self._wanted)
+        for batch in self._read_batches(table, (ref for _, ref in found)):
+            head = batch.head
+            chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position
-            yield None, ref.last
+            yield None, batch.ref.last
+
+    def _read_batches(self, table: LogTable, refs: Iterable[BatchRef]) -> Iterator[ReadBatch]:
+        """Yield batches in their order, read by as many threads as a change table has buckets."""
+        threads = 1 if self._form is None or self.use.form is None else self.use.form.salt_buckets
+
+        def wants(head: BatchHead) -> bool:
+            return bool(self._rows(head).any())
+
+        return read_batches(table.reader, refs, self._images, wants, threads)
 
     def _chosen(
-        self, table: LogTable, ref: BatchRef, done: Position, end: Position
-    ) -> tuple[BatchHead, NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
-        """Return a batch's head, its changes between two positions, both exclusive, and the bodies needed."""
-        head = table.reader.head(ref)
-        rows = (head.areas == Area.DATA) & (
+        self, table: LogTable, batch: ReadBatch, done: Position, end: Position
+    ) -> tuple[NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
+        """Return a batch's changes between two positions, both exclusive, and the bodies needed."""
+        ref, head = batch.ref, batch.head
+        rows = self._rows(head) & (
             (head.versions < end.version)
             | ((head.versions == end.version) & (head.indexes < end.index))
         )
         rows &= (head.versions > done.version) | (
             (head.versions == done.version) & (head.indexes > done.index)
         )
-        rows &= self._names.rows_in(self._view, head.type_codes, head.entity_types, head.versions)
-        if self._all_hashes is not None:
-            rows &= np.isin(head.key_hashes, self._all_hashes)
         chosen = self._meant(head, np.flatnonzero(rows))
         if self._shown is not None:
             chosen = self._shown.changes(head, chosen)
         if self._images:
             table.refuse_expired(ref, chosen)
-        bodies = table.reader.body(ref, self._images) if len(chosen) else {}
+        bodies = batch.bodies or (table.reader.body(ref, self._images) if len(chosen) else {})
         if self._form is not None:
             chosen = self._form.chosen(head, chosen, bodies)
-        return head, chosen, bodies
+        return chosen, bodies
+
+    def _rows(self, head: BatchHead) -> NDArray[np.bool_]:
+        """Return which records of a batch are of the table and, as far as hashes say, of the keys."""
+        names, view = self._names, self._view
+        rows: NDArray[np.bool_] = head.areas == Area.DATA
+        rows &= names.rows_in(view, head.type_codes, head.entity_types, head.versions)
+        if self._all_hashes is not None:
+            rows &= np.isin(head.key_hashes, self._all_hashes)
+        return rows
 
     def _meant(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of some records of the table that have the keys and are of the kinds that can matter."""

@@ -34,6 +34,8 @@ class ShownChanges:
     """Time, µs, before which it has no changes; 0: it has all that the log keeps."""
     lookback_us: int = 0
     """What was defined of that."""
+    salt_buckets: int = 1
+    """How many threads read the log for it."""
 
     @property
     def has_json(self) -> bool:

@@ -128,6 +128,12 @@ def test_contract_42_rows_are_a_plain_fold_of_the_log_in_its_order(
         f"AND PHOENIX_ROW_TIMESTAMP() < {last}"
     )
     assert images(log_root, part) == [*chain(*wanted[3:8])]
+    for buckets in (4, 16):
+        define(log_root, f"ALTER CDC item_cdc SET SALT_BUCKETS = {buckets}")
+        assert images(log_root, "SELECT * FROM item_cdc") == [*chain(*wanted)]
+        assert images(log_root, part) == [*chain(*wanted[3:8])]
+    assert "16 scans at once" in str(ask(log_root, "EXPLAIN SELECT * FROM item_cdc"))
+    define(log_root, "ALTER CDC item_cdc SET SALT_BUCKETS = 1")
     plan = str(ask(log_root, f"EXPLAIN {part}")[0][0])
     assert plan.startswith(
         "t0: changes of item, versions 4 to 9; all keys; columns _commit_timestamp, shelf, id, CDC JSON"

@@ -25,9 +25,10 @@ def test_what_is_defined_is_shown_altered_and_dropped(log_root: Path) -> None:
     assert define(log_root, "create cdc c on PRODUCT") == "change table c created"
     again = "CREATE CDC IF NOT EXISTS c ON product INCLUDE (PRE);"
     assert define(log_root, again) == "nothing to do: change table c is there"
-    altered = "ALTER CDC c SET INCLUDE (POST, PRE), MAX_LOOKBACK = '7 days'"
+    assert ask(log_root, "SHOW CDC")[0][4] == 1
+    altered = "ALTER CDC c SET INCLUDE (POST, PRE), SALT_BUCKETS = 256, MAX_LOOKBACK = '7 days'"
     assert define(log_root, altered) == "change table c altered"
-    assert ask(log_root, "SHOW CDC")[0][:4] == ("c", "product", "PRE, POST", "7d")
+    assert ask(log_root, "SHOW CDC")[0][:5] == ("c", "product", "PRE, POST", "7d", 256)
     define(log_root, "CREATE VIEW cheap AS SELECT ID, name FROM product WHERE Price < 10")
     assert ask(log_root, "SHOW VIEWS")[0][:4] == ("cheap", "product", "id, name", '"price" < 10')
     assert ask(log_root, "SHOW TABLES") == [
@@ -70,7 +71,13 @@ WRONG = [
         ("CREATE CDC x ON c", "c is a change table"),
         ("CREATE CDC x ON product INCLUDE (PRE, IMAGE)", "no image 'IMAGE'"),
         ("CREATE CDC x ON product INCLUDE (PST)", "no image 'PST'; did you mean POST"),
-        ("CREATE CDC x ON product SALT_BUCKETS = 4", "SALT_BUCKETS is not supported"),
+        ("CREATE CDC x ON product SALT_BUCKETS = 0", "SALT_BUCKETS = 0: a whole number from 1 to 256"),
+        ("ALTER CDC c SET SALT_BUCKETS = 257", "SALT_BUCKETS = 257: a whole number from 1 to 256"),
+        ("CREATE CDC x ON product SALT_BUCKETS = 1000", "SALT_BUCKETS = 1000: a whole number"),
+        ("CREATE CDC x ON product SALT_BUCKETS = 2.5", "SALT_BUCKETS = 2.5: a whole number"),
+        ("CREATE CDC x ON product SALT_BUCKETS = 'four'", "SALT_BUCKETS = four: a whole number"),
+        ("CREATE CDC x ON product SALT_BUCKETS = -1", "'-' stands where a number must"),
+        ("CREATE CDC x ON product SALT_BUCKETS 4", "'4' stands where = must stand"),
         ("CREATE CDC x ON product MAX_LOOKBACK = 'soon'", "write '7 days'"),
         ("CREATE CDC x ON product MAX_LOOKBACK = '0 s'", "from 1 second"),
         ("CREATE CDC x ON product MAX_LOOKBACK = '8 days'", "the catalog keeps 7d"),

@@ -41,6 +41,8 @@ class ChangeTableDocument(Struct, frozen=True):
     lookback_us: int
     """How far back it reaches; 0: as far as the log does."""
     created: int
+    salt_buckets: int = 1
+    """How many threads read the log for a statement."""
 
 
 class DefinitionsDocument(Struct, frozen=True):
