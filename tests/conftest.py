@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tailrace_server.process import poll_in_calling_thread, quiet_core
+from tailrace_server.process import quiet_core
 from tests.support.contract import contract_numbers
 from tests.support.loop import WatchedLoop
 
@@ -32,8 +32,7 @@ settings.load_profile("tailrace")
 
 # Its handlers for a fork kill one child in seven where streams are busy: PySpark forks to start Java.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-poll_in_calling_thread()  # as every command does: servers in this process are to be those that are shipped
-quiet_core()
+quiet_core()  # as every command does
 
 pytest_plugins = ["tests.support.fix_leftovers", "tests.support.fix_log"]
 
