@@ -17,7 +17,7 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-long programs check format bench proto docs site lock clean
+.PHONY: help setup demo test test-slow test-long programs check types lint format bench proto docs site lock clean
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
@@ -83,10 +83,16 @@ programs:
 	npm ci --prefix $* --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# The types take as long as all the rest, which runs beside them.
 check: $(READY)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint
+
+types: $(READY)
+	$(BIN)/mypy $(SOURCES)
+
+lint: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.structure
 	$(BIN)/vulture
