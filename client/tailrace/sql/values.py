@@ -11,7 +11,7 @@ time64[us]                        time
 timestamp[us], …tz=…]             datetime, aware where it has a zone
 binary                            bytes
 struct, list, map                 dict, list, dict
-others                            what JSON has for them: texts, or lists of numbers
+others                            what JSON has for them: texts, of an interval as in ISO 8601
 ================================  ==============================================================
 """
 

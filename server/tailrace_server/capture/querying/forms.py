@@ -7,14 +7,15 @@ r"""Answers in SQL as bytes: rows of JSON, or pieces of an Arrow stream, cut int
     LINES     {"id":1,"name":"chair"}\n        for lines of JSON
     ARROW     pieces that are an Arrow stream once they are joined
 
-In JSON a decimal is a text, as no digit may be lost; days and times are ISO 8601, bytes are base64, and a float
-that is no number is ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``.
+In JSON a decimal is a text, as no digit may be lost; days, times and intervals are ISO 8601, bytes are base64,
+and a float that is no number is ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``.
 """
 
 from __future__ import annotations
 
 import io
 import math
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -24,7 +25,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.capture.querying.asked import SqlForm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _encode: Final = msgspec.json.Encoder(decimal_format="string").encode
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -155,38 +156,63 @@ class _Json:
         return b""
 
     def _values(self, field: pa.Field, column: pa.Array) -> list[Any]:
-        """Return the values of a column, as JSON has them.
-
-        Raises:
-            InvalidRequest: One is beyond every calendar that JSON's readers have.
-        """
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-            column = column.cast(pa.string())  # Python has no such time; the text is exact
-        try:
-            values: list[Any] = column.to_pylist()
-        except (ValueError, OverflowError) as error:
-            raise InvalidRequest(
-                f"column {field.name!r} has a value that cannot be shown ({error}): write {field.name}::TEXT"
-            ) from None
+        values = python_values(field.name, column)
         return [*map(_numbers_told, values)] if _has_floats(column.type) else values
 
 
+def python_values(name: str, column: pa.Array) -> list[Any]:
+    """Return the values of a column of an answer; what Python has no type for is a text.
+
+    Raises:
+        InvalidRequest: One is beyond every calendar that Python has.
+    """
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.string())  # Python has no such time; the text is exact
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"column {name!r} has a value that cannot be shown ({error}): write {name}::TEXT"
+        ) from None
+    return [*map(_intervals_told, values)] if _has(pa.types.is_interval, kind) else values
+
+
 def _has_floats(kind: pa.DataType) -> bool:
+    return _has(pa.types.is_floating, kind)
+
+
+def _has(is_one: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    """Return whether a type is of some kind, or has a member that is."""
     if pa.types.is_map(kind):
-        return _has_floats(kind.key_type) or _has_floats(kind.item_type)
+        return _has(is_one, kind.key_type) or _has(is_one, kind.item_type)
     if pa.types.is_struct(kind):
-        return any(_has_floats(field.type) for field in kind)
+        return any(_has(is_one, field.type) for field in kind)
     if hasattr(kind, "value_type"):
-        return _has_floats(kind.value_type)
-    return bool(pa.types.is_floating(kind))
+        return _has(is_one, kind.value_type)
+    return bool(is_one(kind))
 
 
 def _numbers_told(value: Any) -> Any:
     """Return a value in which floats that are no numbers are texts: JSON has none."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
+    return _each_told(_numbers_told, value)
+
+
+def _intervals_told(value: Any) -> Any:
+    """Return a value in which intervals are texts, as ISO 8601 has them: a sign stands before its number."""
+    if not isinstance(value, pa.MonthDayNano):
+        return _each_told(_intervals_told, value)
+    months, days, nanoseconds = value
+    date = "".join(f"{each}{unit}" for each, unit in ((months, "M"), (days, "D")) if each)
+    seconds = f"{Decimal(nanoseconds).scaleb(-9).normalize():f}S"
+    return f"P{date}T{seconds}" if nanoseconds or not date else f"P{date}"
+
+
+def _each_told(told: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _numbers_told(each) for name, each in value.items()}
+        return {name: told(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [*map(_numbers_told, value)]
+        return [*map(told, value)]
     return value

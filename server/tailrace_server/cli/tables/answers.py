@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from tailrace_server.capture.querying.asked import SqlForm
+from tailrace_server.capture.querying.forms import form_of, python_values
 from tailrace_server.cli.output import printable
 from tailrace_server.cli.tables.text_table import GAP, NULL, cut, is_number
 from tailrace_server.sql.shown_changes import CDC_JSON
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.cli.output import Palette
 
+_PIECE_BYTES: Final = 1 << 16
 _encode_json: Final = msgspec.json.Encoder(decimal_format="string").encode
 
 
@@ -29,7 +32,10 @@ def text_lines(
         # A column that stands alone has all the room, as the plan of a statement needs, and so has the JSON
         # of a change: what makes it worth reading comes last.
         columns = [
-            [_cell(each, whole=len(schema) == 1 or name == CDC_JSON) for each in column.to_pylist()]
+            [
+                _cell(each, whole=len(schema) == 1 or name == CDC_JSON)
+                for each in python_values(name, column)
+            ]
             for name, column in zip(schema.names, batch.columns, strict=True)
         ]
         if not widths:
@@ -58,22 +64,32 @@ def _line(texts: Iterable[str], widths: list[int], right: list[bool]) -> str:
 def _cell(value: Any, *, whole: bool) -> str:
     if value is None:
         return NULL
-    text = _encode_json(value).decode() if isinstance(value, dict | list | bytes) else str(value)
+    as_json = isinstance(value, dict | list | bytes | bool)
+    text = _encode_json(value).decode() if as_json else str(value)
     return printable(text) if whole else cut(printable(text))
 
 
-def json_lines(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield an object for each row: decimals as text, times in ISO 8601, bytes in base64."""
+def json_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield lines of an object for each row, as a server's answer has them.
+
+    Raises:
+        InvalidRequest: Two columns have one name.
+    """
+    form = form_of(SqlForm.LINES, schema)
     for batch in batches:
-        for row in batch.to_pylist():
-            yield _encode_json(row) + b"\n"
+        yield from (piece.data for piece in form.messages(batch, _PIECE_BYTES))
 
 
 def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Yield CSV with a head; lists and structures stand in it as JSON, bytes in base64."""
     from pyarrow import csv
 
-    as_text = [pa.types.is_nested(each.type) or pa.types.is_binary(each.type) for each in schema]
+    as_text = [
+        pa.types.is_nested(each.type)
+        or pa.types.is_binary(each.type)
+        or pa.types.is_interval(each.type)
+        for each in schema
+    ]
     kinds = [pa.string() if text else each.type for each, text in zip(schema, as_text, strict=True)]
     flat = pa.schema([*zip(schema.names, kinds, strict=True)])
     head = pa.BufferOutputStream()
@@ -82,8 +98,8 @@ def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[
     options = csv.WriteOptions(include_header=False)
     for batch in batches:
         columns = [
-            pa.array(map(_as_text, column.to_pylist()), pa.string()) if text else column
-            for column, text in zip(batch.columns, as_text, strict=True)
+            pa.array(map(_as_text, python_values(name, column)), pa.string()) if text else column
+            for name, column, text in zip(schema.names, batch.columns, as_text, strict=True)
         ]
         lines = pa.BufferOutputStream()
         csv.write_csv(pa.record_batch(columns, schema=flat), lines, options)
@@ -91,7 +107,7 @@ def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
+    if value is None or isinstance(value, str):
+        return value
     text = _encode_json(value).decode()
     return text[1:-1] if isinstance(value, bytes) else text

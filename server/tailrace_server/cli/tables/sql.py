@@ -243,7 +243,7 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
                 writer.write_batch(batch)
         return
     if form == "json":
-        lines = answers.json_lines(batches)
+        lines = answers.json_lines(schema, batches)
     elif form == "csv":
         lines = answers.csv_lines(schema, batches)
     else:

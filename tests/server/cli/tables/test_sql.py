@@ -66,6 +66,26 @@ def test_lines_of_json_and_csv_have_every_value(orders: Path, capfd: CaptureFixt
     assert json.loads(out) == {"d": "1.50", "b": "YWI=", "t": "2026-05-04T00:00:00"}
 
 
+def test_values_that_json_or_python_have_no_type_for_are_texts_in_every_form(
+    orders: Path, capfd: CaptureFixture[str]
+) -> None:
+    text = (
+        "SELECT INTERVAL '14 months -3 days 1.5 seconds' AS i, [INTERVAL 0 DAY] AS l, true AS b, "
+        "TIMESTAMP_NS '2026-05-04 00:00:00.000000001' AS t"
+    )
+    out, _ = shown(capfd, orders, text, as_json=True)
+    time = "2026-05-04 00:00:00.000000001"
+    assert json.loads(out) == {"i": "P14M-3DT1.5S", "l": ["PT0S"], "b": True, "t": time}
+    out, _ = shown(capfd, orders, text, csv=True)
+    assert out.splitlines()[1] == f'"P14M-3DT1.5S","[""PT0S""]",true,{time}'
+    out, _ = shown(capfd, orders, text)
+    assert out.splitlines()[1].split("  ") == ["P14M-3DT1.5S", '["PT0S"]', "true", time]
+    out, _ = shown(capfd, orders, "SELECT 'nan'::DOUBLE AS x", as_json=True)
+    assert json.loads(out) == {"x": "NaN"}
+    with pytest.raises(InvalidRequest, match="two columns of the answer are called 'x'"):
+        sql("shop", "SELECT 1 AS x, 2 AS x", orders, as_json=True)
+
+
 def test_arrow_is_a_stream(orders: Path, capfdbinary: CaptureFixture[bytes]) -> None:
     assert sql("shop", _CHANGES, orders, arrow=True) == 0
     out, _ = capfdbinary.readouterr()
