@@ -97,7 +97,9 @@ def _greet(server: DemoServer, rate: float) -> None:
     for what in (
         f"tailrace watch shop{at}",
         f"tailrace watch shop{at} --since 0 --entity-type order",
+        f'tailrace watch shop{at} --entity-type product --where "stock > 300"',
         f"tailrace state shop product{at}",
+        f"tailrace sql shop{at} \"SELECT _change_type, count(*) FROM CHANGES('product') GROUP BY 1\"",
         f"curl -N -H 'accept: text/event-stream' '{live}'",
     ):
         console.print(f"  {what}", style="bold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from contextlib import ExitStack
@@ -162,7 +163,8 @@ async def _state(
                 count = await _show(rows, cells)
             else:
                 count = await _write(rows, cells, output, schema if arguments["typed"] else None)
-        _tell(rows, catalog, entity_type, count, output)
+        same = _same_rows(server.server, arguments)
+        _tell(rows, catalog, entity_type, count, output, same)
 
 
 async def _show_lines(rows: State) -> int:
@@ -217,7 +219,19 @@ async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None)
     return count
 
 
-def _tell(rows: State, catalog: str, asked: str, count: int, output: Path | None) -> None:
+def _same_rows(server: str, arguments: Mapping[str, Any]) -> str:
+    """Return the options that ask the same server for the same rows, each behind a space."""
+    options_given = [] if server == options.DEFAULT_SERVER else ["--server", server]
+    if arguments["where"] is not None:
+        options_given += ["--where", arguments["where"]]
+        for name, value in arguments["parameters"].items():
+            options_given += ["--param", f"{name}={value}"]
+    return "".join(f" {shlex.quote(printable(each))}" for each in options_given)
+
+
+def _tell(
+    rows: State, catalog: str, asked: str, count: int, output: Path | None, same: str
+) -> None:
     """Say what was shown, and how to go on."""
     header = rows.header
     when = f" ({date_text(header.commit_timestamp)})" if header.commit_timestamp else ""
@@ -228,7 +242,8 @@ def _tell(rows: State, catalog: str, asked: str, count: int, output: Path | None
     note(
         f"{count:,} {plural} of {printable(asked)} as of version {header.version}{when}{where}{more}"
     )
-    note(f"go on from there: tailrace watch {catalog} --entity-type {name} --after {header.cursor}")
+    onward = f"tailrace watch {catalog} --entity-type {name} --after {header.cursor}"
+    note(f"go on from there: {onward}{same}")
 
 
 def version_or_time(text: str, option: str) -> int | datetime:

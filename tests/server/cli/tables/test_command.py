@@ -38,6 +38,8 @@ ARGUMENTS: dict[str, Any] = {
     "at": None,
     "columns": (),
     "keys_only": False,
+    "where": None,
+    "parameters": {},
     "limit": None,
     "wait_for": None,
     "wait_s": 10.0,
@@ -94,6 +96,9 @@ async def test_a_person_sees_columns_and_how_to_go_on(
     await show(server, limit=1)
     assert "1 row of product as of version 1" in (told := capfd.readouterr()[1])
     assert "more follow" in told
+    await show(server, where="price > :least", parameters={"least": "1"})
+    told = capfd.readouterr()[1].rstrip()
+    assert told.endswith(f" --server {server.server} --where 'price > :least' --param least=1")
 
 
 async def test_a_view_is_shown_with_its_columns_and_its_name(
