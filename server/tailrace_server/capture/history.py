@@ -25,6 +25,7 @@ from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.reads.log_read import LogRead
+from tailrace_server.filters.errors import ChangeNotJudged
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class HistoryRead(LogRead):
         Raises:
             BodiesExpired: The next record matches, bodies are asked for, and its own are gone. A read with a
                 limit that has given something ends before it instead.
+            ChangeNotJudged: Nobody can say whether the next record's row is granted. As above with a limit.
             SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
@@ -205,7 +207,7 @@ class HistoryRead(LogRead):
                 while start < stop:
                     try:
                         found = await self._message(run, start, stop)
-                    except BodiesExpired:
+                    except (BodiesExpired, ChangeNotJudged):
                         # A page ends before that record. The next page begins with it, and is refused.
                         if self._left is None or self._last is None:
                             raise

@@ -33,10 +33,9 @@ from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.router import Router
-from tailrace_server.capture.matching.run import Run
+from tailrace_server.capture.matching.run import runs_of
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.matching.unknown_names import unknown_names
-from tailrace_server.capture.reading.catalog_reader import first_position
 from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import ObserverStatistics
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -361,8 +360,8 @@ class Observer:
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(kept(selection))
                 continue
-            first = first_position(grouped, selection.rows.item(0))
-            publisher.append(Run(ref, selection, first, crowded, at))
+            for run in runs_of(grouped.head, ref, selection, crowded=crowded, at=at):
+                publisher.append(run)
         log.pass_to(ref.first_row + ref.rows, ref.last)
         # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart. A crowd is woken when
         #    its frames are there, or each of it would read the batch for itself.
@@ -370,7 +369,7 @@ class Observer:
         crowded_ones = {publisher for crowd in crowds for publisher in crowd.publishers}
         await self._wake([publisher for publisher, _ in found if publisher not in crowded_ones])
         for crowd in crowds:
-            run = Run(ref, crowd.selection, first_position(grouped, crowd.selection.rows.item(0)))
+            (run,) = runs_of(grouped.head, ref, crowd.selection)
             with suppress(Exception):  # who needs what failed reads it again, and meets the error
                 await log.reading.encode_for_crowd(run, view, crowd.codec, crowd.content)
             await self._wake(crowd.publishers)

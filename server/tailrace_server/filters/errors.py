@@ -18,6 +18,9 @@ class ConditionRefused(InvalidRequest):
     what: str = ""
     """What is wrong there."""
 
+class ChangeNotJudged(ConditionRefused):
+    """Nobody can say whether the row of a change was granted."""
+
 
 def refused(place: Place, what: str) -> ConditionRefused:
     """Return that something is wrong at a place."""

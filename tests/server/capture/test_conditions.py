@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Area, Content, Criteria, FromState
+from tailrace.criteria import Area, Content, Criteria, FromState, Operation, Since
 from tailrace.errors import EntityTypeUnknown, InvalidRequest, NotPermitted
+from tailrace.position import Position
 from tailrace.schema import Column, Schema
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.filters.claims import read_claimed
@@ -123,6 +125,55 @@ async def test_another_table_under_the_same_name_is_not_judged_by_the_columns_of
         with pytest.raises(InvalidRequest, match="'product' was renamed"), history:
             async for _ in history:
                 pass
+
+
+async def test_a_change_that_cannot_be_judged_ends_those_alone_who_come_to_it(
+    log_root: Path,
+) -> None:
+    """All of it is one batch, which is judged as a whole."""
+    gone = (
+        b'{"id":"2","name":null,"price":null,"draft":null}'  # perhaps its source sent the key alone
+    )
+    written = [
+        Mutation("product", "1", after=image("1", 7)),
+        Mutation("product", "2", Operation.REMOVE, before=gone),
+        Mutation("product", "1", before=image("1", 7), after=image("1", 8)),
+    ]
+    write(log_root, written, 1)
+    rows = read_claimed("draft IS NOT TRUE").filled({})
+    tenant = Holder({"shop": Grant((Allowance(frozenset({"product"}), rows=rows),))})
+
+    async def changes(since: int, limit: int | None = None) -> list[tuple[int, str]]:
+        bounds = HistoryBounds(lower=Since(Position(since, 0)))
+        read = await engine.history(tenant, "shop", [asked], bounds=bounds, limit=limit, codec=JSON)
+        found = []
+        with read:
+            async for frames in read:
+                found += [(each["version"], each["transition"]) for each in objects(frames)]
+        return found
+
+    asked = Criteria(entity_type=("product",))
+    async with Engine(log_root) as engine:
+        assert await changes(3) == [(3, "UPDATE")]
+        assert await changes(1, limit=5) == [(1, "ENTER")]
+        for since in (1, 2):
+            stream = await engine.subscribe(
+                tenant, "shop", [asked], start=Since(Position(since, 0)), codec=JSON
+            )
+            if since == 1:
+                assert [each["transition"] for each in await receive(stream, 1)] == ["ENTER"]
+            with pytest.raises(InvalidRequest, match=r"version 2 has a change .*--images full"):
+                await receive(stream, 9)
+        # Live, too: what comes before it is handed over.
+        stream = await engine.subscribe(tenant, "shop", [asked], codec=JSON)
+        append(
+            log_root,
+            Mutation("product", "3", after=image("3", 1)),
+            Mutation("product", "4", Operation.REMOVE, before=gone.replace(b"2", b"4")),
+        )
+        assert [each["primaryKey"] for each in await receive(stream, 1)] == ["3"]
+        with pytest.raises(InvalidRequest, match="version 4 has a change"):
+            await receive(stream, 9)
 
 
 async def test_a_condition_is_checked_as_it_is_asked_for(log_root: Path) -> None:

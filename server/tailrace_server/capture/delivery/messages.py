@@ -122,6 +122,8 @@ class MessageCutter:
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
         """Return the frames of a slice's run if they are encoded; else None, and begin to encode them."""
+        if slice.run.selection.is_unjudged:
+            return None  # it ends the subscription, once that has what comes before it
         log, codec, content = self._log, self._options.codec, self._options.content
         block = log.reading.ready_frames(slice.run, log.view, codec, content)
         if block is None:

@@ -101,7 +101,7 @@ class LatestPhase:
             return None
         ordinals, names = selection.ordinals, selection.names
         newest = BatchSelection(
-            (CaptureKind.LATEST, self._pass.id),
+            (CaptureKind.LATEST, self._pass.id, selection.identity),
             selection.rows[places],
             None if ordinals is None else ordinals[places],
             None if names is None else tuple([names[place] for place in places.tolist()]),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column, Schema
+    from tailrace_server.wal.state.whole_removals import WholeRemovals
 
 
 class Images(Protocol):
@@ -42,6 +43,10 @@ class Images(Protocol):
     def stated(self) -> Mapping[int, Column]:
         """Return, by id, each column as it was first stated."""
 
+    @property
+    def whole_removals(self) -> WholeRemovals:
+        """Where the images of removed rows are known to be whole."""
+
 
 class _NoImages:
     """Stands for images where no predicate may ask for them."""
@@ -68,6 +73,10 @@ class _NoImages:
     def stated(self) -> Mapping[int, Column]:
         raise AssertionError("the predicate reads heads only")
 
+    @property
+    def whole_removals(self) -> WholeRemovals:
+        raise AssertionError("the predicate reads heads only")
+
 
 NO_IMAGES: Final = _NoImages()
 """For predicates that read heads only."""
@@ -84,6 +93,10 @@ class WrittenSchemas(Protocol):
 
     def schemas(self) -> Iterator[Schema]:
         """Yield all of the log, oldest first."""
+
+    @property
+    def whole_removals(self) -> WholeRemovals:
+        """Where the images of removed rows are known to be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +132,8 @@ class BatchImages:
     def stated(self) -> Mapping[int, Column]:
         """Return, by id, each column as it was first stated."""
         return first_stated(self.written.schemas())
+
+    @property
+    def whole_removals(self) -> WholeRemovals:
+        """Where the images of removed rows are known to be whole."""
+        return self.written.whole_removals

@@ -13,7 +13,7 @@ import numpy as np
 
 from tailrace_server.capture.matching.transitions import NONE, VEILED, ImageVerdict
 from tailrace_server.capture.matching.typed_images import TypedImages
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.errors import ChangeNotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,9 @@ class JudgedRows:
     """For each of the candidates, in their order, the rows that its own condition matches."""
     expired: NDArray[np.int32]
     """Rows that nobody can judge any more, as their images are gone."""
+    open: NDArray[np.int32]
+    """Rows that nobody can say of whether they were granted. To tell the key may tell of a row that is not, and
+    not to tell it may leave one in that has gone. No code, and matched by none."""
 
 
 def judged(
@@ -74,6 +77,7 @@ def judged(
         expired = rows[images.gone[rows]]
     # 2. One entity type after the other.
     codes = np.zeros(len(head.versions), np.uint8)
+    open_rows = [np.empty(0, np.int32)]
     matched: dict[int, NDArray[np.int32]] = {}
     by_type: dict[int, list[int]] = {}
     for number, each in enumerate(asked):
@@ -92,16 +96,24 @@ def judged(
             typed.decode(column for each in conditions for column in typed.fitted(each).columns)
         else:
             typed = decoded.of(code)
-        verdicts = []
-        for number in numbers:
-            verdict = _verdict(head, typed, asked[number], together, shown)
-            verdicts.append(verdict)
-            matched[number] = together[verdict.is_match]
-        found = _together(verdicts).codes
+        verdicts = [_verdict(head, typed, asked[number], together, shown) for number in numbers]
+        joined = _together(verdicts)
+        found = joined.codes
+        is_open = np.zeros(len(together), np.bool_)
         if any(asked[number].condition.is_granted for number in numbers):
+            # What an alternative without a grant's condition takes is shown by that one.
+            is_open = joined.is_open
+            for number, verdict in zip(numbers, verdicts, strict=True):
+                if not asked[number].condition.is_granted:
+                    is_open &= ~verdict.is_match
+            open_rows.append(together[is_open])
+            found[is_open] = NONE
             found[found != NONE] |= VEILED
+        for number, verdict in zip(numbers, verdicts, strict=True):
+            matched[number] = together[verdict.is_match & ~is_open]
         codes[together] = found
-    return JudgedRows(codes, [matched[number] for number in range(len(asked))], expired)
+    listed = [matched[number] for number in range(len(asked))]
+    return JudgedRows(codes, listed, expired, np.concatenate(open_rows))
 
 
 def _verdict(
@@ -118,8 +130,6 @@ def _verdict(
         verdict = verdict.at(np.searchsorted(typed.rows, rows))
     if len(candidates.rows) < len(rows):
         verdict = verdict.only(np.isin(rows, candidates.rows))
-    if condition.is_granted:
-        _refuse_unsure(verdict, head, rows)
     if shown is not None:
         verdict = verdict.only(may_be_judged(shown, head, rows, typed, condition))
     return verdict
@@ -153,25 +163,6 @@ def may_be_judged(
     return np.array(found, np.bool_)
 
 
-def _refuse_unsure(verdict: ImageVerdict, head: BatchHead, rows: NDArray[np.int32]) -> None:
-    """Refuse a change that nobody can say of whether its row was granted.
-
-    To tell its key may tell of a row that is not granted, and not to tell it may leave one in that has gone.
-
-    Raises:
-        ConditionRefused: There is one.
-    """
-    unsure = np.flatnonzero(verdict.may_have_been & ~verdict.was_in & ~verdict.is_in)
-    if len(unsure):
-        row = int(rows[unsure[0]])
-        name = head.entity_types[int(head.type_codes[row])]
-        raise ConditionRefused(
-            f"where: rows of {name!r} are granted by a condition, and version {int(head.versions[row])} has a "
-            "change without the image before, so nobody can say whether its row was granted: have the ingest "
-            "keep whole images (--images full)"
-        )
-
-
 def _together(verdicts: Sequence[ImageVerdict]) -> ImageVerdict:
     """Return what conditions joined by OR say."""
     if len(verdicts) == 1:
@@ -180,4 +171,14 @@ def _together(verdicts: Sequence[ImageVerdict]) -> ImageVerdict:
         np.logical_or.reduce([each.was_in for each in verdicts]),
         np.logical_or.reduce([each.may_have_been for each in verdicts]),
         np.logical_or.reduce([each.is_in for each in verdicts]),
+    )
+
+
+def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:
+    """Return the error of a record of a batch of which nobody can say whether its row was granted."""
+    name, version = head.entity_types[int(head.type_codes[row])], int(head.versions[row])
+    return ChangeNotJudged(
+        f"where: rows of {name!r} are granted by a condition, and version {version} has a change without the "
+        "image before, or one that may lack what the condition asks for, so nobody can say whether its row "
+        "was granted: have the ingest keep whole images (--images full), and begin behind that version"
     )

@@ -16,7 +16,13 @@ import pyarrow as pa
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
 from tailrace_server.capture.matching.judging import Candidates, judged
 from tailrace_server.capture.matching.row_condition import condition_of
-from tailrace_server.capture.matching.run import EXPIRED, NO_MATCH, BatchSelection, whole_batch
+from tailrace_server.capture.matching.run import (
+    EXPIRED,
+    NO_MATCH,
+    UNJUDGED,
+    BatchSelection,
+    whole_batch,
+)
 from tailrace_server.capture.matching.transitions import NONE, is_veiled_move
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
@@ -314,6 +320,10 @@ class Predicate:
             found.codes[[row for row, _, _ in captures]] = NONE
         for (alternative, _), matched in zip(judging, found.matched, strict=True):
             self._take(head, images, alternative, (matched,), rows, captures)
+        taken_whole = {row for taken in rows for row in taken.tolist()} if len(found.open) else ()
+        for row in found.open.tolist():
+            if row not in taken_whole:
+                captures.add((row, 0, UNJUDGED))
         for row in found.expired.tolist():
             if self._shows(head, row, ""):
                 captures.add((row, 0, EXPIRED))

@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.criteria import CaptureKind
+from tailrace.position import Position
 from tailrace_server.capture.latency import NEVER
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from tailrace.position import Position
+    from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.refs import BatchRef
 
 
 EXPIRED: Final = "\0the image is gone"
 """Stands, by identity, for the columns of a record of which only its image would tell them: no frame is made of
 it, and whoever comes to it is told that the image is gone."""
+UNJUDGED: Final = "\0nobody knows whether the row was granted"
+"""The same of a change that cannot be judged: it ends what comes to it, and nothing else."""
 
 
 class Mark(NamedTuple):
@@ -54,7 +57,8 @@ class BatchSelection:
     ordinals: NDArray[np.int32] | None = None
     """Ordinal of each capture; None if all are 0."""
     names: tuple[str, ...] | None = None
-    """Column name of each capture, "" at entity level, or ``EXPIRED``; None if all are at entity level."""
+    """Column name of each capture, "" at entity level, ``EXPIRED`` or ``UNJUDGED``; None if all are "".
+    """
     transitions: NDArray[np.uint8] | None = None
     """Code of each capture, as of ``transitions``; None if no condition has judged them."""
 
@@ -106,12 +110,13 @@ class BatchSelection:
         """Cut it where the first and the last of its records lie whose bodies are gone, if any are.
 
         So whoever asks for bodies gets all that come before the first, in either direction. Whoever does not,
-        gets all that come before the first of which nobody can tell any more whether it matches.
+        gets all that come before the first of which nobody can tell any more whether it matches. Changes that
+        cannot be judged are apart from all others.
 
         Args:
             gone: Of each record of the batch; None: all have their bodies.
         """
-        ends = {0, len(self.rows)}
+        ends = {0, len(self.rows), *self._borders_of_unjudged()}
         for found in () if gone is None else (np.flatnonzero(gone[self.rows]), self.untold()):
             if len(found):
                 ends |= {int(found[0]), int(found[-1]) + 1}
@@ -121,6 +126,19 @@ class BatchSelection:
         """Return the places of captures that stand for columns which nobody can tell any more."""
         names = self.names or ()
         return np.array([place for place, name in enumerate(names) if name is EXPIRED], np.int64)
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether it is one of the parts whose changes cannot be judged."""
+        return self.names is not None and self.names[0] is UNJUDGED
+
+    def _borders_of_unjudged(self) -> Iterator[int]:
+        """Yield the places where a part begins whose changes cannot be judged, or one behind such a part."""
+        before = False
+        for place, name in enumerate(self.names or ()):
+            if (name is UNJUDGED) != before:
+                before = not before
+                yield place
 
     def records(self, start: int, stop: int) -> int:
         """Count the distinct records among captures ``start`` to ``stop``, exclusive."""
@@ -211,3 +229,28 @@ class Run:
     def place_of(self, mark: Mark) -> int:
         """Return the place of the first capture at or after a mark, ``len(self)`` if there is none."""
         return self.selection.first_at_or_after(mark.row - self.batch.first_row, mark.ordinal)
+
+
+def runs_of(
+    head: BatchHead,
+    ref: BatchRef,
+    selection: BatchSelection,
+    gone: NDArray[np.bool_] | None = None,
+    *,
+    crowded: bool = False,
+    at: float = NEVER,
+) -> Iterator[Run]:
+    """Yield the runs of what a predicate matches in a batch: one, unless parts of it have to be apart.
+
+    Args:
+        head: The batch's head.
+        ref: The batch.
+        selection: Not empty.
+        gone: As of ``BatchSelection.apart``.
+        crowded: As of `Run`, …
+        at: … as is this.
+    """
+    for part in selection.apart(gone):
+        row = part.rows.item(0)
+        first = Position(head.versions.item(row), head.indexes.item(row))
+        yield Run(ref, part, first, crowded, at)

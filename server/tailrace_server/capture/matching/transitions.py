@@ -57,6 +57,11 @@ class ImageVerdict:
         return ImageVerdict(self.was_in & rows, self.may_have_been & rows, self.is_in & rows)
 
     @property
+    def is_open(self) -> NDArray[np.bool_]:
+        """Which rows are not in, and nobody can say whether they were."""
+        return self.may_have_been & ~self.was_in & ~self.is_in
+
+    @property
     def is_match(self) -> NDArray[np.bool_]:
         """Which rows have a code."""
         return self.was_in | self.may_have_been | self.is_in

@@ -72,8 +72,7 @@ class TypedImages:
         # Only an insert has neither: an update whose `before` was not sent names all columns as changed.
         updates = head.names.array.take(places).is_valid().to_numpy(zero_copy_only=False)
         self._was_there = self._has_before | updates | removes
-        has_keys = any(column.key for each in self._written for column in each)
-        self._key_only = removes if has_keys else np.zeros(len(rows), np.bool_)
+        self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
         """Removals whose image may hold nothing but the key: NULL says nothing there."""
         self._decoded: dict[Column, _Decoded] = {}
         self._seen: set[RowCondition] = set()
@@ -84,6 +83,17 @@ class TypedImages:
     def nbytes(self) -> int:
         """Bytes of the images."""
         return int(pc.sum(pc.binary_length(self._texts)).as_py() or 0)
+
+    def _may_lack_values(
+        self, operations: NDArray[np.uint8], versions: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        # What expires is removed by the log itself, with the image that it has.
+        removes: NDArray[np.bool_] = operations == Operation.REMOVE
+        if not removes.any():
+            return removes
+        has_keys = any(column.key for each in self._written for column in each)
+        found: NDArray[np.bool_] = removes & has_keys
+        return found & ~self._images.whole_removals.of(self.entity_type, versions)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         return schema.entity_types.get(self.entity_type, ())

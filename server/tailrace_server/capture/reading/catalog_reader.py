@@ -18,8 +18,9 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.batch_images import BatchImages
+from tailrace_server.capture.matching.judging import not_judged
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
-from tailrace_server.capture.matching.run import Run, whole_batch
+from tailrace_server.capture.matching.run import Run, runs_of, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
 from tailrace_server.capture.reading.damaged_bases import DamagedBases
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
@@ -408,7 +409,7 @@ class CatalogReader:
         """Scan a window, and add the heads of the batches with matches to ``matched``."""
         # Bodies are read only if the predicate needs images, and then of one batch at a time: a window
         # may hold more than the cache does. They are not kept, as a scan goes by once.
-        runs = []
+        runs: list[Run] = []
         refs = [view.batch(place) for place in window]
         for ref in refs:
             grouped = self._head(ref)
@@ -418,9 +419,7 @@ class CatalogReader:
             selection = predicate.select(grouped, images)
             if len(selection):
                 at = committed_at(view, ref.last.version)
-                for part in selection.apart(gone):
-                    first = first_position(grouped, part.rows.item(0))
-                    runs.append(Run(ref, part, first, committed_at=at))
+                runs += runs_of(grouped.head, ref, selection, gone, at=at)
                 matched.append(grouped)
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
@@ -435,6 +434,8 @@ class CatalogReader:
         # A head that is read here is not grouped: encoding needs no classes.
         found = self._head_in_memory(run.batch)
         head = self.batches.head(run.batch) if found is None else found.head
+        if run.selection.is_unjudged:
+            raise not_judged(head, run.selection.rows.item(0))
         if names:
             view.bodies.refuse(head, run.selection.rows)
         elif view.bodies.may_be_in(run.batch) and len(untold := run.selection.untold()):
@@ -485,12 +486,6 @@ def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
             break
         found.append(ref)
     return found
-
-
-def first_position(grouped: GroupedHead, offset: int) -> Position:
-    """Return the position of a record of a batch."""
-    head = grouped.head
-    return Position(head.versions.item(offset), head.indexes.item(offset))
 
 
 def position_after(position: Position) -> Position:

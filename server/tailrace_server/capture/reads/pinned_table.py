@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StatePlace
     from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.state.whole_removals import WholeRemovals
 
     class _Block(Protocol):
         @property
@@ -156,6 +157,11 @@ class PinnedTable:
     def keep(self, place: StatePlace, form: tuple[Hashable, ...], block: _Block) -> None:
         """Keep a block under a place in it, where its reader will go on."""
         self._log.reading.keep_state_block((self._name, place, *form), block)
+
+    @property
+    def whole_removals(self) -> WholeRemovals:
+        """Where the images of removed rows are known to be whole, though a state has none."""
+        return self.view.whole_removals
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema of a version, in which the entity type has the name that it is read by.

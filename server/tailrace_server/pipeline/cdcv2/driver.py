@@ -397,6 +397,12 @@ class Cdcv2Driver(CatalogDriver):
         }
         frontier = [] if control.frontier is None else [control.frontier]
         positions[FRONTIER] = json.dumps(control.antichain or frontier)
+        state = self.writer.state
+        # A row that goes is sent whole, as it was when it came.
+        positions |= state.whole_removals.notes_after(
+            {name: False for segment in result.segments for name in segment.counts},
+            state.last_version + 1,
+        )
         self.commit_entry(
             batch_id=batch_id,
             segments=result.segments,

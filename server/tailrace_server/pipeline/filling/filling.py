@@ -82,6 +82,8 @@ class Filling:
         self._unavailable = settings.source.unavailable
         self._unknown: set[RowName] = set()
         """Rows of the transaction that were removed, and of which only the key is known."""
+        self._as_sent: set[RowName] = set()
+        """Rows of the transaction that were removed, with what was sent: their last image is not known."""
         self.incomplete = 0
         """How many records so far have an image that is not whole."""
         self.rows: dict[RowName, KnownImage | None] = {}
@@ -97,6 +99,7 @@ class Filling:
             late: Its rows came late, so what they lack may be what the table did not have then.
         """
         self._unknown.clear()
+        self._as_sent.clear()
         filled = (
             self._filled(change, late) if self._makes_whole(change.entity_type or "") else change
             for change in changes
@@ -111,6 +114,11 @@ class Filling:
         )
         self.incomplete += count
         return count
+
+    def has_filled(self, effect: Effect) -> bool:
+        """Return whether the image of a row that the transaction has removed is the last one known."""
+        row = effect.entity_type, effect.primary_key or ""
+        return self._makes_whole(effect.entity_type) and row not in self._as_sent
 
     def _filled(self, change: Change, late: bool) -> Change | None:
         """Return a change with whole images; None if it removes a row that has expired."""
@@ -164,6 +172,7 @@ class Filling:
         earlier = self._earlier(row, self._columns.of(entity_type, ()), ())
         short = sent is None or _names_only(sent, key)
         if earlier is None:
+            self._as_sent.add(row)
             if short:
                 self._unknown.add(row)
             return sent

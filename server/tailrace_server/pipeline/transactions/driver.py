@@ -301,7 +301,13 @@ class Driver(CatalogDriver):
         #    crash between them would lose lines or read them twice.
         bindings = self.bindings.after(given.splits)
         bound = bindings.positions_after(self.bindings)
-        noted = notes_after(written.updates, self.writer.state.unknown_changes)
+        state = self.writer.state
+        noted = notes_after(written.updates, state.unknown_changes)
+        sends_whole = self.source.sends_whole_removals(bindings)
+        noted |= state.whole_removals.notes_after(
+            {name: lacks and not sends_whole for name, lacks in written.removals.items()},
+            state.last_version + 1,
+        )
         if self._expiry is not None:
             noted |= self._expiry.marks()
         receipt = self.commit_entry(
@@ -412,6 +418,7 @@ class Driver(CatalogDriver):
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
         updates: dict[str, bool] = {}
+        removals: dict[str, bool] = {}
         counting = filling = None
         if self.source.keyless:
             released_rows = itertools.chain.from_iterable(parts.values())
@@ -432,13 +439,15 @@ class Driver(CatalogDriver):
                 segment.write(builder.take())
                 segments.append(segment.close())
             sightings, set_aside = columns.sightings, builder.set_aside
-            updates = builder.updates
+            updates, removals = builder.updates, builder.removals
         # 4. Only the batch's own rows are left: pending ones were read for what is released alone.
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return WrittenPlan(segments, sightings, pending, counting, set_aside, updates, filling)
+        return WrittenPlan(
+            segments, sightings, pending, counting, set_aside, updates, removals, filling
+        )
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""

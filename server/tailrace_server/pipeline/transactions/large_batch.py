@@ -333,6 +333,7 @@ def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
     pending: list[PendingSegment] = []
     set_aside: list[Change] = []
     updates: dict[str, bool] = {}
+    removals: dict[str, bool] = {}
     for row in sorted(tasks.to_pylist(), key=lambda row: row["task"]):
         result = pickle.loads(row["result"])
         if isinstance(result, PendingSegment):
@@ -341,12 +342,15 @@ def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
         start = layout.starts[row["task"]]
         segments.append(result.receipt)
         set_aside += result.set_aside
-        for entity_type, missing in result.updates.items():
-            updates[entity_type] = updates.get(entity_type, False) or missing
+        for noted, of_task in ((updates, result.updates), (removals, result.removals)):
+            for entity_type, missing in of_task.items():
+                noted[entity_type] = noted.get(entity_type, False) or missing
         sightings += [s._replace(version=start + s.version) for s in result.sightings]
     written = sum(segment.transactions for segment in segments)
     assert written == layout.versions, f"{written} transactions written of {layout.versions}"
-    return WrittenPlan(segments, sightings, pending, set_aside=set_aside, updates=updates)
+    return WrittenPlan(
+        segments, sightings, pending, set_aside=set_aside, updates=updates, removals=removals
+    )
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

@@ -55,6 +55,8 @@ class WrittenPlan(NamedTuple):
     """Rows that go to quarantine after all, since their version's schema cannot hold them."""
     updates: Mapping[str, bool] = {}
     """As `RecordBuilder.updates`."""
+    removals: Mapping[str, bool] = {}
+    """As `RecordBuilder.removals`."""
     filling: Filling | None = None
     """What images were filled with."""
 
@@ -95,6 +97,8 @@ class RecordBuilder:
         """Rows that their version's schema cannot hold, as QUARANTINED changes."""
         self.updates: dict[str, bool] = {}
         """Entity types of which there were updates; True where any of them came without ``before``."""
+        self.removals: dict[str, bool] = {}
+        """Entity types of which rows were removed; True where any image is what the source sent."""
         self._rows: list[Row] = []
         self._version = 0
 
@@ -196,6 +200,11 @@ class RecordBuilder:
         if effect.operation is Operation.UPSERT and effect.changed is not None:
             missing = self.updates.get(effect.entity_type, False) or effect.before is None
             self.updates[effect.entity_type] = missing
+        if effect.operation is Operation.REMOVE and effect.primary_key is not None:
+            filled = self._filling is not None and self._filling.has_filled(effect)
+            self.removals[effect.entity_type] = (
+                self.removals.get(effect.entity_type, False) or not filled
+            )
 
 
 def _lead_row(version: int, after: bytes) -> Row:

@@ -103,6 +103,8 @@ class TaskSegment(NamedTuple):
     set_aside: list[Change]
     updates: dict[str, bool]
     """As `RecordBuilder.updates`."""
+    removals: dict[str, bool]
+    """As `RecordBuilder.removals`."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,11 @@ class TaskWriter:
             builder.add(released, changes)
             segment.write(builder.take())
             return TaskSegment(
-                segment.close(), columns.sightings, builder.set_aside, builder.updates
+                segment.close(),
+                columns.sightings,
+                builder.set_aside,
+                builder.updates,
+                builder.removals,
             )
 
 

@@ -457,6 +457,7 @@ class CommitLog:
             revision=state.revision,
             entry=state.last_entry,
             unknown_changes=state.unknown_changes,
+            whole_removals=state.whole_removals,
             bodies=ExpiredBodies(state.bodies_from, self.schemas),
             _batches=state.batches.columns,
             _batch_count=count,

@@ -46,6 +46,7 @@ from tailrace_server.wal.state.batch_table import (
     ref_of,
 )
 from tailrace_server.wal.state.unknown_changes import unknown_changes_after
+from tailrace_server.wal.state.whole_removals import WholeRemovals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +107,7 @@ class LogState:
         self.source_positions: dict[str, int | str] = {}
         self.unknown_changes: tuple[str, ...] = ()
         """Entity types of which updates come without ``before``, by the source positions."""
+        self.whole_removals = WholeRemovals()
         self.pending: tuple[PendingSegment, ...] = ()
         self.schemas: list[tuple[int, int]] = []
         """First version and id, rising."""
@@ -204,6 +206,7 @@ class LogState:
         self.schemas.extend(entry.schemas)
         self.source_positions.update(entry.source_positions)
         self.unknown_changes = unknown_changes_after(self.unknown_changes, entry.source_positions)
+        self.whole_removals = self.whole_removals.after(entry.source_positions)
         kept = {pending.path for pending in entry.pending}
         for spent in self.pending:
             if spent.path not in kept:
@@ -327,6 +330,7 @@ class LogState:
         state.writers = {writer: BatchKey(*key) for writer, key in body.writers.items()}
         state.source_positions = dict(body.source_positions)
         state.unknown_changes = unknown_changes_after((), state.source_positions)
+        state.whole_removals = WholeRemovals().after(state.source_positions)
         state.pending = tuple(body.pending)
         state.schemas = list(body.schemas)
         state.publication = body.publication

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.expired_bodies import ExpiredBodies
     from tailrace_server.wal.state.schemas import Schemas
     from tailrace_server.wal.state.segment_table import SegmentTable
+    from tailrace_server.wal.state.whole_removals import WholeRemovals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,8 @@ class LogView:
     """Newest log entry read."""
     unknown_changes: tuple[str, ...]
     """Entity types of which updates came without ``before`` when they were last committed."""
+    whole_removals: WholeRemovals
+    """Where the images of removed rows are known to be whole."""
     bodies: ExpiredBodies
     """Which records have no bodies any more."""
     _batches: npt.NDArray[np.int64]

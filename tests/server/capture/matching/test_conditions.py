@@ -17,7 +17,8 @@ from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
-from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE
+from tailrace_server.capture.matching.run import UNJUDGED
+from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE, VEILED
 from tailrace_server.filters.parsing import parse
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.log_writer import LogWriter
@@ -39,6 +40,7 @@ COLUMNS = (
     Column("id", sql_type="VARCHAR", key=1, origin=Origin.DECLARED, id=1),
     Column("name", sql_type="VARCHAR", origin=Origin.DECLARED, id=2),
     Column("price", sql_type="BIGINT", origin=Origin.DECLARED, id=3),
+    Column("draft", sql_type="BOOLEAN", origin=Origin.DECLARED, id=4),
 )
 
 
@@ -59,6 +61,9 @@ CONDITIONS: dict[str, Callable[[Row], bool]] = {
         (row.get("name") or "").startswith("a") or row.get("price") == 3
     ),
     "price IS NULL": lambda row: row.get("price") is None,
+    "NOT (name IS NULL)": lambda row: row.get("name") is not None,
+    "draft IS NOT TRUE": lambda row: row.get("draft") is not True,
+    "price IS DISTINCT FROM 3": lambda row: row.get("price") != 3,
     "id = '2'": lambda row: row["id"] == "2",
 }
 
@@ -67,19 +72,27 @@ rows = st.fixed_dictionaries(
     optional={
         "name": st.sampled_from([None, "a", "b", "ab", "c"]),
         "price": st.none() | st.integers(0, 9),
+        "draft": st.sampled_from([None, True, False]),
     },
 )
+WHOLE, KEY, NOTHING = "the row", "its key, and nulls", "nothing"
+Step = tuple[str, Row | None, str]
+"""Key, * for a truncate; the row after (None: removed); and what the source sends of the row before."""
 steps = st.lists(
-    st.tuples(st.sampled_from("112233*"), st.none() | rows, st.booleans()), min_size=1, max_size=25
+    st.tuples(st.sampled_from("112233*"), st.none() | rows, st.sampled_from([WHOLE, KEY, NOTHING])),
+    min_size=1,
+    max_size=25,
 )
-"""Key, * for a truncate; the row after (None: removed); and whether the source sends the row before."""
 
 
-def changes(steps: Sequence[tuple[str, Row | None, bool]]) -> list[tuple[Mutation, Row | None]]:
-    """Return mutations that follow from each other, each with the row that it finds."""
+def changes(steps: Sequence[Step]) -> list[tuple[Mutation, Row | None]]:
+    """Return mutations that follow from each other, each with the row that it finds.
+
+    An update comes with the whole row before or with none, as from PostgreSQL.
+    """
     state: dict[str, Row] = {}
     found: list[tuple[Mutation, Row | None]] = []
-    for key, row, sends_before in steps:
+    for key, row, sent in steps:
         if key == "*":
             state.clear()
             found.append((Mutation("product", None, Operation.REMOVE), None))
@@ -95,24 +108,33 @@ def changes(steps: Sequence[tuple[str, Row | None, bool]]) -> list[tuple[Mutatio
         images = [None if each is None else json.dumps(each).encode() for each in (before, after)]
         operation = Operation.REMOVE if after is None else Operation.UPSERT
         changed = None
-        if before is not None and not sends_before:
+        if before is not None and sent != WHOLE:
             images[0] = None
             changed = tuple(after) if after is not None else None
+            if after is None and sent == KEY:
+                nulls = dict.fromkeys(("name", "price", "draft"))
+                images[0] = json.dumps({"id": key, **nulls}).encode()
         found.append(
             (Mutation("product", key, operation, images[0], images[1], changed=changed), before)
         )
     return found
 
 
-def condition(text: str, view: LogView) -> RowCondition:
+def condition(text: str, view: LogView, *, granted: bool = False) -> RowCondition:
     columns = view.schema_of(view.published).columns("product")
-    return RowCondition([ConditionText(parse(text))], columns, view.published)
+    return RowCondition([ConditionText(parse(text), (), granted)], columns, view.published)
 
 
-def write(root: Path, mutations: Sequence[Mutation], per_transaction: int = 2) -> LogView:
+def write(
+    root: Path, mutations: Sequence[Mutation], per_transaction: int = 2, *, noted: bool = False
+) -> LogView:
     create_catalog(root, "shop")
     with open_writer(root, "shop", writer="log-writer") as writer:
-        writer.commit(batch_id=0, schema_changes=[(-1, Schema(1, {"product": COLUMNS}))])
+        writer.commit(
+            batch_id=0,
+            schema_changes=[(-1, Schema(1, {"product": COLUMNS}))],
+            source_positions={"removed:product": "1-"} if noted else {},
+        )
     with LogWriter.open(root, "shop") as log:
         for place in range(0, len(mutations), per_transaction):
             log.append(list(mutations[place : place + per_transaction]))
@@ -140,7 +162,9 @@ asked = st.lists(
 )
 
 
-def criteria_of(alternatives: Asked, view: LogView) -> tuple[Criteria, ...]:
+def criteria_of(
+    alternatives: Asked, view: LogView, *, granted: bool = False
+) -> tuple[Criteria, ...]:
     return canonical(
         filtered(
             Criteria(
@@ -148,7 +172,7 @@ def criteria_of(alternatives: Asked, view: LogView) -> tuple[Criteria, ...]:
                 entity_type=("product",),
                 primary_key=() if keys == KEYS else keys,
             ),
-            condition(text, view),
+            condition(text, view, granted=granted),
         )
         for text, keys in alternatives
     )
@@ -168,19 +192,22 @@ def test_conditions_without_a_match_are_steps_of_the_routing_too(tmp_path: Path)
     assert {id: bool(found) for id, found in steps.items()} == {0: False, 1: False}
 
 
-@settings(max_examples=25, deadline=None)
-@given(steps, st.lists(asked, min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+@given(steps, st.lists(asked, min_size=1, max_size=3), st.booleans())
 def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
-    steps: list[tuple[str, Row | None, bool]], wanted: list[Asked]
+    steps: list[Step], wanted: list[Asked], noted: bool
 ) -> None:
+    if noted:  # the log says that the images of removed rows are whole, and so they are
+        steps = [(key, row, WHOLE if sent == KEY else sent) for key, row, sent in steps]
     mutations = changes(steps)
     with TemporaryDirectory() as folder:
-        view = write(Path(folder), [each for each, _ in mutations])
+        view = write(Path(folder), [each for each, _ in mutations], noted=noted)
         predicates = [Predicate(criteria_of(each, view)) for each in wanted]
         predicates.append(Predicate((Criteria(entity_type=("product",)), *predicates[0].criteria)))
         router = Router()
         for number, predicate in enumerate(predicates):
             router.add(number, predicate)
+        of_grant = Predicate(criteria_of(wanted[0], view, granted=True))
         table: dict[str, Row] = {}
         views: list[dict[str, Row]] = [{} for _ in wanted]
         ahead = iter(mutations)
@@ -197,7 +224,9 @@ def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
                 }
                 # 2. What is taken as it is, is not judged.
                 assert selected[-1].transitions is None
-                # 3. Each record moves its row as the rows before and after say, and the views follow the table.
+                # 3. Who is granted the rows is told the same, but for what nobody knows whether he may be told.
+                _check_granted(of_grant.select(grouped, images), selected[0])
+                # 4. Each record moves its row as the rows before and after say, and the views follow the table.
                 codes = [_codes(each) for each in selected[:-1]]
                 for row in np.flatnonzero(grouped.head.areas == Area.DATA).tolist():
                     mutation, before = next(ahead)
@@ -211,7 +240,7 @@ def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
                     _put(table, key, after)
                     for number, alternatives in enumerate(wanted):
                         code = codes[number].pop(row, 0)
-                        _check(code, mutation, before, after, alternatives)
+                        _check(code, mutation, before, after, alternatives, noted=noted)
                         if code:
                             _put(views[number], key, None if _leaves(code) else after)
                         assert views[number] == {
@@ -246,8 +275,29 @@ def _codes(selection: BatchSelection) -> dict[int, int]:
     return dict(zip(selection.rows.tolist(), codes, strict=True))
 
 
+def _check_granted(granted: BatchSelection, plain: BatchSelection) -> None:
+    names = granted.names or ("",) * len(granted)
+    rows = granted.rows.tolist()
+    unjudged = {row for row, name in zip(rows, names, strict=True) if name is UNJUDGED}
+    told = _codes(plain)
+    assert unjudged == {row for row, code in told.items() if code == Transition.LEAVE | UNSURE}
+    assert {
+        row: code & ~VEILED for row, code in _codes(granted).items() if row not in unjudged
+    } == {row: code for row, code in told.items() if row not in unjudged}
+    # Each of them is apart, so that it ends nobody who does not come to it.
+    for part in granted.apart(None) if len(granted) else ():
+        assert part.is_unjudged == unjudged.issuperset(part.rows.tolist())
+        assert part.is_unjudged or unjudged.isdisjoint(part.rows.tolist())
+
+
 def _check(
-    code: int, mutation: Mutation, before: Row | None, after: Row | None, alternatives: Asked
+    code: int,
+    mutation: Mutation,
+    before: Row | None,
+    after: Row | None,
+    alternatives: Asked,
+    *,
+    noted: bool,
 ) -> None:
     """Compare a code with what is plain to see, and with what is not."""
     was, now = is_in(before, alternatives), is_in(after, alternatives)
@@ -262,7 +312,7 @@ def _check(
         return
     # Nobody knows: the source did not send the row before, or of a removal perhaps the key alone.
     assert before is not None
-    assert mutation.before is None or mutation.operation is Operation.REMOVE
+    assert mutation.before is None or (mutation.operation is Operation.REMOVE and not noted)
     assert code & TRANSITION_BITS == (Transition.ENTER if now else Transition.LEAVE)
 
 

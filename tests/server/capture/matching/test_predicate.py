@@ -20,6 +20,7 @@ from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.record.text_columns import Texts
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.whole_removals import WholeRemovals
 from tests.server.capture.matching.heads import head_of
 from tests.server.wal.logs import update, upsert
 from tests.support.images import images_of
@@ -96,6 +97,8 @@ class _OneSchema:
 
     def schemas(self) -> Iterator[Schema]:
         return iter((self._schema,))
+
+    whole_removals = WholeRemovals()
 
 
 def test_a_column_that_the_schema_does_not_have_is_no_match_and_no_error(log_root: Path) -> None:

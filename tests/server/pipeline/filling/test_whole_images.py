@@ -18,6 +18,7 @@ from tailrace.errors import InvalidRequest, LogFull
 from tailrace_server.api.graphql.catalog_schema import columns_by_name
 from tailrace_server.pipeline.filling.last_images import LastImages
 from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
@@ -207,6 +208,20 @@ def test_what_no_image_has_stays_as_it_was_sent_and_the_lead_counts_it(
     counts = [body.get("incomplete_images") for body in leads(feed.catalog)]
     assert counts == [1, 1, 1, 1, None]
     assert feed.driver.counters.incomplete_images == 4
+
+
+def test_the_log_says_in_which_versions_removed_rows_have_whole_images(
+    begun: Callable[..., Feed],
+) -> None:
+    """Else a null in them says nothing, and a change that depends on it cannot be judged."""
+    feed = begun(whole_images=True)
+    feed.batch(insert(1, {"id": 1, "t": None}), insert(2, {"id": 2}), removal(3, {"id": 1}))
+    feed.batch(removal(4, {"id": 7, "t": None}))  # of which the log has no image
+    feed.batch(removal(5, {"id": 2}))
+    positions = feed.driver.writer.state.source_positions
+    assert [each for name, each in positions.items() if name.startswith("removed:")] == ["1-3,5-"]
+    assert not Debezium().sends_whole_removals(Bindings("postgresql:shop"))
+    assert Debezium().sends_whole_removals(Bindings("mysql:shop"))
 
 
 def test_an_update_that_changes_nothing_is_no_record(begun: Callable[..., Feed]) -> None:

@@ -42,20 +42,23 @@ def test_segments_follow_the_order_of_the_tasks_and_versions_count_over_all_of_t
     plan = written_plan(
         results(
             (4, pending),
-            (1, TaskSegment(receipt("b", 2), [sighting], [], {"t": True, "u": False})),
-            (0, TaskSegment(receipt("a", 3), [sighting], [], {"t": False})),
+            (
+                1,
+                TaskSegment(receipt("b", 2), [sighting], [], {"t": True, "u": False}, {"t": False}),
+            ),
+            (0, TaskSegment(receipt("a", 3), [sighting], [], {"t": False}, {"t": True})),
         ),
         layout,
     )
     assert [segment.path for segment in plan.segments] == ["a", "b"]
     assert [s.version for s in plan.sightings] == [1, 4]
     assert plan.pending == [pending]
-    assert plan.updates == {"t": True, "u": False}
+    assert (plan.updates, plan.removals) == ({"t": True, "u": False}, {"t": True})
 
 
 def test_a_task_that_wrote_less_than_was_planned_is_noticed() -> None:
     with pytest.raises(AssertionError, match="2 transactions written of 3"):
-        written_plan(results((0, TaskSegment(receipt("a", 2), [], [], {}))), Layout((0,), 3))
+        written_plan(results((0, TaskSegment(receipt("a", 2), [], [], {}, {}))), Layout((0,), 3))
 
 
 def test_rows_find_their_version_by_transaction_and_snapshot_rows_by_number() -> None:

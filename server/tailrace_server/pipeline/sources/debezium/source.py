@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.options import READING, OptionForm, one_of, option
@@ -63,6 +63,10 @@ def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
         if mapped.setdefault(table, entity_type) != entity_type:
             raise InvalidRequest(f"{flag} {text!r}: {table} has the name {mapped[table]!r} already")
     return mapped
+
+
+_WHOLE_REMOVALS: Final = frozenset(("mysql", "mariadb"))
+"""They demand ``binlog_row_image=FULL``. PostgreSQL's sends what the replica identity has."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,10 @@ class Debezium(Source):
         for table, entity_type in self.table_map.items():
             if entity_type not in bindings.tables:
                 yield f"--table-map {table}={entity_type}: no row of such a table has come yet"
+
+    def sends_whole_removals(self, bindings: Bindings) -> bool:
+        """Return whether the rows are of a connector that needs whole rows in its database's log."""
+        return (bindings.connector or "").partition(":")[0] in _WHOLE_REMOVALS
 
     def restated(self, change: Change) -> bytes:
         """Return a message that says what a change says."""

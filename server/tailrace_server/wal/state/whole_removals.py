@@ -1,0 +1,87 @@
+"""Versions in which the image of every removed row is whole, so that a null in it is the row's own null.
+
+Many sources send the key of a removed row, and beside it nulls that nothing tells from values. Who writes a log
+knows where that is not so, and notes it by entity type among the source positions of a commit::
+
+    removed:orders    1-40,57-      versions 1 to 40, and from 57 on
+
+Only the newest note counts. An entity type without one has no version of which this is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_REMOVED: Final = "removed:"
+_SPANS_MAX: Final = 64
+"""Spans that a note has; older ones are forgotten, and nothing is known of them then."""
+_OPEN: Final = 1 << 62
+
+Spans = tuple[tuple[int, int], ...]
+"""First and last version of each, rising; the last one may have no end."""
+
+
+class WholeRemovals:
+    """What is noted in a log. It does not change."""
+
+    def __init__(self, spans: Mapping[str, Spans] | None = None) -> None:
+        """Begin with the spans of some entity types, by the names that they have in those versions."""
+        self._spans: Mapping[str, Spans] = spans or {}
+
+    def after(self, source_positions: Mapping[str, int | str]) -> WholeRemovals:
+        """Return what is known after the source positions of a commit; the same object if nothing is new."""
+        notes = {
+            name.removeprefix(_REMOVED): _read(str(text))
+            for name, text in source_positions.items()
+            if name.startswith(_REMOVED)
+        }
+        return WholeRemovals({**self._spans, **notes}) if notes else self
+
+    def notes_after(self, removals: Mapping[str, bool], first_version: int) -> dict[str, int | str]:
+        """Return as source positions what the removals of a commit change.
+
+        Args:
+            removals: Entity types of which rows were removed; True where the image of any may lack values.
+            first_version: Of the commit.
+        """
+        found: dict[str, int | str] = {}
+        for entity_type, lacking in removals.items():
+            spans = self._spans.get(entity_type, ())
+            is_open = bool(spans) and spans[-1][1] == _OPEN
+            if lacking != is_open:
+                continue
+            spans = (
+                (*spans[:-1], (spans[-1][0], first_version - 1))
+                if lacking
+                else (*spans, (first_version, _OPEN))
+            )
+            found[f"{_REMOVED}{entity_type}"] = _written(spans[-_SPANS_MAX:])
+        return found
+
+    def of(self, entity_type: str, versions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of some versions whether the images of all rows that were removed then are whole.
+
+        Args:
+            entity_type: By the name that it has in them.
+            versions: In any order, shape (n,).
+        """
+        found = np.zeros(len(versions), np.bool_)
+        for first, last in self._spans.get(entity_type, ()):
+            found |= (first <= versions) & (versions <= last)
+        return found
+
+
+def _read(text: str) -> Spans:
+    spans = (each.partition("-") for each in text.split(",") if each)
+    return tuple((int(first), int(last) if last else _OPEN) for first, _, last in spans)
+
+
+def _written(spans: Spans) -> str:
+    return ",".join(f"{first}-{'' if last == _OPEN else last}" for first, last in spans)
