@@ -125,8 +125,7 @@ class RowMatcher:
         """Return the captures of a part."""
         rows = part.rows
         head = _head(table, rows)
-        images = BatchImages(partial(_image, rows), table)
-        selection = self.predicate.select(group_by_class(head), images)
+        selection = self._selected(table, rows, head)
         frames = None
         if len(selection):
             names = body_columns(self.content)
@@ -143,6 +142,14 @@ class RowMatcher:
                 cursors=partial(self._cursors, table.entity_type, rows, selection),
             )
         return MatchedBlock(frames, selection.rows, rows.key_hashes, rows.primary_keys, part.end)
+
+    def takes(self, table: PinnedTable, rows: StateRows) -> bool:
+        """Return whether any of some rows has a capture."""
+        return len(self._selected(table, rows, _head(table, rows))) > 0
+
+    def _selected(self, table: PinnedTable, rows: StateRows, head: BatchHead) -> BatchSelection:
+        images = BatchImages(partial(_image, rows), table)
+        return self.predicate.select(group_by_class(head), images)
 
     def headers(self) -> RowMatcher:
         """Return one that writes the same captures without bodies."""

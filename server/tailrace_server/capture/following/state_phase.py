@@ -15,6 +15,7 @@ made again, perhaps of another base, and may begin and end elsewhere.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.capture import StateComplete
@@ -127,7 +128,8 @@ class StatePhase:
         self._table = await self._opened(self._tables[-1])
         # 2. Its row. Captures of the row itself may be left, so the block begins before it.
         if row is not None:
-            place = await self._table.place_of(row)
+            shown = partial(self._matcher.takes, self._table)
+            place = await self._table.place_of(row, shown)
             self._passed = at
             self._place, self._last = before_hash(place.key_hash), (place, row.ordinal)
 

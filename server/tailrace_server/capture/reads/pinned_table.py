@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.reads.table_parts import TablePart
     from tailrace_server.wal.base.reading import TableState
-    from tailrace_server.wal.base.state_rows import StatePlace
+    from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.state.view import LogView
     from tailrace_server.wal.state.whole_removals import WholeRemovals
 
@@ -138,8 +138,8 @@ class PinnedTable:
             except SegmentMissing as missing:
                 await self._recover(missing)
 
-    async def place_of(self, mark: RowMark) -> StatePlace:
-        """Return the place of the row that a mark names.
+    async def place_of(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
+        """Return the place of the row that a mark names; ``shown`` as of ``TableScan.of_digest``.
 
         Raises:
             InvalidRequest: The table has no such row.
@@ -148,7 +148,7 @@ class PinnedTable:
             return self.table.place_of(mark.primary_key)
         while True:
             try:
-                found = await asyncio.to_thread(self._rows.of_digest, mark)
+                found = await asyncio.to_thread(self._rows.of_digest, mark, shown)
             except SegmentMissing as missing:
                 await self._recover(missing)
             else:

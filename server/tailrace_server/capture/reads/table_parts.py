@@ -12,7 +12,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from tailrace.cursor import RowMark
     from tailrace_server.capture.reading.open_scans import OpenScans
@@ -66,15 +66,19 @@ class TableScan:
         self.scans.keep((self.name, end), scan)
         return TablePart(rows, end)
 
-    def of_digest(self, mark: RowMark) -> StatePlace:
+    def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
         """Return the place of the row whose key has a digest: all of them are looked at.
+
+        Args:
+            mark: Has the digest.
+            shown: Tells whether a row is for the reader. One that is not is as if it were not there.
 
         Raises:
             InvalidRequest: The table has no such row.
         """
         for rows in self.table.parts():
             for row, key in enumerate(rows.primary_keys.to_pylist()):
-                if mark.is_of_key(key):
+                if mark.is_of_key(key) and shown(rows.slice(row, row + 1)):
                     return rows.place(row)
         raise unknown_row()
 
@@ -101,8 +105,12 @@ class KeyedRows:
         rows = self.table.rows_of([each.primary_key for each in chosen])
         return TablePart(rows, None if chosen[-1] is self.places[-1] else chosen[-1])
 
-    def of_digest(self, mark: RowMark) -> StatePlace:
-        """Return the place of the row whose key has a digest; raises as of a whole table."""
+    def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
+        """Return the place of the key that has a digest, whether there is a row or not.
+
+        Raises:
+            InvalidRequest: None of the keys has.
+        """
         for each in self.places:
             if mark.is_of_key(each.primary_key):
                 return each

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.capture import StateComplete
 from tailrace.criteria import Content, Criteria, FromState, Operation
-from tailrace.cursor import Cursor
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, INITIAL_STATE, SubscribeRequest
 from tailrace_server.api import requests
@@ -19,6 +19,7 @@ from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.upkeep.retention import trim
 from tests.support.inprocess import objects, observer_of
 from tests.support.model import ModelMutation
@@ -156,6 +157,28 @@ async def test_contract_47_48_a_state_is_what_is_granted_of_it(
         "1": ["id", "name"],
         "3": ["id", "name"],
     }
+
+
+async def test_contract_47_a_cursor_that_somebody_made_tells_nothing_of_other_rows(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """The digest of a long key can be guessed: the row of another is as one that there is not."""
+    mine, other, none = ("x" * 700 + end for end in ("mine", "other", "none"))
+    writer.write([row(mine, price=9), row(other, price=1)])
+    rows = read_claimed("price > 4").filled({})
+    holder = Holder({"shop": Grant((Allowance(frozenset({"product"}), rows=rows),))})
+    async with Engine(log_root) as engine:
+        stream = await begun(engine, caller=holder, demand=0)
+        begin = stream.resume_cursor()
+        assert isinstance(begin, StateCursor)
+        told = []
+        for key in (other, none):
+            with pytest.raises(InvalidRequest) as caught:
+                await begun(engine, FromState(begin.behind("product", key)), holder)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+        again = await begun(engine, FromState(begin.behind("product", mine)), holder)
+        assert await rows_of(again) == []
 
 
 async def test_a_row_above_the_limit_comes_as_its_header(
