@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 import tailrace
 from tailrace.criteria import Content, Criteria, Operation
-from tailrace.errors import NotPermitted
+from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.grpc.server import GrpcServer
@@ -51,6 +51,14 @@ catalogs = "shop"
 entity_types = "parcel"
 hidden_columns = "vaultcolumn"
 where = "id = {{sub}} AND vaultcolumn <> 'vaultvalue-1'"
+
+[[grant]]
+who.issuer = "{issuer}"
+who.claims = {{ role = "keeper" }}
+catalogs = "shop"
+entity_types = "parcel"
+hidden_columns = "vaultcolumn"
+actions = ["subscribe", "named"]
 
 [[grant]]
 who.issuer = "{issuer}"
@@ -279,6 +287,32 @@ async def test_what_is_refused_is_refused_alike_whether_or_not_it_exists(
         with pytest.raises(NotPermitted, match="column 'vaultcolumn' is not granted"):
             async with client.subscribe("shop", [Criteria(container_name=("vaultcolumn",))]):
                 pass
+
+
+async def test_contract_47_a_name_is_not_made_of_a_condition_on_what_is_hidden(
+    granting: Granting,
+) -> None:
+    """It could never be read; and it is judged as the criteria of a subscription are."""
+    where = "vaultcolumn = 'vaultvalue-1'"
+    body = {"name": "mine", "criteria": [{"entityType": ["parcel"], "where": where}]}
+    path = "/v1/catalogs/shop/subscriptions"
+    async with (
+        tailrace.connect(granting.target, token=granting.token("keeper")) as client,
+        granting.http("keeper") as http,
+    ):
+        for wrong, error, status in (
+            (where, NotPermitted, 403),
+            ("stat = '1'", InvalidRequest, 400),
+            ("status >", InvalidRequest, 400),
+        ):
+            asked = Criteria(entity_type=("parcel",), where=wrong)
+            with pytest.raises(error):
+                await client.create_subscription("shop", "mine", asked)
+            body["criteria"][0]["where"] = wrong  # type: ignore[index]
+            assert (await http.post(path, json=body)).status_code == status
+        assert (await http.get(path)).json()["subscriptions"] == []
+        asked = Criteria(entity_type=("parcel",), where="status = 'sent'")
+        assert (await client.create_subscription("shop", "mine", asked)).criteria == (asked,)
 
 
 async def test_contract_47_a_policy_that_shrinks_ends_what_it_no_longer_grants(

@@ -31,7 +31,7 @@ from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
-from tailrace_server.capture.granting.use import use_of
+from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.named.acknowledgements import AcknowledgementLines
 from tailrace_server.capture.named.loss_watch import LossWatch
 from tailrace_server.capture.named.values import NamedView
@@ -133,11 +133,12 @@ class NamedSubscriptions:
             SubscriptionExists: The name is taken.
             InvalidRequest: A name or place that is none, a hold above the largest, or no room for names.
             PositionCompacted: The place where it is to begin is no longer retained.
-            NotPermitted: Named subscriptions are not granted, or the criteria are not.
+            NotPermitted: Named subscriptions are not granted, or the criteria are not, or what they judge by.
+            EntityTypeUnknown: A condition is for an entity type that no published version has.
         """
         with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
             observer, sequences = await self._enter(caller, catalog)
-            self._use(caller, observer, asked.criteria)
+            await _refuse_ungranted(caller, observer, asked.criteria)
             document = new_subscription(
                 await observer.log.view_with(0),
                 asked.name,
@@ -328,7 +329,7 @@ class NamedSubscriptions:
         with self._admissions.action(caller, peer, catalog, "read_subscription", asked.name, ""):
             observer, sequences = await self._enter(caller, catalog)
             found = await self._found(caller, catalog, sequences, asked.name)
-            self._use(caller, observer, criteria_in(found.criteria))
+            await _refuse_ungranted(caller, observer, criteria_in(found.criteria))
             # 2. From here on the one before is fenced, on every server.
             who = f"{caller.name} at {peer.address or peer.transport}"
             document = await asyncio.to_thread(
@@ -396,11 +397,6 @@ class NamedSubscriptions:
                 self._end(key, reader.epoch, error)
         return self._told(document, observer)
 
-    def _use(self, caller: Principal, observer: Observer, criteria: Sequence[Criteria]) -> None:
-        """Refuse criteria that a caller may not subscribe to."""
-        view = observer.log.view
-        use_of(caller, view.name, Action.SUBSCRIBE, criteria, Content.HEADER, view=view)
-
     def _told(self, document: SubscriptionDocument, observer: Observer) -> NamedView:
         return NamedView.of(document, observer.log.view, _now())
 
@@ -421,6 +417,13 @@ def _may_use(caller: Principal, catalog: str, found: SubscriptionDocument) -> bo
     return (
         not found.owner or found.owner == caller.name or door.may(caller, Action.OPERATE, catalog)
     )
+
+
+async def _refuse_ungranted(
+    caller: Principal, observer: Observer, criteria: Sequence[Criteria]
+) -> None:
+    """Refuse criteria that a caller may not subscribe to, or that cannot be judged."""
+    await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
 
 
 def _refuse_reader(found: SubscriptionDocument, epoch: int) -> None:
