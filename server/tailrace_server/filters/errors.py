@@ -18,6 +18,7 @@ class ConditionRefused(InvalidRequest):
     what: str = ""
     """What is wrong there."""
 
+
 class ChangeNotJudged(ConditionRefused):
     """Nobody can say whether the row of a change was granted."""
 

@@ -1,4 +1,4 @@
-"""What conditions on a table let a scan leave out: keys, versions and kinds of changes.
+"""What conditions on a table let a scan leave out: keys, versions, and kinds of changes, which are told here.
 
 All of it may let too many rows through, and never one too few: what a constant means to DuckDB beside a column
 is followed only where that is plain.
@@ -10,13 +10,20 @@ import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from tailrace.criteria import Operation
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from numpy.typing import NDArray
     from sqlglot import exp
 
     from tailrace.schema import Column
     from tailrace_server.sql.conditions import ColumnComparison
+    from tailrace_server.wal.segment.reader import BatchHead
 
     Evaluate = Callable[[exp.Expr, str | None], object]
     """Returns what a constant expression is, cast to a type of DuckDB's if one is given; None where it is
@@ -160,3 +167,21 @@ def _key_text(kind: str, value: object) -> str | None:
         return None
     number = _whole(value) if isinstance(value, str) else value
     return str(number) if isinstance(number, int) else None
+
+
+def change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
+    """Return what each change was, as SQL calls it."""
+    return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(change_codes(head, rows)))
+
+
+def change_codes(head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the kind of each change, as its place in CHANGE_TYPES."""
+    operations = head.operations[rows]
+    places = pa.array(rows)
+    updated = head.changed.take(places).is_valid().to_numpy(zero_copy_only=False)
+    keyed = head.primary_keys.take(places).is_valid().to_numpy(zero_copy_only=False)
+    codes = np.where(updated, 1, 0)
+    codes[operations == Operation.REMOVE] = 2
+    codes[operations == Operation.EXPIRE] = 3
+    codes[(operations == Operation.REMOVE) & ~keyed] = 4
+    return codes

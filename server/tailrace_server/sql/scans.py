@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Area, Operation
+from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
-from tailrace_server.sql.pushing import CHANGE_TYPES
+from tailrace_server.sql.pushing import CHANGE_TYPES, change_codes, change_types
 from tailrace_server.sql.shown import hidden_in, read_shown
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.typed.misfits import ValueMisfit
@@ -296,8 +296,7 @@ class StatementScan:
             refs = [each for _, each in table.batches_of(first - 1, end.version, self._wanted)]
             try:
                 for batch in self._read_batches(table, reversed(refs)):
-                    head = batch.head
-                    chosen, bodies = self._chosen(table, batch, done, end)
+                    head, chosen, bodies = self._chosen(table, batch, done, end)
                     for part in self._parts(chosen[::-1]):
                         yield self._changes_batch(head, np.ascontiguousarray(part), bodies)
                         end = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
@@ -318,8 +317,7 @@ class StatementScan:
         after = done.version - 1 if done.index != END else done.version
         found = table.batches_of(after, last, self._wanted)
         for batch in self._read_batches(table, (ref for _, ref in found)):
-            head = batch.head
-            chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
+            head, chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position
@@ -336,8 +334,8 @@ class StatementScan:
 
     def _chosen(
         self, table: LogTable, batch: ReadBatch, done: Position, end: Position
-    ) -> tuple[NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
-        """Return a batch's changes between two positions, both exclusive, and the bodies needed."""
+    ) -> tuple[BatchHead, NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
+        """Return a batch's head, its changes between two positions, both exclusive, and the bodies needed."""
         ref, head = batch.ref, batch.head
         rows = self._rows(head) & (
             (head.versions < end.version)
@@ -352,9 +350,12 @@ class StatementScan:
         if self._images:
             table.refuse_expired(ref, chosen)
         bodies = batch.bodies or (table.reader.body(ref, self._images) if len(chosen) else {})
+        if self._judges is not None and len(chosen):
+            head, bodies, chosen = self._judges.judged(head, chosen, bodies)
+            chosen = self._of_kinds(head, chosen)
         if self._form is not None:
             chosen = self._form.chosen(head, chosen, bodies)
-        return chosen, bodies
+        return head, chosen, bodies
 
     def _rows(self, head: BatchHead) -> NDArray[np.bool_]:
         """Return which records of a batch are of the table and, as far as hashes say, of the keys."""
@@ -372,10 +373,20 @@ class StatementScan:
             keys = head.primary_keys.take(pa.array(rows))
             named = pc.is_in(keys, value_set=pa.array(use.keys, pa.string()))
             rows = rows[named.to_numpy(zero_copy_only=False)]
-        if use.change_types is not None and len(rows):
-            kinds = np.array([each in use.change_types for each in CHANGE_TYPES])
-            rows = rows[kinds[_change_codes(head, rows)]]
+        # What a change is to who may see some rows alone is known once they are judged.
+        return rows if self._judges is not None else self._of_kinds(head, rows)
+
+    def _of_kinds(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        wanted = self.use.change_types
+        if wanted is not None and len(rows):
+            kinds = np.array([each in wanted for each in CHANGE_TYPES])
+            rows = rows[kinds[change_codes(head, rows)]]
         return rows
+
+    @property
+    def _judges(self) -> ShownRows | None:
+        """What judges changes by the values of their rows; None: nothing does."""
+        return self._shown if self._shown is not None and self._shown.judges else None
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Yield rows in parts that can be held, the first ones smaller."""
@@ -410,9 +421,10 @@ class StatementScan:
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
+        needed = _IMAGES if self._judges is not None else ()
         if self._form is not None:
-            return self._form.bodies
-        return tuple(each for each in _IMAGES if each in self.schema.names)
+            return tuple(dict.fromkeys((*self._form.bodies, *needed)))
+        return needed or tuple(each for each in _IMAGES if each in self.schema.names)
 
     def _changes_batch(
         self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
@@ -430,7 +442,7 @@ class StatementScan:
                 case "_commit_timestamp":
                     arrays.append(self._times(versions))
                 case "_change_type":
-                    arrays.append(_change_types(head, rows))
+                    arrays.append(change_types(head, rows))
                 case "_primary_key":
                     arrays.append(head.primary_keys.take(places))
                 case _ if name in more:
@@ -479,21 +491,3 @@ class StatementScan:
                 f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or "
                 "read the row with `tailrace state` or `tailrace changes`"
             ) from None
-
-
-def _change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
-    """Return what each change was, as SQL calls it."""
-    return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(_change_codes(head, rows)))
-
-
-def _change_codes(head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the kind of each change, as its place in CHANGE_TYPES."""
-    operations = head.operations[rows]
-    places = pa.array(rows)
-    updated = head.changed.take(places).is_valid().to_numpy(zero_copy_only=False)
-    keyed = head.primary_keys.take(places).is_valid().to_numpy(zero_copy_only=False)
-    codes = np.where(updated, 1, 0)
-    codes[operations == Operation.REMOVE] = 2
-    codes[operations == Operation.EXPIRE] = 3
-    codes[(operations == Operation.REMOVE) & ~keyed] = 4
-    return codes

@@ -7,7 +7,7 @@ others, before DuckDB sees them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +25,23 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 
+class ChangesShown(NamedTuple):
+    """A batch as it is to who may see some of its rows, by their values."""
+
+    head: BatchHead
+    """What enters is an insert there, and what leaves a removal."""
+    bodies: Mapping[str, pa.BinaryArray]
+    """Without the images that are not shown."""
+    rows: NDArray[np.int64]
+    """The records that are shown."""
+
+
 class ShownRows(Protocol):
     """What may be read of one entity type; threads may share it."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether changes are shown by the values of their rows: then ``judged`` is asked of them."""
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
         """Return those of some columns that are shown of any row."""
@@ -35,7 +50,21 @@ class ShownRows(Protocol):
         """Return those of some rows of a state that are shown."""
 
     def changes(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records of a batch that are shown."""
+        """Return those of some records of a batch that are shown, but for what ``judged`` leaves out."""
+
+    def judged(
+        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> ChangesShown:
+        """Return a batch as some of its records are shown.
+
+        Args:
+            head: The batch's head.
+            rows: The records.
+            bodies: Its bodies, at least ``before`` and ``after``.
+
+        Raises:
+            InvalidRequest: The log does not say whether the row of one of them was shown.
+        """
 
     def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
         """Return in which of the rows that have some keys a shown column is hidden; None: in none."""

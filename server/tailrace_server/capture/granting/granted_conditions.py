@@ -19,6 +19,7 @@ from tailrace_server.capture.matching.row_condition import (
     condition_of,
     filtered,
 )
+from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
 
@@ -68,6 +69,42 @@ def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Crite
         yield filtered(one, RowCondition(parts, columns, view.published))
 
 
+def granted_condition(
+    condition: Condition, view: LogView, entity_type: str, version: int
+) -> RowCondition:
+    """Return a grant's condition for changes, bound to the columns of a table.
+
+    Args:
+        condition: The condition.
+        view: The log. The condition names the newest columns, …
+        entity_type: The table.
+        version: … or those of this version, if the table is not there any more under that name.
+
+    Raises:
+        NotPermitted: It does not fit; as of ``bound_grant``.
+    """
+    for columns, since in columns_named(view, entity_type, version):
+        try:
+            return RowCondition([ConditionText(condition, is_granted=True)], columns, since)
+        except ConditionRefused:
+            continue
+    kinds = [columns for columns, _ in columns_named(view, entity_type, version)]
+    bound_grant(condition, kinds, entity_type)  # says why it does not fit
+    raise _unfit(entity_type, "a column has been dropped")
+
+
+def columns_named(
+    view: LogView, entity_type: str, version: int
+) -> list[tuple[Sequence[Column], int]]:
+    """Return the columns that a grant's condition may name of a table, and the version that they are of."""
+    table = TableValues(view, entity_type, version)
+    newest = view.schema_of(view.published).entity_types.get(entity_type, ())
+    found: list[tuple[Sequence[Column], int]] = [(table.columns, version)]
+    if newest and table.shares(newest):  # else another entity type has the name now, or none
+        found.insert(0, (newest, view.published))
+    return found
+
+
 def bound_grant(
     condition: Condition, kinds: Sequence[Sequence[Column]], entity_type: str
 ) -> RowFilter:
@@ -82,8 +119,12 @@ def bound_grant(
             return bind(condition, columns, {})
         except ConditionRefused as error:
             why = why or error
+    raise _unfit(entity_type, str(why))
+
+
+def _unfit(entity_type: str, why: str) -> NotPermitted:
     # Its text has names of columns, and values of claims, that the caller need not know.
-    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=str(why))
-    raise NotPermitted(
+    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=why)
+    return NotPermitted(
         f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
     )

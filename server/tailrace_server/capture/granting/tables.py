@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import NotPermitted
+from tailrace_server.capture.granting.judged_changes import JudgedChanges
 from tailrace_server.capture.granting.schemas import granted_schema
 from tailrace_server.capture.granting.shown import (
     Rule,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column, Schema
     from tailrace_server.capture.grant import Allowance
+    from tailrace_server.sql.shown import ChangesShown
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
@@ -53,8 +55,8 @@ class GrantedTables:
         """Return what is given of an entity type; None: all of it.
 
         Raises:
-            NotPermitted: Rows are chosen by conditions, which do not fit the entity type, or are not applied to
-                its changes.
+            NotPermitted: Rows are chosen by conditions, which do not fit the entity type, or show other columns
+                of some rows than of others.
         """
         rules = self._rules(entity_type)
         former = {}
@@ -69,10 +71,9 @@ class GrantedTables:
             return GrantedRows(entity_type, rules, former=former)
         refuse_mixed(entity_type, rules)
         if changes:
-            raise NotPermitted(
-                f"rows of {entity_type!r} are granted by a condition, which statements do not apply to "
-                "changes: ask for its state, or read the changes as history"
-            )
+            judges = any(rule.rows is not None for rule in rules)
+            judge = JudgedChanges(rules, view, entity_type, version) if judges else None
+            return GrantedRows(entity_type, rules, former=former, changes=judge)
         return GrantedRows(entity_type, rules, ConditionedRows(rules, view, entity_type, version))
 
     def _rules(self, entity_type: str) -> tuple[Rule, ...]:
@@ -93,18 +94,32 @@ class GrantedRows:
         conditioned: ConditionedRows | None = None,
         *,
         former: Mapping[str, tuple[Rule, ...]] | None = None,
+        changes: JudgedChanges | None = None,
     ) -> None:
         """Bind to the rules; a row is shown by those that its key is in, and whose conditions it meets.
 
         Rules of ``former`` names of the entity type are for the changes from before a rename.
         """
         self._former = former or {}
+        self._judge = changes
         self._conditioned = conditioned
         self._entity_type = entity_type
         self._rules = rules
         self._visibility = Visibility(((entity_type, rules),), (), None, counted_are_all=True)
         self._union = columns_of(rules)
         self._by_key = any(rule.keys is not None for rule in rules)
+
+    @property
+    def judges(self) -> bool:
+        """Whether changes are shown by the values of their rows."""
+        return self._judge is not None
+
+    def judged(
+        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> ChangesShown:
+        """Return a batch as some of its records are shown; as of ``JudgedChanges.of``."""
+        assert self._judge is not None
+        return self._judge.of(head, rows, bodies)
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
         """Return those of some columns that a rule gives."""
@@ -129,7 +144,11 @@ class GrantedRows:
         Raises:
             NotPermitted: A record has a former name of the entity type, of which something else is granted.
         """
-        places = self._named_now(head, rows).tolist() if self._former else rows.tolist()
+        if self._former:
+            rows = self._named_now(head, rows)
+        if self._judge is not None:
+            return rows
+        places = rows.tolist()
         kept = [
             row
             for row, changed in zip(places, head.names.values(tuple(places)), strict=True)

@@ -18,9 +18,12 @@ from tailrace_server.capture.matching.transitions import (
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from tailrace_server.capture.codecs.columns import CaptureColumns
+    from tailrace_server.wal.segment.reader import BatchHead
 
 
 def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> CaptureColumns:
@@ -30,31 +33,50 @@ def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> Capture
         columns: The captures, ``gathered``.
         codes: Of each capture, as of ``transitions``.
     """
-    before, after = hidden_before(codes), hidden_after(codes)
-    upserts = columns.operations == Operation.UPSERT
-    hidden = {
-        "before": before,
-        "after": after,
-        # An update's `change` has values of after. A removal's says how often the row went, or nothing.
-        "change": after & upserts,
-    }
+    hidden = _hidden(columns.operations, codes)
     texts = {
-        name: _without(body, hidden[name]) if hidden[name].any() else body
+        name: Texts.of(_without(body.array, hidden[name])) if hidden[name].any() else body
         for name, body in columns.texts.items()
     }
-    names = columns.names
+    return replace(columns, texts=texts, names=_names(columns.names, codes))
+
+
+def batch_without_hidden(
+    head: BatchHead, bodies: Mapping[str, pa.BinaryArray], codes: NDArray[np.uint8]
+) -> tuple[BatchHead, Mapping[str, pa.BinaryArray]]:
+    """Return a batch without what is hidden, in which a row that leaves is removed.
+
+    Args:
+        head: The batch's head.
+        bodies: Its bodies.
+        codes: Of each record, as of ``transitions``.
+    """
+    hidden = _hidden(head.operations, codes)
+    operations = head.operations.copy()
+    operations[hidden_after(codes) & (operations == Operation.UPSERT)] = Operation.REMOVE
+    shown = {name: _without(body, hidden[name]) for name, body in bodies.items()}
+    return replace(head, operations=operations, names=_names(head.names, codes)), shown
+
+
+def _hidden(
+    operations: NDArray[np.uint8], codes: NDArray[np.uint8]
+) -> Mapping[str, NDArray[np.bool_]]:
+    """Return by the name of a body in which captures it is hidden."""
+    after = hidden_after(codes)
+    upserts = operations == Operation.UPSERT
+    # An update's `change` has values of after. A removal's says how often the row went, or nothing. What a
+    # row that enters or leaves changed on the way would tell of the image that is hidden.
+    change = (after | is_veiled_move(codes)) & upserts
+    return {"before": hidden_before(codes), "after": after, "change": change}
+
+
+def _names(names: NameLists, codes: NDArray[np.uint8]) -> NameLists:
     veiled = is_veiled_move(codes)
-    if veiled.any():
-        # What a row that enters or leaves changed on the way would tell of the image that is hidden.
-        names = NameLists.of(_masked(names.array, veiled))
-        if "change" in texts:
-            texts["change"] = _without(texts["change"], veiled & upserts)
-    return replace(columns, texts=texts, names=names)
+    return NameLists.of(_masked(names.array, veiled)) if veiled.any() else names
 
 
-def _without(body: Texts, hidden: NDArray[np.bool_]) -> Texts:
-    kept = pc.if_else(pa.array(~hidden), body.array, pa.scalar(None, body.array.type))
-    return Texts.of(kept)
+def _without(body: pa.BinaryArray, hidden: NDArray[np.bool_]) -> pa.BinaryArray:
+    return pc.if_else(pa.array(~hidden), body, pa.scalar(None, body.type))
 
 
 def _masked(array: pa.ListArray, hidden: NDArray[np.bool_]) -> pa.ListArray:

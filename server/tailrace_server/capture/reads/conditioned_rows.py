@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace_server.capture.granting.granted_conditions import bound_grant
+from tailrace_server.capture.granting.granted_conditions import bound_grant, columns_named
 from tailrace_server.capture.reads.table_values import TableValues
 
 if TYPE_CHECKING:
@@ -38,12 +38,7 @@ class ConditionedRows:
         """
         self._rules = tuple(rules)
         self._values = TableValues(view, entity_type, version)
-        kinds = [self._values.columns]
-        newest = view.schema_of(view.published).entity_types.get(entity_type, ())
-        if newest and self._values.shares(
-            newest
-        ):  # else another entity type has the name now, or none
-            kinds.insert(0, newest)
+        kinds = [columns for columns, _ in columns_named(view, entity_type, version)]
         self._filters = [
             None if rule.rows is None else bound_grant(rule.rows, kinds, entity_type)
             for rule in rules

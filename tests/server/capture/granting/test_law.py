@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,11 @@ from tailrace.criteria import CatchUp, Content, Criteria, Since
 from tailrace.errors import NotPermitted
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.peer import IN_PROCESS
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import Allowance, Columns, Grant
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.querying.asked import SqlAsked
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.filters.claims import read_claimed
@@ -28,7 +31,7 @@ from tests.server.capture.granting.grants import (
     shown,
 )
 from tests.support.inprocess import PATIENCE_S, ModelWriter
-from tests.support.model import ModelLog, criteria_lists, transactions
+from tests.support.model import KNOWN, ModelLog, criteria_lists, transactions
 from tests.support.principals import Holder
 
 if TYPE_CHECKING:
@@ -144,6 +147,8 @@ async def _judge_rows(
         expected = shown(Grant(allowances), told)
         assert await _history(engine, caller, asked, Content.BODY) == expected
         assert await _received(stream, len(written)) == expected
+        # Changes in SQL are the same.
+        assert await _in_sql(engine, caller) == _as_in_sql(expected, allowances[0].columns)
         # The latest of each key are the last of these, and have no image more.
         stream = await _subscribe(engine, caller, asked, Content.BODY, CatchUp.LATEST)
         assert stream is not None
@@ -157,6 +162,40 @@ async def _judge_rows(
             assert each.pop("kind") == "LATEST"
             assert each == newest[each["entityType"], each["primaryKey"]]
     writer.writer.close()
+
+
+async def _in_sql(engine: Engine, caller: Principal) -> list[list[Any]]:
+    statement = (
+        "SELECT _commit_version, _index, _primary_key, _change_type, before, after "
+        "FROM CHANGES('product') ORDER BY 1, 2"
+    )
+    asked = SqlAsked(statement=statement)
+    with await engine.reads.sql(caller, IN_PROCESS, "shop", asked) as read:
+        return [json.loads(line) async for piece in read for line in piece.data.splitlines()]
+
+
+def _as_in_sql(captures: list[dict[str, Any]], shown: Columns) -> list[list[Any]]:
+    """Return changes of products as SQL has them: what enters is new, and what leaves is gone."""
+
+    def typed(image: dict[str, Any] | None) -> dict[str, Any] | None:
+        if image is None:
+            return None
+        # Columns of no known type are JSON texts.
+        values = ((name, image.get(name)) for name in KNOWN["product"] if shown.shows(name))
+        return {name: None if value is None else json.dumps(value) for name, value in values}
+
+    found = []
+    for each in captures:
+        if each["area"] != "DATA" or each["entityType"] != "product":
+            continue
+        kind = "insert" if each["changed"] is None else "update"
+        if each.get("transition") == "LEAVE" or each["operation"] == "REMOVE":
+            kind = "truncate" if each["primaryKey"] is None else "delete"
+        if each["operation"] == "EXPIRE":
+            kind = "expire"
+        place = each["version"], each["index"], each["primaryKey"]
+        found.append([*place, kind, typed(each["before"]), typed(each["after"])])
+    return found
 
 
 async def _subscribe(

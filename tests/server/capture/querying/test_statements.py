@@ -106,8 +106,57 @@ async def test_rows_that_a_condition_does_not_show_are_not_there(engine: Engine)
     assert await ask(engine, "SELECT count(*) FROM product WHERE id = '1'", caller) == [[0]]
     at_1 = "SELECT count(*) FROM product FOR VERSION AS OF 1"
     assert await ask(engine, at_1, caller) == [[0]]
-    with pytest.raises(NotPermitted, match="rows of 'product' are granted by a condition"):
-        await ask(engine, "SELECT count(*) FROM CHANGES('product', 1, 2)", caller)
+    changes = "SELECT _commit_version, _change_type, after.name FROM CHANGES('product')"
+    assert await ask(engine, changes, caller) == [[2, "insert", "table"]]
+
+
+async def test_a_change_table_shows_what_enters_and_leaves_the_rows_that_are_granted(
+    engine: Engine, write: LogWriter
+) -> None:
+    operator = granted(Allowance(actions=frozenset(Action)))
+    for text in (
+        "CREATE CDC product_cdc ON product INCLUDE (PRE, POST, CHANGE)",
+        "CREATE VIEW named AS SELECT id, name FROM product WHERE name IS NOT NULL",
+        "CREATE CDC named_cdc ON named INCLUDE (PRE)",
+    ):
+        await ask(engine, text, operator)
+    low, high = ({"id": "2", "name": "table", "price": price} for price in (3, 30))
+    for before, after in (
+        (low, high),
+        (high, high | {"name": "desk"}),
+        (high | {"name": "desk"}, low),
+    ):
+        old, new = (json.dumps(each).encode() for each in (before, after))
+        commit(write, Mutation("product", "2", before=old, after=new))
+    await engine.view(ANONYMOUS, "shop", 5)
+    rows = read_claimed("price > {least}").filled({"least": "3"})
+    caller = granted(Allowance(PRODUCTS, columns=Columns(frozenset({"price"})), rows=rows))
+    found = await ask(engine, 'SELECT id, "CDC JSON" FROM product_cdc', caller)
+    assert [(key, json.loads(each)) for key, each in found] == [
+        (
+            "2",
+            {
+                "event_type": "upsert",
+                "pre_image": {},
+                "change_image": {"name": "table"},
+                "post_image": {"name": "table"},
+            },
+        ),
+        (
+            "2",
+            {
+                "event_type": "upsert",
+                "pre_image": {"name": "table"},
+                "change_image": {"name": "desk"},
+                "post_image": {"name": "desk"},
+            },
+        ),
+        ("2", {"event_type": "delete", "pre_image": {"name": "desk"}}),
+    ]
+    of_view = await ask(engine, 'SELECT "CDC JSON" FROM named_cdc', caller)
+    assert [json.loads(each)["event_type"] for (each,) in of_view] == ["upsert", "upsert", "delete"]
+    asked = "SELECT _commit_version FROM CHANGES('product') WHERE _change_type = 'delete'"
+    assert await ask(engine, asked, caller) == [[5]]
 
 
 async def test_what_is_not_granted_is_not_there(engine: Engine) -> None:
