@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import Operation
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tests.conformance.shop import remove, upsert
+from tests.support.model import ModelMutation
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ async def test_contract_48_a_program_has_the_table_and_follows_it(
             writer.write([upsert("3"), remove("1")])
             for line in seen:
                 await until(lambda: told(line))  # noqa: B023 - awaited here
+            writer.write([ModelMutation("product", None, Operation.REMOVE, None, None)])
+            await until(lambda: told("version 3 has 0 rows"))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
