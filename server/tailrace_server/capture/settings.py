@@ -121,12 +121,14 @@ class EngineSettings:
     sql_statements: int = setting(
         4,
         "statements",
-        "in SQL at once; a further one waits 5 s for a place. One whose reader stands still keeps it",
+        "in SQL at once, each in a process of its own; a further one waits 5 s for a place. One whose reader "
+        "stands still keeps it",
     )
     sql_memory_bytes: int = setting(
         64 << 20,
         "bytes",
-        "what the sorts, groups and joins of one statement may take; no files are used, so it ends there",
+        "what the sorts, groups and joins of one statement may take; no files are used, so it ends there. What "
+        "its functions make may take 128 MiB besides",
     )
     sql_s: float = setting(
         60.0, "seconds", "how long a statement may take, from its start to its last row"

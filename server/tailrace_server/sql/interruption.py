@@ -7,12 +7,16 @@ statement is closed.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import duckdb
+from typing import Final, Protocol
 
 _AGAIN_S: Final = 0.02
+
+
+class Interruptible(Protocol):
+    """What computes, and can be ended."""
+
+    def interrupt(self) -> None:
+        """End what is being computed, if anything is."""
 
 
 class Interruption:
@@ -39,21 +43,21 @@ class Interruption:
                 self.reason = reason
         self._asked.set()
 
-    def watch(self, connection: duckdb.DuckDBPyConnection, seconds: float, reason: str) -> None:
-        """Interrupt a connection when it is asked for, or after ``seconds`` for a reason; until ``close``."""
+    def watch(self, statement: Interruptible, seconds: float, reason: str) -> None:
+        """Interrupt a statement when it is asked for, or after ``seconds`` for a reason; until ``close``."""
 
         def run() -> None:
             if not self._asked.wait(seconds):
                 self.ask(reason)
             while not self._closed.is_set():
-                connection.interrupt()
+                statement.interrupt()
                 self._closed.wait(_AGAIN_S)
 
         self._watch = threading.Thread(target=run, name="tailrace-sql-watch", daemon=True)
         self._watch.start()
 
     def close(self) -> None:
-        """Touch the connection no more. Idempotent."""
+        """Touch the statement no more. Idempotent."""
         self._closed.set()
         self._asked.set()
         if self._watch is not None:

@@ -22,12 +22,13 @@ from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
 from tailrace_server.sql.definitions_shown import shown
-from tailrace_server.sql.duck import DATABASES, heeding_ctrl_c, told
+from tailrace_server.sql.duck.databases import HERE, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.plan import line_of
 from tailrace_server.sql.scans import StatementScan
 from tailrace_server.sql.statements import (
+    TOO_DEEP,
     Tables,
     bound,
     named_parameters,
@@ -42,17 +43,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tailrace_server.sql.ddl import Defining
+    from tailrace_server.sql.duck.databases import Database, Databases
     from tailrace_server.sql.scans import LogSource
     from tailrace_server.sql.statements import Bounds, Statement, TableUse
 
-_BATCH_ROWS: Final = 4_096
 _ALONE: Final = re.compile(
     r"(?:describe|desc)\s+(?P<table>\"[^\"]+\"|[^\s;]+)\s*;?\s*|explain\s+(?P<explained>.+)",
     re.IGNORECASE | re.DOTALL,
 )
-_UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found')
 _READ_TWICE: Final = "has already been consumed"
 """How Arrow says that DuckDB wants to read a table again, as the recursive part of a WITH does."""
+_WRONG: Final = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.InvalidInputException,
+    duckdb.OutOfRangeException,
+    duckdb.ParserException,
+)
+"""What DuckDB says of statements that it refuses."""
+_UNKNOWN_COLUMN: Final = re.compile(
+    r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
+    r'|Could not find key "([^"]+)" in struct'
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,6 +99,7 @@ class Query:
         pushes: bool = True,
         polled: tuple[int, int] | None = None,
         may_define: bool = False,
+        databases: Databases | None = None,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -98,6 +112,7 @@ class Query:
             pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
             polled: Of a poll: the versions that ``$from`` and ``$to`` stand for, both inclusive.
             may_define: Whether it may define views and change tables, and drop them.
+            databases: Where it is computed; None: in this process.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -115,24 +130,25 @@ class Query:
         self._error: Exception | KeyboardInterrupt | None = None
         """What the log said while DuckDB read it."""
         self._is_closed = False
-        self._has_ended_well = False
-        """Whether all of the answer was given: only then its database is used again."""
-        self._database = DATABASES.take(self._limits.memory_bytes, self._limits.threads)
-        self._connection = self._database.connection
+        self._is_clean = True
+        """Whether its database can be used again: nothing is left half done there."""
+        self._databases = databases or HERE
+        self._taken: Database | None = None
         self.interruption = interruption or Interruption()
         """Ends it."""
         self.scans: list[StatementScan] = []
         """What it reads of the log."""
         try:
             self.interruption.watch(
-                self._connection,
+                self,
                 self._limits.seconds,
                 f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give "
-                "it more time",
+                "it more time (sql_s of a server, --timeout of `tailrace sql`)",
             )
-            # now() is the start of a transaction: all parts of a statement have the same.
-            self._connection.execute("BEGIN TRANSACTION")
             self._reader = self._begun(text)
+        except RecursionError:
+            self.close()
+            raise InvalidRequest(TOO_DEEP) from None
         except BaseException:
             self.close()
             raise
@@ -151,12 +167,20 @@ class Query:
         if self._is_closed:
             return
         self._is_closed = True
-        if not self._has_ended_well:
-            self._connection.close()
-            return
-        for scan in self.scans:
-            self._connection.unregister(scan.use.alias)
-        DATABASES.give_back(self._database)
+        if self._taken is not None:
+            self._taken.give_back(is_clean=self._is_clean and not self.interruption.is_asked)
+
+    def interrupt(self) -> None:
+        """End what is being computed; any thread may call it, and again."""
+        if self._taken is not None:
+            self._taken.interrupt()
+
+    @property
+    def _database(self) -> Database:
+        """Where it is computed: taken when it is needed, as most that is wrong is found before."""
+        if self._taken is None:
+            self._taken = self._databases.take(self._limits.memory_bytes, self._limits.threads)
+        return self._taken
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the answer.
@@ -169,10 +193,9 @@ class Query:
         while True:
             self._refuse_stopped()
             try:
-                with heeding_ctrl_c():
-                    batch = self._reader.read_next_batch()
+                batch = self._reader.read_next_batch()
             except StopIteration:
-                self._has_ended_well = not self.interruption.is_asked
+                self._is_clean = True
                 return
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise self._told(error) from None
@@ -188,6 +211,8 @@ class Query:
             raise InvalidRequest(self.interruption.reason)
 
     def _told(self, error: Exception) -> TailraceError:
+        """Return what a caller is told of an error; what was merely wrong with a statement is over with it."""
+        self._is_clean = self._error is None and type(error) in _WRONG
         if isinstance(self._error, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         if self.interruption.reason is not None:
@@ -203,7 +228,8 @@ class Query:
         if unknown is not None:
             # DuckDB knows the columns alone that the statement names: the one that was meant is not among them.
             names = {name for scan in self.scans for name in scan.all_columns}
-            return InvalidRequest(f"there is no column {unknown[1]!r}{nearest(unknown[1], names)}")
+            name = unknown[unknown.lastindex or 0]
+            return InvalidRequest(f"there is no column {name!r}{nearest(name, names)}")
         return told(error)
 
     # How it begins.
@@ -231,6 +257,7 @@ class Query:
             view.version_at,
             self._constant,
             self._pushes,
+            self._polled is not None,
         )
         query = parsed(text)
         self._take_parameters(named_parameters(query))
@@ -256,13 +283,12 @@ class Query:
             self._refuse_older(use)
             scan = StatementScan(self._source, use, lambda: self.interruption.is_asked)
             self.scans.append(scan)
-            self._connection.register(use.alias, self._kept(scan))
+            self._database.register(use.alias, self._kept(scan))
         values = self._values(statement.parameters)
         self._refuse_stopped()
+        self._is_clean = False  # until the last row was read
         try:
-            with heeding_ctrl_c():
-                found = self._connection.sql(prefix + statement.text, params=values)
-                return found.to_arrow_reader(_BATCH_ROWS)
+            return self._database.run(prefix + statement.text, values)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._told(error) from None
 
@@ -387,11 +413,9 @@ class Query:
         text = form.format(constant.sql(dialect="duckdb"))
         try:
             values = self._values(named_parameters(constant))
-            with heeding_ctrl_c():
-                rows = self._connection.execute(f"SELECT {text}", values).fetchall()
+            return self._database.computed(f"SELECT {text}", values)
         except duckdb.Error as error:
             raise self._told(error) from None
-        return rows[0][0] if rows else None
 
     # Statements that stand alone.
 

@@ -54,6 +54,9 @@ _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})
 SPANS: Final = frozenset({"FROM", "BETWEEN", "CONTAINED IN", "ALL"})
 """Behind FOR VERSION or FOR TIMESTAMP: more than one version."""
 _CHANGES: Final = "changes"
+TOO_DEEP: Final = (
+    "the statement cannot be read: its parts are nested too deeply; nest less, or use WITH"
+)
 _ONE: Final = "give one SELECT; SHOW, DESCRIBE, EXPLAIN, CREATE, ALTER and DROP stand alone too"
 
 
@@ -123,6 +126,8 @@ class Tables:
     """Computes the constants that columns are compared with."""
     pushes: bool = True
     """Whether conditions let scans leave rows out; False changes no answer."""
+    is_poll: bool = False
+    """Whether its range may begin above the newest version, which a server has that is behind."""
 
 
 def parsed(text: str) -> exp.Query:
@@ -146,7 +151,9 @@ def parsed(text: str) -> exp.Query:
         raise InvalidRequest(
             f"{place}: {first.get('description', error)} (near {first.get('highlight')!r})"
         ) from None
-    except (SqlglotError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidRequest(TOO_DEEP) from None
+    except SqlglotError as error:
         reason = str(error).partition("\n")[0]
         raise InvalidRequest(f"the statement cannot be read: {reason}") from None
     if len(found) != 1:
@@ -154,8 +161,12 @@ def parsed(text: str) -> exp.Query:
     (query,) = found
     if not isinstance(query, exp.Query):
         kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
+        if isinstance(
+            query, exp.Condition
+        ):  # a word that is no statement is a column to the parser
+            kind = repr(text.strip()[:30])
         raise InvalidRequest(f"{kind} is not run here; {_ONE}")
-    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into):
+    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe):
         if not isinstance(each, exp.Query):
             raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
     return query
@@ -307,7 +318,16 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
                 "CHANGES('product', 12, 40)"
             )
         first = tables.first_version_of(arguments[1]) if len(arguments) > 1 else tables.oldest
-        last = tables.version_of(arguments[2]) if len(arguments) > 2 else tables.newest
+        last = tables.newest
+        if len(arguments) > 2:
+            last = tables.version_of(arguments[2])
+            # A range of no version is one that begins right behind its end, or between two versions.
+            if first > last + 1 and not tables.is_poll:
+                begin, end = (each.sql(dialect=_DIALECT) for each in arguments[1:])
+                raise InvalidRequest(
+                    f"CHANGES from {begin} to {end} is reversed: it would begin at version {first}, and end at "
+                    f"{last}; give the earlier bound first"
+                )
         name = _known(arguments[0].name, tables.schema_of(tables.newest), quoted=True)
         form: ShownChanges | None = table.meta.get(SHOWN)
         if form is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.querying.forms import AnswerColumn, AnswerForm, Piece
     from tailrace_server.capture.reads.log_read import ReadTerms
     from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.sql.duck.databases import Databases
     from tailrace_server.sql.query import Query
     from tailrace_server.sql.shown import ShownTables
     from tailrace_server.wal.segment.reader import SegmentMissing
@@ -58,6 +59,7 @@ class SqlRead(LogRead):
         settings: EngineSettings,
         row_bytes_max: int,
         threads: ThreadPoolExecutor,
+        databases: Callable[[], Databases],
         shown: ShownTables | None,
         may_define: bool,
         on_closed: Callable[[], None],
@@ -70,7 +72,8 @@ class SqlRead(LogRead):
             terms: What it was admitted with.
             settings: What it may take.
             row_bytes_max: A larger row is refused.
-            threads: Where it is computed.
+            threads: Where it waits for what is computed.
+            databases: Where that is.
             shown: What of the log may be read; None: everything.
             may_define: Whether it may define views and change tables.
             on_closed: Called once, in a thread, when nothing of it is left.
@@ -80,6 +83,7 @@ class SqlRead(LogRead):
         self._asked = asked
         self._settings = settings
         self._row_bytes_max = row_bytes_max
+        self._databases = databases
         self._shown = shown
         self._may_define = may_define
         self._view = view = log.view
@@ -167,6 +171,7 @@ class SqlRead(LogRead):
             *(source, asked.statement, asked.parameters, limits, self._interruption),
             polled=polled,
             may_define=self._may_define,
+            databases=self._databases(),
         )
         self._batches: Iterator[pa.RecordBatch] = query.batches()
         return form_of(asked.form, query.schema), answer_columns(query.schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.querying.asked import SqlAsked
     from tailrace_server.capture.reads.log_read import ReadTerms
     from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.sql.duck.processes import DatabasesBeside
     from tailrace_server.sql.shown import ShownTables
 
 _PATIENCE_S: Final = 5.0
@@ -30,8 +32,10 @@ class Statements:
         self._settings = settings
         self._places = asyncio.Semaphore(settings.sql_statements)
         self._threads = ThreadPoolExecutor(settings.sql_statements, "tailrace-sql")
+        self._processes: DatabasesBeside | None = None
         self._open: WeakSet[SqlRead] = WeakSet()
         self._stopping = False
+        self._lock = threading.Lock()
 
     async def begun(
         self,
@@ -62,6 +66,7 @@ class Statements:
                 settings=self._settings,
                 row_bytes_max=row_bytes_max,
                 threads=self._threads,
+                databases=self._databases,
                 shown=shown,
                 may_define=may_define,
                 on_closed=on_closed,
@@ -78,6 +83,16 @@ class Statements:
             read.close()
             raise
         return read
+
+    def _databases(self) -> DatabasesBeside:
+        """Return where statements are computed, in one of the threads."""
+        # A server that nobody asks in SQL has no engine for it in memory.
+        from tailrace_server.sql.duck.processes import DatabasesBeside
+
+        with self._lock:
+            if self._processes is None:
+                self._processes = DatabasesBeside()
+            return self._processes
 
     async def _place(self) -> None:
         count = self._settings.sql_statements
@@ -101,9 +116,11 @@ class Statements:
             read.end(_stopping())
 
     async def close(self) -> None:
-        """Wait until no thread is left."""
+        """Wait until no thread is left, and no process."""
         self.stop()
         await shut_down(self._threads)
+        if self._processes is not None:
+            self._processes.close()
 
 
 def _stopping() -> ServerStopping:

@@ -333,9 +333,10 @@ async def test_an_answer_of_any_length_is_computed_as_it_is_taken(engine: Engine
 
 
 async def test_a_statement_has_the_bounds_of_the_server(log_root: Path, write: LogWriter) -> None:
-    async with Engine(log_root, EngineSettings(sql_s=0.2, sql_rows=10)) as engine:
+    async with Engine(log_root, EngineSettings(sql_s=0.2)) as engine:
         with pytest.raises(InvalidRequest, match="took longer than"):
             await ask(engine, ENDLESS)
+    async with Engine(log_root, EngineSettings(sql_rows=10)) as engine:
         with pytest.raises(InvalidRequest, match="more than 10 rows"):
             await ask(engine, "SELECT * FROM range(11)")
 

@@ -1,0 +1,154 @@
+"""A process that computes statements, one after the other; what it is asked and what it answers: `frames.py`.
+
+It has a bound on its memory that holds for all of it, also for what DuckDB does not count. It ends when nobody
+can ask it any more, in the middle of whatever it computes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import sys
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import duckdb
+import pyarrow as pa
+
+from tailrace_server.sql.duck.frames import FrameKind, batch_of, bytes_of, read_frame, write_frame
+from tailrace_server.sql.duck.locked import answer_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SLACK_BYTES: Final = 128 << 20
+"""Beside the bound of a statement: one batch of each table and of the answer, and the program itself."""
+_SCORE: Final = "/proc/self/oom_score_adj"
+
+
+class Child:
+    """What the process does; all of it in its main thread."""
+
+    def __init__(self, asked: SimpleQueue[tuple[FrameKind, bytes]], answers: BinaryIO) -> None:
+        """Take requests from a queue, and write answers."""
+        self._asked = asked
+        self._answers = answers
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._bounds: tuple[int, int] | None = None
+        self._reader: pa.RecordBatchReader | None = None
+        self._aliases: list[str] = []
+
+    def serve(self) -> None:
+        """Answer whatever is asked, for ever."""
+        while True:
+            try:
+                answer = self._answered(*self._asked.get())
+            except (duckdb.OutOfMemoryException, MemoryError):
+                answer = FrameKind.MEMORY, b""
+            except Exception as error:
+                # Arrow has no class of its own for what DuckDB says of its memory.
+                out = "Out of Memory Error" in str(error) or "bad_alloc" in str(error)
+                kind = type(error).__name__ if isinstance(error, duckdb.Error) else "Error"
+                told = f"{kind}\n{error}".encode()
+                answer = (FrameKind.MEMORY, b"") if out else (FrameKind.FAILED, told)
+            self._answer(*answer)
+
+    def _answer(self, kind: FrameKind, content: bytes | memoryview = b"") -> None:
+        write_frame(self._answers, kind, content)
+
+    def _answered(self, kind: FrameKind, content: bytes) -> tuple[FrameKind, bytes | memoryview]:
+        match kind:
+            case FrameKind.TAKE:
+                self._take(*pickle.loads(content))
+                return FrameKind.DONE, b""
+            case FrameKind.VALUE:
+                text, values = pickle.loads(content)
+                found = self._ready.sql(text, params=values).to_arrow_table()
+                return FrameKind.BATCH, bytes_of(found.slice(0, 1))
+            case FrameKind.RUN:
+                return FrameKind.SCHEMA, self._run(*pickle.loads(content))
+            case FrameKind.MORE:
+                assert self._reader is not None
+                with suppress(StopIteration):
+                    return FrameKind.BATCH, bytes_of(self._reader.read_next_batch())
+                return FrameKind.END, b""
+            case _:
+                self._back()
+                return FrameKind.DONE, b""
+
+    @property
+    def _ready(self) -> duckdb.DuckDBPyConnection:
+        assert self._connection is not None
+        return self._connection
+
+    def _take(self, memory_bytes: int, threads: int) -> None:
+        if self._bounds != (memory_bytes, threads):
+            self._connection = opened(memory_bytes, threads)
+            self._bounds = memory_bytes, threads
+            with suppress(FileNotFoundError):  # Linux alone says how much there is already
+                bound = _data_bytes() + memory_bytes + _SLACK_BYTES
+                resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+        # now() is the start of a transaction: all parts of a statement have the same.
+        self._ready.execute("BEGIN TRANSACTION")
+
+    def _run(self, text: str, values: dict[str, object] | None, tables: dict[str, bytes]) -> bytes:
+        for alias, schema in tables.items():
+            read = pa.ipc.read_schema(pa.py_buffer(schema))
+            batches = self._batches_of(alias)
+            self._ready.register(alias, pa.RecordBatchReader.from_batches(read, batches))
+            self._aliases.append(alias)
+        self._reader = answer_of(self._ready, text, values)
+        return bytes(self._reader.schema.serialize())
+
+    def _batches_of(self, alias: str) -> Iterator[pa.RecordBatch]:
+        while True:
+            self._answer(FrameKind.TABLE, alias.encode())
+            kind, content = self._asked.get()
+            if kind is FrameKind.END:
+                return
+            batch = batch_of(content)
+            if batch is not None:
+                yield batch
+
+    def _back(self) -> None:
+        self._reader = None
+        # First, as what failed has stopped the transaction; it takes the tables with it, not their readers.
+        self._ready.execute("ROLLBACK")
+        for alias in self._aliases:
+            self._ready.unregister(alias)
+        self._aliases.clear()
+
+
+def _data_bytes() -> int:
+    """Return what the process has of that which RLIMIT_DATA counts."""
+    with open("/proc/self/status") as status:
+        found = next(line for line in status if line.startswith("VmData"))
+    return int(found.split()[1]) << 10
+
+
+def main() -> None:
+    """Serve over stdin and stdout."""
+    # Where the machine itself runs out of memory, this process goes first, and no log's writer.
+    with suppress(OSError), open(_SCORE, "w") as score:
+        score.write("1000")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing that prints may write among the answers
+    asked: SimpleQueue[tuple[FrameKind, bytes]] = SimpleQueue()
+
+    def read() -> None:
+        with suppress(EOFError):
+            while True:
+                asked.put(read_frame(sys.stdin.buffer))
+        os._exit(0)  # whoever asked has gone; DuckDB may be in the middle of something
+
+    threading.Thread(target=read, daemon=True).start()
+    served: Any = Child(asked, answers)
+    with suppress(BrokenPipeError):
+        served.serve()
+
+
+if __name__ == "__main__":
+    main()

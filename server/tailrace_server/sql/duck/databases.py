@@ -1,0 +1,179 @@
+"""Databases that compute statements in this process: for who runs a statement of their own.
+
+What a function makes of one value, as ``repeat('x', 1000000000)``, is not counted by DuckDB, and is not
+interrupted. A server has processes for that: `processes.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import duckdb
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.sql.duck.locked import answer_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from tailrace.errors import TailraceError
+
+_INTERRUPTED: Final = "Query interrupted"
+"""How DuckDB says that it has seen Ctrl-C, by an error that is none of its own."""
+_LINES_MAX: Final = 3
+_IDLE_MAX: Final = 2
+"""Databases that are kept for the statements to come, a few MB each."""
+
+
+class Database(Protocol):
+    """An empty database, which one statement has for itself. Threads may take turns with it."""
+
+    def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
+        """Add a table, whose batches are read as they are needed."""
+
+    def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
+        """Return the first value of an answer; None where it has no rows.
+
+        Raises:
+            duckdb.Error: The statement is wrong, or takes too much.
+        """
+
+    def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
+        """Return an answer, which is computed as it is read; raises as ``computed``, then too."""
+
+    def interrupt(self) -> None:
+        """End what is being computed; any thread may call it, and again."""
+
+    def give_back(self, *, is_clean: bool) -> None:
+        """Let others have it, if its answer was read to the end; else it is not used again."""
+
+
+class Databases(Protocol):
+    """Where a statement gets its database from. Any thread may call it."""
+
+    def take(self, memory_bytes: int, threads: int) -> Database:
+        """Return a database that nobody else has.
+
+        Args:
+            memory_bytes: What a statement may take; nothing is put into files, so it ends there.
+            threads: How many it may use.
+        """
+
+
+class DatabasesHere:
+    """Databases in this process, one for each statement at work; a few idle ones.
+
+    To begin one takes 20 ms, longer than to look a key up. A statement changes nothing in it but by a
+    transaction that is rolled back, so the next one finds it empty.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._idle: list[_DatabaseHere] = []
+
+    def take(self, memory_bytes: int, threads: int) -> Database:
+        """Return one, as the Protocol says."""
+        with self._lock:
+            for place, each in enumerate(self._idle):
+                if each.bounds == (memory_bytes, threads):
+                    found = self._idle.pop(place)
+                    break
+            else:
+                found = None
+        found = found or _DatabaseHere(self, memory_bytes, threads)
+        found.begin()
+        return found
+
+    def put(self, database: _DatabaseHere) -> None:
+        """Keep a database that is empty, in place of one that has waited for longer."""
+        with self._lock:
+            self._idle.append(database)
+            surplus = self._idle.pop(0) if len(self._idle) > _IDLE_MAX else None
+        if surplus is not None:
+            surplus.close()
+
+
+class _DatabaseHere:
+    def __init__(self, home: DatabasesHere, memory_bytes: int, threads: int) -> None:
+        self._home = home
+        self.bounds = (memory_bytes, threads)
+        self._connection = opened(memory_bytes, threads)
+        self._aliases: list[str] = []
+
+    def begin(self) -> None:
+        # now() is the start of a transaction: all parts of a statement have the same.
+        self._connection.execute("BEGIN TRANSACTION")
+
+    def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
+        self._connection.register(alias, reader)
+        self._aliases.append(alias)
+
+    def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
+        with _heeding_ctrl_c():
+            rows = self._connection.execute(text, values).fetchall()
+        return rows[0][0] if rows else None
+
+    def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
+        with _heeding_ctrl_c():
+            reader = answer_of(self._connection, text, values)
+        return reader.from_batches(reader.schema, _heeding(reader))
+
+    def interrupt(self) -> None:
+        self._connection.interrupt()
+
+    def give_back(self, *, is_clean: bool) -> None:
+        if not is_clean:
+            self._connection.close()
+            return
+        # First, as what failed has stopped the transaction; it takes the tables with it, not their readers.
+        self._connection.execute("ROLLBACK")
+        for alias in self._aliases:
+            self._connection.unregister(alias)
+        self._aliases.clear()
+        self._home.put(self)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+HERE: Final = DatabasesHere()
+"""Those of the process."""
+
+
+def _heeding(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    while True:
+        try:
+            with _heeding_ctrl_c():
+                batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        yield batch
+
+
+@contextmanager
+def _heeding_ctrl_c() -> Iterator[None]:
+    """Run DuckDB in the main thread; Ctrl-C is KeyboardInterrupt, as everywhere."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def told(error: Exception) -> TailraceError:
+    """Return what DuckDB or Arrow says of a statement, in one paragraph."""
+    text = str(error)
+    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
+        return InvalidRequest(
+            "the statement needs more memory than it may have: read less, sort or group less at once, or raise "
+            "the bound (sql_memory_bytes of a server, --memory of `tailrace sql`)"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = [line for line in lines if not line.startswith(("LINE ", "^"))][:_LINES_MAX]
+    return InvalidRequest(" ".join(shown))

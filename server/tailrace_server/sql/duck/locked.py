@@ -1,0 +1,62 @@
+"""A DuckDB that can compute, and do nothing else: no files, no network, no extensions, no other settings.
+
+Nothing of ours is imported here: a process that computes statements begins with it, and should begin soon.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+_BATCH_ROWS: Final = 4_096
+"""Of an answer, that come together."""
+_LOCKED: Final = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    # A name that is no table may not be looked for among the variables of our own code.
+    "python_enable_replacements": "false",
+    # What does not fit in memory is refused, not put into files.
+    "max_temp_directory_size": "0KiB",
+}
+
+
+def opened(memory_bytes: int, threads: int) -> duckdb.DuckDBPyConnection:
+    """Return the only connection to an empty database in memory.
+
+    Args:
+        memory_bytes: What sorts, groups and joins may take. What functions make of one value is not counted.
+        threads: How many it may use.
+    """
+    config: dict[str, str | bool | int | float | list[str]] = {
+        **_LOCKED,
+        "memory_limit": f"{memory_bytes >> 10}KiB",
+        "threads": str(threads),
+    }
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("SET TimeZone = 'UTC'")
+    # What is computed ahead of whoever reads the answer: its first rows come soon, and little is kept.
+    connection.execute("SET streaming_buffer_size = '256KiB'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def answer_of(
+    connection: duckdb.DuckDBPyConnection, text: str, values: Mapping[str, object] | None
+) -> pa.RecordBatchReader:
+    """Return an answer, which is computed as it is read.
+
+    Raises:
+        duckdb.Error: The statement is wrong, or takes too much.
+    """
+    found = connection.sql(text, params=values)
+    reader: pa.RecordBatchReader = found.to_arrow_reader(_BATCH_ROWS)
+    return reader

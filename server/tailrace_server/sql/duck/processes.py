@@ -1,0 +1,189 @@
+"""Processes that compute statements beside a server: what one of them does ends with its process.
+
+A function may make a gigabyte of one value, which DuckDB neither counts nor can be interrupted in. In a process
+of its own there is a bound on all of the memory, and whoever wants it to end kills it. What it reads of the log
+is read here, and goes to it over a pipe, as it asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from tailrace_server.sql.duck.frames import FrameKind, batch_of, bytes_of, read_frame, write_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tailrace_server.sql.duck.databases import Database
+
+_CHILD: Final = "tailrace_server.sql.duck.child"
+_IDLE_MAX: Final = 2
+"""Processes that are kept for the statements to come, about 60 MiB each."""
+_ERRORS: Final = {
+    name: kind
+    for name, kind in vars(duckdb).items()
+    if isinstance(kind, type) and issubclass(kind, duckdb.Error)
+}
+
+
+class DatabasesBeside:
+    """A process for each statement at work; an idle one. Any thread may call it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._idle: list[_DatabaseBeside] = []
+        self._is_closed = False
+
+    def take(self, memory_bytes: int, threads: int) -> Database:
+        """Return one, as the Protocol says."""
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
+        found = found or _DatabaseBeside(self)
+        try:
+            found.begin(memory_bytes, threads)
+        except BaseException:
+            found.end()
+            raise
+        return found
+
+    def put(self, database: _DatabaseBeside) -> None:
+        """Keep one that is empty, or end it."""
+        with self._lock:
+            kept = not self._is_closed and len(self._idle) < _IDLE_MAX
+            if kept:
+                self._idle.append(database)
+        if not kept:
+            database.end()
+
+    def close(self) -> None:
+        """End those that nobody has, and keep none any more. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for each in idle:
+            each.end()
+
+
+class _DatabaseBeside:
+    def __init__(self, home: DatabasesBeside) -> None:
+        self._home = home
+        self._tables: dict[str, pa.RecordBatchReader] = {}
+        # Arrow's own allocators reserve a gigabyte, which would count as used.
+        environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", _CHILD),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in a terminal is for the server alone
+        )
+
+    def begin(self, memory_bytes: int, threads: int) -> None:
+        self._ask(FrameKind.TAKE, (memory_bytes, threads))
+        self._answer()
+
+    def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
+        self._tables[alias] = reader
+
+    def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
+        self._ask(FrameKind.VALUE, (text, values))
+        _, content = self._answer()
+        with pa.ipc.open_stream(content) as stream:
+            found = stream.read_all()
+        with suppress(
+            ValueError, OverflowError
+        ):  # as of a time that Python's calendar does not have
+            return found.column(0)[0].as_py() if len(found) else None
+        return None
+
+    def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
+        schemas = {alias: bytes(each.schema.serialize()) for alias, each in self._tables.items()}
+        self._ask(FrameKind.RUN, (text, values, schemas))
+        _, content = self._answer()
+        schema = pa.ipc.read_schema(pa.py_buffer(content))
+        return pa.RecordBatchReader.from_batches(schema, self._answers())
+
+    def _answers(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            self._ask(FrameKind.MORE)
+            kind, content = self._answer()
+            if kind is FrameKind.END:
+                return
+            batch = batch_of(content)
+            if batch is not None:
+                yield batch
+
+    def _ask(self, kind: FrameKind, content: object = None) -> None:
+        assert self._process.stdin is not None
+        data = b"" if content is None else pickle.dumps(content)
+        try:
+            write_frame(self._process.stdin, kind, data)
+        except OSError:
+            raise self._gone() from None
+
+    def _answer(self) -> tuple[FrameKind, bytes]:
+        """Return the answer to what was asked, and give the batches of tables that are needed for it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            while True:
+                kind, content = read_frame(self._process.stdout)
+                match kind:
+                    case FrameKind.TABLE:
+                        batch = next(self._tables[content.decode()], None)
+                        if batch is None:
+                            write_frame(self._process.stdin, FrameKind.END)
+                        else:
+                            write_frame(self._process.stdin, FrameKind.BATCH, bytes_of(batch))
+                    case FrameKind.MEMORY:
+                        raise duckdb.OutOfMemoryException
+                    case FrameKind.FAILED:
+                        name, _, text = content.decode(errors="replace").partition("\n")
+                        raise _ERRORS.get(name, duckdb.Error)(text)
+                    case _:
+                        return kind, content
+        except (EOFError, BrokenPipeError):
+            raise self._gone() from None
+
+    def _gone(self) -> duckdb.Error:
+        """Return why there is no answer: nothing but its bound ends a process that nobody ends."""
+        status = self._process.wait()
+        if status:
+            return duckdb.OutOfMemoryException(f"the process that computed it ended ({status})")
+        return duckdb.Error("the process that computed it was stopped")
+
+    def interrupt(self) -> None:
+        self._process.kill()
+
+    def give_back(self, *, is_clean: bool) -> None:
+        self._tables.clear()
+        if not is_clean:
+            self.end()
+            return
+        try:
+            self._ask(FrameKind.BACK)
+            self._answer()
+        except duckdb.Error:
+            self.end()
+        else:
+            self._home.put(self)
+
+    def end(self) -> None:
+        """Kill the process, and wait until it is gone. Idempotent."""
+        process = self._process
+        process.kill()
+        for each in (process.stdin, process.stdout):
+            assert each is not None
+            with suppress(OSError):  # what was never taken cannot be written any more
+                each.close()
+        process.wait()

@@ -1,0 +1,1 @@
+"""DuckDB in processes beside a server."""
