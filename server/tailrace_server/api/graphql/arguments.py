@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from strawberry.utils.str_converters import to_camel_case
 
+from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
@@ -20,7 +21,6 @@ from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.criteria import Area
     from tailrace_server.api.requests import Wish
 
 _BODIES: Final = ("change", "before", "after")
@@ -35,8 +35,19 @@ class Scope:
     area: Area | None = None
     entity_type: str | None = None
 
-    def narrowed(self, criteria: object) -> list[dict[str, Any]]:
+    @property
+    def rows_of(self) -> str | None:
+        """The entity type whose rows it is about; None: it is about others too, or about the schema."""
+        return self.entity_type if self.area is Area.DATA else None
+
+    def narrowed(
+        self, criteria: object, tree: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """Return criteria within the scope, in the JSON form.
+
+        Args:
+            criteria: As they were given; None: none.
+            tree: A condition that holds for each of them, in its JSON form; None: there is none.
 
         Raises:
             InvalidRequest: One asks for something outside it.
@@ -59,12 +70,23 @@ class Scope:
             inside: dict[str, Any] = {"area": self.area.name}
             if self.entity_type is not None:
                 inside["entityType"] = [self.entity_type]
+            if tree is not None:
+                if "where" in one:
+                    raise InvalidRequest(
+                        f"{at}.where: the field has where itself; give one of them"
+                    )
+                inside["whereTree"] = tree
             out.append({**one, **inside})
         return out
 
 
 def wish_of(
-    arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str], *, criteria_max: int
+    arguments: Mapping[str, Any],
+    scope: Scope,
+    bodies: frozenset[str],
+    tree: Mapping[str, Any] | None = None,
+    *,
+    criteria_max: int,
 ) -> Wish:
     """Return what a subscription asks for.
 
@@ -72,14 +94,18 @@ def wish_of(
         arguments: By GraphQL name, as graphql-core coerces them.
         scope: What the field is about.
         bodies: Names of the bodies that its selection needs.
+        tree: What the argument ``where`` says, in the JSON form; None: there is none.
         criteria_max: How many criteria it may have.
 
     Raises:
         InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
     """
-    asked = {name: plain(value) for name, value in arguments.items() if value is not None}
-    asked.pop("signals", None)
-    asked["criteria"] = scope.narrowed(asked.get("criteria"))
+    asked = {
+        name: plain(value)
+        for name, value in arguments.items()
+        if value is not None and name not in ("signals", "where")
+    }
+    asked["criteria"] = scope.narrowed(asked.get("criteria"), tree)
     asked["body"] = [name for name in _BODIES if name in bodies]
     message = from_json(SubscribeRequest, asked, criteria_max=criteria_max, without=ELSEWHERE)
     try:

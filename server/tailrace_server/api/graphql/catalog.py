@@ -9,6 +9,7 @@ goes on with the one that it began with.
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -270,24 +271,28 @@ class GraphqlCatalog:
         if after is not None:
             arguments = {name: value for name, value in arguments.items() if name not in STARTS}
             arguments["after"] = after
+        scope = document.built.scopes[field]
+        condition = document.built.condition(scope.rows_of, arguments)
         read = partial(
             wish_of,
             arguments,
-            document.built.scopes[field],
+            scope,
             selection.bodies,
+            None if condition is None else condition.tree,
             criteria_max=self.engine.settings.criteria,
         )
         wish = await asyncio.to_thread(read) if many else read()
-        subscription = await self.engine.subscribe(
-            prepared.caller,
-            self.name,
-            wish.criteria,
-            start=wish.start,
-            content=wish.content,
-            codec=selection.events if as_events else selection.codec,
-            limits=wish.limits,
-            peer=peer,
-        )
+        with nullcontext() if condition is None else condition.told():
+            subscription = await self.engine.subscribe(
+                prepared.caller,
+                self.name,
+                wish.criteria,
+                start=wish.start,
+                content=wish.content,
+                codec=selection.events if as_events else selection.codec,
+                limits=wish.limits,
+                peer=peer,
+            )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 
     def _context(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from graphql import GraphQLInputObjectType, GraphQLInterfaceType, GraphQLObjectType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.graphql.column_readings import ColumnReading
+    from tailrace_server.api.graphql.where.values import TypedCondition, WhereType
 
 _OWN_KINDS: Final = (GraphQLObjectType, GraphQLInterfaceType, GraphQLInputObjectType)
 """Kinds of types that Strawberry makes anew for each schema, and that make up nearly all of it."""
@@ -113,6 +114,21 @@ class CatalogSchema:
     """Type of a change → type of its row; the untyped one has none."""
     types: Mapping[str, tuple[type, type, type]]
     """Type of a change → what Strawberry has of it, its connection and its table; a later schema may share."""
+    wheres: Mapping[str, WhereType]
+    """Entity type → what the argument ``where`` of its fields means."""
+
+    def condition(
+        self, entity_type: str | None, arguments: Mapping[str, Any]
+    ) -> TypedCondition | None:
+        """Return what the argument ``where`` of a field says; None: the field has none, or was given none.
+
+        Raises:
+            InvalidRequest: It says nothing somewhere; names the place.
+        """
+        value = arguments.get("where")
+        if entity_type is None or value is None:
+            return None
+        return self.wheres[entity_type].condition(value)
 
     def __post_init__(self) -> None:
         """See to what is in cycles."""

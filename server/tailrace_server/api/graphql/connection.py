@@ -7,6 +7,7 @@ side on which the page begins, so no more is read than is shown.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Capture
     from tailrace.criteria import Start
     from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.graphql.where.values import TypedCondition
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.engine import Engine
@@ -56,6 +58,7 @@ async def read_page(
     arguments: Mapping[str, Any],
     scope: Scope,
     bodies: frozenset[str],
+    condition: TypedCondition | None,
     *,
     bytes_max: int,
     pages: Kept,
@@ -71,7 +74,7 @@ async def read_page(
     limit, from_end = _limit(asked, settings.page_records)
     reverse = bool(asked.get("reverse", False))
     backwards = reverse != from_end
-    message = _message(asked, scope, bodies, engine.settings.criteria)
+    message = _message(asked, scope, bodies, condition, engine.settings.criteria)
     try:
         criteria = await requests.read(requests.criteria, message.criteria, message.criteria)
         bounds = requests.history_bounds(message)
@@ -83,17 +86,18 @@ async def read_page(
     if bounds.wait is not None:
         await engine.view(caller, catalog, bounds.wait)  # a cursor may be of what is waited for
     view = await engine.view(caller, catalog, newest)
-    history = await engine.history(
-        caller,
-        catalog,
-        criteria,
-        bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
-        reverse=backwards,
-        content=requests.content(message.body),
-        codec=PROTOBUF,
-        limit=limit,
-        peer=peer,
-    )
+    with nullcontext() if condition is None else condition.told():
+        history = await engine.history(
+            caller,
+            catalog,
+            criteria,
+            bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
+            reverse=backwards,
+            content=requests.content(message.body),
+            codec=PROTOBUF,
+            limit=limit,
+            peer=peer,
+        )
     with history:
         capture_bytes_max = engine.settings.max_message_bytes
         captures, more, size = await _read(history, bytes_max, capture_bytes_max, pages)
@@ -129,11 +133,17 @@ def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
 
 
 def _message(
-    asked: Mapping[str, Any], scope: Scope, bodies: frozenset[str], criteria_max: int
+    asked: Mapping[str, Any],
+    scope: Scope,
+    bodies: frozenset[str],
+    condition: TypedCondition | None,
+    criteria_max: int,
 ) -> ReadChangesRequest:
     """Return the request that every face makes of a read, without cursors and times, which may add up here."""
     fields = {name: asked[name] for name in _BOUNDS if name in asked}
-    fields["criteria"] = scope.narrowed(asked.get("criteria"))
+    fields["criteria"] = scope.narrowed(
+        asked.get("criteria"), None if condition is None else condition.tree
+    )
     fields["body"] = sorted(bodies)
     return from_json(ReadChangesRequest, fields, criteria_max=criteria_max)
 

@@ -75,11 +75,13 @@ class Context:
             arguments,
             scope,
             bodies_of(info.selected_fields),
+            self.built.condition(scope.rows_of, arguments),
         )
         return await self._read(read)
 
     async def table(self, info: strawberry.Info, arguments: Mapping[str, Any]) -> types.TablePage:
         """Return rows of the table that a field is of; read in turn with the pages of history, as ``page``."""
+        entity_type = self.built.tables[info.field_name]
         read = partial(
             read_table,
             self.engine,
@@ -87,8 +89,9 @@ class Context:
             self._peer,
             self.settings,
             self.catalog,
-            self.built.tables[info.field_name],
+            entity_type,
             arguments,
+            self.built.condition(entity_type, arguments),
             with_images="after" in bodies_of(info.selected_fields),
         )
         return await self._read(read)

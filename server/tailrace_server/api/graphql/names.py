@@ -53,6 +53,7 @@ def made_of(stem: str) -> tuple[str, ...]:
         f"{stem}ChangeEdge",
         f"{stem}ChangeConnection",
         f"{stem}Table",
+        where_type(stem),
     )
 
 
@@ -71,6 +72,23 @@ def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[
             pair.append(_free(other if wanted in used else wanted, used))
             used.add(pair[-1])
         found[stem] = (pair[0], pair[1])
+    return found
+
+
+def where_type(stem: str) -> str:
+    """Return the name of an entity type's condition."""
+    return f"{stem}Where"
+
+
+def beside(fields: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
+    """Return name → field, where fields stand beside reserved names: ``and`` is ``and_2`` there."""
+    own = [*fields]
+    taken = {*reserved}
+    found: dict[str, str] = {}
+    for field in own:
+        name = _free(field, {*taken, *own}) if field in taken else field
+        found[name] = field
+        taken.add(name)
     return found
 
 

@@ -63,6 +63,30 @@ def _whole(value: object) -> int:
     return value
 
 
+def _digits(scalar: str, pattern: re.Pattern[str], value: object) -> str:
+    """Return an argument that is a number, given as its digits or as a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and pattern.fullmatch(value):
+        return value
+    raise ValueError(
+        f"{scalar} cannot represent {str(value)[:40]!r}: must be a string of its digits"
+    )
+
+
+def _string(scalar: str, value: object) -> str:
+    """Return an argument that is a string; what it says is read where its column is known."""
+    if not isinstance(value, str):
+        raise ValueError(f"{scalar} cannot represent {str(value)[:40]!r}: must be a string")
+    return value
+
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,1000}", re.ASCII)
+_DECIMAL: Final = re.compile(
+    r"-?[0-9]{1,1000}(?:\.[0-9]{1,1000})?(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
+)
+
+
 def _same(value: object) -> object:
     return value
 
@@ -78,18 +102,32 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
         "sent; taken as a number or as decimal text.",
         _whole,
     ),
-    BigInt: _scalar("BigInt", "A whole number of 64 bits as a string of digits."),
-    Decimal: _scalar("Decimal", "A decimal number as a string, with the digits of the source."),
-    Date: _scalar("Date", "A day as a string: 2024-02-29. Years are 0001 to 9999."),
+    BigInt: _scalar(
+        "BigInt",
+        "A whole number of 64 bits as a string of digits.",
+        partial(_digits, "BigInt", _WHOLE),
+    ),
+    Decimal: _scalar(
+        "Decimal",
+        "A decimal number as a string, with the digits of the source.",
+        partial(_digits, "Decimal", _DECIMAL),
+    ),
+    Date: _scalar(
+        "Date",
+        "A day as a string: 2024-02-29. Years are 0001 to 9999.",
+        partial(_string, "Date"),
+    ),
     Time: _scalar(
         "Time",
         "A time of day as a string: 13:37:00.250000, with its zone where it has one. It may also be a span of "
         "hours, where the source has such: -00:30:00, 26:15:00; from -838:59:59 to 838:59:59.",
+        partial(_string, "Time"),
     ),
     Timestamp: _scalar(
         "Timestamp",
         "A moment as a string: 2024-02-29T13:37:00.250000, with its zone where it has one. Years are 0001 to "
         "9999.",
+        partial(_string, "Timestamp"),
     ),
     Json: _scalar("JSON", "Any JSON value, as the source wrote it, byte for byte."),
 }

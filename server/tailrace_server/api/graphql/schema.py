@@ -39,7 +39,7 @@ from tailrace_server.api.graphql.catalog_schema import (
 )
 from tailrace_server.api.graphql.column_readings import ColumnReading, histories, reading_of
 from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
-from tailrace_server.api.graphql.scalars import SCALARS, Long
+from tailrace_server.api.graphql.scalars import SCALARS, Json, Long
 from tailrace_server.api.graphql.types import (
     CatalogChange,
     CatalogChangeConnection,
@@ -53,6 +53,7 @@ from tailrace_server.api.graphql.types import (
     SchemaObject,
     StatisticsObject,
 )
+from tailrace_server.api.graphql.where.input_types import TEST_TYPES, add_conditions
 
 UNSET: Final = strawberry.UNSET
 _RESERVED: Final = (
@@ -97,6 +98,7 @@ _RESERVED: Final = (
         "Timestamp",
     ),
     *("JSON", "Connection", "Edge", "CatchUp", "OverrunPolicy"),
+    *TEST_TYPES,
 )
 
 
@@ -152,7 +154,8 @@ def build(
         config=StrawberryConfig(scalar_map=SCALARS),
     )
     # graphql-core executes documents that are validated already, which Strawberry's own door does not.
-    return CatalogSchema(made, made._schema, scopes, pages, tables, rows, made_types)
+    wheres = add_conditions(made, rows, scopes, pages, tables)
+    return CatalogSchema(made, made._schema, scopes, pages, tables, rows, made_types, wheres)
 
 
 _UNTYPED: Final = {
@@ -271,6 +274,7 @@ def _plain(annotation: Any) -> Any:
 def _subscribe(
     info: strawberry.Info,
     criteria: list[CriteriaInput] | None = UNSET,
+    where: Json | None = UNSET,
     since_version: Long | None = UNSET,
     since_index: int | None = UNSET,
     after: str | None = UNSET,
@@ -294,6 +298,7 @@ async def _read(
     last: int | None = UNSET,
     before: str | None = UNSET,
     criteria: list[CriteriaInput] | None = UNSET,
+    where: Json | None = UNSET,
     from_: Annotated[Long | None, strawberry.argument(name="from")] = UNSET,
     to: Long | None = UNSET,
     since_version: Long | None = UNSET,
@@ -312,6 +317,7 @@ async def _read(
         "last": last,
         "before": before,
         "criteria": criteria,
+        "where": where,
         "from": from_,
         "to": to,
         "sinceVersion": since_version,
@@ -331,6 +337,7 @@ async def _read_rows(
     first: int | None = UNSET,
     after: str | None = UNSET,
     keys: list[str] | None = UNSET,
+    where: Json | None = UNSET,
     at_version: Long | None = UNSET,
     at_time: Long | None = UNSET,
     wait_for_version: Long | None = UNSET,
@@ -341,6 +348,7 @@ async def _read_rows(
         "limit": first,
         "page": after,
         "primaryKey": keys,
+        "where": where,
         "atVersion": at_version,
         "atTime": at_time,
         "waitForVersion": wait_for_version,

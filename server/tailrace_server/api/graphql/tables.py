@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tailrace import wire
@@ -17,6 +18,7 @@ from tailrace_server.capture.codecs import PROTOBUF
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tailrace_server.api.graphql.where.values import TypedCondition
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.engine import Engine
@@ -33,6 +35,7 @@ async def read_table(
     catalog: str,
     entity_type: str,
     arguments: Mapping[str, Any],
+    condition: TypedCondition | None,
     *,
     with_images: bool,
     bytes_max: int,
@@ -50,11 +53,15 @@ async def read_table(
     if not 1 <= count <= most:
         raise InvalidRequest(f"first {count}: it must lie in 1 to {most}, the largest page")
     fields = {**arguments, "limit": count, "entityType": entity_type, "keysOnly": not with_images}
+    if condition is not None:
+        del fields["where"]
+        fields["whereTree"] = condition.tree
     message = from_json(ReadStateRequest, fields, criteria_max=engine.settings.criteria)
     try:
-        read = await engine.state(
-            caller, catalog, requests.state(message), codec=PROTOBUF, peer=peer
-        )
+        with nullcontext() if condition is None else condition.told():
+            read = await engine.state(
+                caller, catalog, requests.state(message), codec=PROTOBUF, peer=peer
+            )
     except InvalidRequest as error:
         if type(error) is InvalidRequest:  # the others have names of the caller's in their texts
             in_json_names(error)

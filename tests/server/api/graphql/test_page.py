@@ -67,10 +67,12 @@ async def test_every_curl_of_the_page_is_answered(
 async def test_the_documents_of_the_page_do_what_it_says(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
     served = await serve()
-    subscription, not_sent, query, table = blocks("graphql")
+    subscription, condition, not_sent, query, table = blocks("graphql")
     async with client(served) as one:
         found = await one.payloads(await one.subscribe(subscription), 3)
         assert [each["data"]["onProductChange"]["version"] for each in found] == [1, 2, 4]
+        (moved,) = await one.payloads(await one.subscribe(condition), 1)
+        assert moved["data"]["onProductChange"]["transition"] == "ENTER"
         (first,) = await one.payloads(await one.subscribe(not_sent), 1)
         assert first["data"]["onProductChange"]["unavailable"] == []
     edges = (await ask(served, query, PATH))["productChanges"]["edges"]

@@ -1,0 +1,202 @@
+"""The types of ``where``: an input for each entity type, made of its columns.
+
+::
+
+    where: {price: {gte: "9.90", lt: "100"}, state: {in: ["paid"]}, or: [{…}, {…}], not: {…}}
+
+    input ProductWhere { price: DecimalTests  state: StringTests  and: [ProductWhere!] … }
+
+Fields of an input are made when somebody looks at them first, so
+that types which nobody asks for cost nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from graphql import (
+    GraphQLArgument,
+    GraphQLBoolean,
+    GraphQLFloat,
+    GraphQLInputField,
+    GraphQLInputObjectType,
+    GraphQLInt,
+    GraphQLList,
+    GraphQLNonNull,
+    GraphQLString,
+)
+
+from tailrace_server.api.graphql import names
+from tailrace_server.api.graphql.scalars import (
+    BigInt,
+    Date,
+    Decimal,
+    Json,
+    Time,
+    Timestamp,
+    column_form,
+)
+from tailrace_server.api.graphql.where.values import INVERTED, JOINED, LIKE, WHERE, WhereType
+from tailrace_server.filters.constants import family_of
+from tailrace_server.filters.tree import Family
+from tailrace_server.typed.forms import form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import strawberry
+    from graphql.type import GraphQLInputType, GraphQLScalarType
+
+    from tailrace.schema import Column
+    from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.graphql.catalog_schema import RowType
+
+_ORDER: Final = ("gt", "gte", "lt", "lte")
+_NUMBERS: Final[Mapping[object, str]] = {int: "Int", BigInt: "BigInt", float: "Float"}
+"""Scalars of columns of numbers, by name; any other number is a Decimal."""
+_KINDS: Final = {
+    Family.TEXT: "String",
+    Family.BOOLEAN: "Boolean",
+    Family.DATE: "Date",
+    Family.TIME: "Time",
+    Family.TIMESTAMP: "Timestamp",
+    Family.INSTANT: "Timestamp",
+}
+_ALL_KINDS: Final = (
+    "Int",
+    "BigInt",
+    "Float",
+    "Decimal",
+    *dict.fromkeys(_KINDS.values()),
+    "JSON",
+    "Null",
+)
+TEST_TYPES: Final = tuple(f"{kind}Tests" for kind in _ALL_KINDS)
+"""Names of the types of tests, which all entity types share."""
+
+
+def add_conditions(
+    made: strawberry.Schema,
+    rows: Mapping[str, RowType],
+    scopes: Mapping[str, Scope],
+    histories: Mapping[str, Scope],
+    tables: Mapping[str, str],
+) -> dict[str, WhereType]:
+    """Give fields of a schema their argument ``where``, and the schema its types.
+
+    Args:
+        made: The schema, whose fields have an argument of that name already; those of no entity type lose it.
+        rows: Type of a change → its row.
+        scopes: Subscription field → what it is about.
+        histories: Field of history → what it is about.
+        tables: Field of a table, or of one row of it → its entity type.
+
+    Returns:
+        Entity type → what its ``where`` means. One without columns has none.
+    """
+    core, scalar = made._schema, made.schema_converter.from_scalar
+    assert core.query_type is not None
+    assert core.subscription_type is not None
+    # 1. The types: those of tests are shared, and those of entity types stand on them.
+    tests = _test_types(scalar)
+    for kind in (*tests.values(), *(scalar(each) for each in _OURS)):
+        core.type_map.setdefault(kind.name, kind)
+    found: dict[str, WhereType] = {}
+    arguments: dict[str, GraphQLArgument] = {}
+    for row in rows.values():
+        if columns := _columns_of(row):
+            kind = _where_type(names.where_type(row.name), columns, tests)
+            core.type_map[kind.name] = kind
+            found[row.entity_type] = WhereType(columns)
+            arguments[row.entity_type] = GraphQLArgument(kind, description=_DESCRIPTION)
+    # 2. The fields. Resolvers are shared by all, and so is what their argument is declared as.
+    of_field = {name: scope.rows_of for name, scope in {**scopes, **histories}.items()}
+    of_field |= tables
+    for name, field in {**core.query_type.fields, **core.subscription_type.fields}.items():
+        if WHERE in field.args:
+            own = arguments.get(of_field.get(name) or "")
+            others = {each: argument for each, argument in field.args.items() if each != WHERE}
+            field.args = others if own is None else {**others, WHERE: own}
+    return found
+
+
+_OURS: Final = (BigInt, Decimal, Date, Time, Timestamp, Json)
+_DESCRIPTION: Final = (
+    "A condition on the values of rows; what stands side by side is joined by AND. Of changes, `transition` "
+    "says how each moved its row."
+)
+
+
+def _columns_of(row: RowType) -> dict[str, tuple[str, str]]:
+    """Return field of a ``where`` → column and kind of tests."""
+    fields = names.beside(row.fields, (*JOINED, INVERTED))
+    return {
+        field: (row.fields[of][0][0], _kind_of(row.fields[of][1].now))
+        for field, of in fields.items()
+    }
+
+
+def _kind_of(column: Column) -> str:
+    form = form_of(column)
+    if form.is_json:
+        return "JSON"
+    family = family_of(form)
+    if family is None:
+        return "Null"
+    if family is Family.NUMBER:
+        return _NUMBERS.get(column_form(column).scalar, "Decimal")
+    return _KINDS[family]
+
+
+def _where_type(
+    name: str, columns: Mapping[str, tuple[str, str]], tests: Mapping[str, GraphQLInputObjectType]
+) -> GraphQLInputObjectType:
+    def fields() -> dict[str, GraphQLInputField]:
+        of_columns = {
+            field: GraphQLInputField(tests[kind], description=f"Column {column!r}.")
+            for field, (column, kind) in columns.items()
+        }
+        many = GraphQLList(GraphQLNonNull(made))
+        return {
+            **of_columns,
+            **{each: GraphQLInputField(many) for each in JOINED},
+            INVERTED: GraphQLInputField(made),
+        }
+
+    made = GraphQLInputObjectType(name, fields, description="A condition on rows.")
+    return made
+
+
+def _test_types(
+    scalar: Callable[[Any], GraphQLScalarType],
+) -> dict[str, GraphQLInputObjectType]:
+    """Return the types of tests by kind; those of one column are joined by AND."""
+    values: dict[str, GraphQLInputType] = {
+        "Int": GraphQLInt,
+        "Float": GraphQLFloat,
+        "String": GraphQLString,
+        "Boolean": GraphQLBoolean,
+        **{scalar(each).name: scalar(each) for each in _OURS},
+    }
+    return {
+        kind: GraphQLInputObjectType(
+            f"{kind}Tests",
+            partial(_test_fields, kind, values.get(kind)),
+            description="Tests of a column, all of which hold.",
+        )
+        for kind in _ALL_KINDS
+    }
+
+
+def _test_fields(kind: str, value: GraphQLInputType | None) -> dict[str, GraphQLInputField]:
+    found: dict[str, GraphQLInputType] = {}
+    if value is not None:
+        order = () if kind == "Boolean" else _ORDER
+        found = dict.fromkeys(("eq", "ne", *order), value)
+        found["in"] = GraphQLList(GraphQLNonNull(value))
+        if kind in ("String", "JSON"):
+            found |= dict.fromkeys(LIKE, GraphQLString)
+        found |= dict.fromkeys(("isDistinctFrom", "isNotDistinctFrom"), value)
+    found["isNull"] = GraphQLBoolean
+    return {name: GraphQLInputField(each) for name, each in found.items()}
