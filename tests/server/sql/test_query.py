@@ -303,6 +303,7 @@ def test_versions_that_were_trimmed_are_refused_and_state_stays(log_root: Path) 
         ("SELECT * FROM product2", "no table 'product2'; did you mean product?"),
         ("SELECT name2 FROM product", "no column 'name2'; did you mean name?"),
         ("SELECT price + 'x' FROM product", "Conversion Error"),
+        ("SELECT id FROM product WHERE name > 500", "DESCRIBE shows it: cast it, as price"),
         ("SELECT * FROM product FOR VERSION AS OF 99", "from 1 to 4"),
         ("SELECT * FROM product FOR VERSION AS OF 'x'", "neither a version nor a time"),
         ("SELECT * FROM product FOR TIMESTAMP AS OF '2999-01-01'", "still to come"),

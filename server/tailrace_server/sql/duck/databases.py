@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 _INTERRUPTED: Final = "Query interrupted"
 """How DuckDB says that it has seen Ctrl-C, by an error that is none of its own."""
+_UNLIKE: Final = "Cannot compare values of type"
+_UNLIKE_HINT: Final = (
+    "; a column has the type that was declared for it, or that its values have, and DESCRIBE shows it: cast "
+    "it, as price::DECIMAL(10,2), or declare it for the ingest (--schema)"
+)
 _LINES_MAX: Final = 3
 _IDLE_MAX: Final = 2
 """Databases that are kept for the statements to come, a few MB each."""
@@ -176,4 +181,5 @@ def told(error: Exception) -> TailraceError:
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("LINE ", "^"))][:_LINES_MAX]
-    return InvalidRequest(" ".join(shown))
+    hint = _UNLIKE_HINT if _UNLIKE in text else ""
+    return InvalidRequest(" ".join(shown) + hint)
