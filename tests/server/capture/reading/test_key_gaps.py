@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from tailrace.criteria import Area, ContainerType, Criteria, Operation
+from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
+from tailrace.position import FIRST
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.history import HistoryBounds
@@ -18,7 +19,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.upkeep.key_files import make_key_files
 from tests.server.wal.logs import upsert
-from tests.support.inprocess import coordinates, objects
+from tests.support.inprocess import coordinates, objects, receive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,6 +88,14 @@ async def test_history_of_keys_is_the_same_with_key_files_without_and_with_damag
             # One that matches records without a key is not looked up.
             both = [CRITERIA[1], Criteria(area=Area.SCHEMA)]
             found.append(await read(engine, both))
+            # Who catches up is given the same as who reads history.
+            start = Since(FIRST)
+            subscription = await engine.subscribe(
+                ANONYMOUS, "shop", [CRITERIA[1]], start=start, codec=JSON
+            )
+            caught_up = await receive(subscription, len(found[1]))
+            assert [coordinates(each) for each in caught_up] == found[1]
+            subscription.cancel()
         return found, looked_at
 
     expected, without = await answers()
