@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.shown import ShownRows
     from tailrace_server.sql.shown_changes import ShownChanges
     from tailrace_server.wal.segment.reader import BatchHead
+    from tailrace_server.wal.segment.taken import RecordColumns
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 
@@ -121,7 +122,7 @@ class ChangeTableRows:
                 )
 
     def arrays(
-        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+        self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> dict[str, pa.Array]:
         """Return the columns of some records of a batch, by name.
 
@@ -137,7 +138,7 @@ class ChangeTableRows:
 
     def _key_columns(
         self,
-        head: BatchHead,
+        head: RecordColumns,
         rows: NDArray[np.int64],
         keys: pa.StringArray,
         schemas: Sequence[Schema],
@@ -163,7 +164,7 @@ class ChangeTableRows:
 
     def _json(
         self,
-        head: BatchHead,
+        head: RecordColumns,
         rows: NDArray[np.int64],
         keys: pa.StringArray,
         bodies: Mapping[str, pa.BinaryArray],
@@ -227,6 +228,6 @@ class ChangeTableRows:
             )
         return self._writers[schema.id]
 
-    def _refused(self, head: BatchHead, row: int, reason: str) -> InvalidRequest:
+    def _refused(self, head: RecordColumns, row: int, reason: str) -> InvalidRequest:
         at = f"{head.versions[row]}:{head.indexes[row]}"
         return InvalidRequest(f"{self._form.table} at {at}: {reason}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.sql.conditions import ColumnComparison
-    from tailrace_server.wal.segment.reader import BatchHead
+    from tailrace_server.wal.segment.taken import RecordColumns
 
     Evaluate = Callable[[exp.Expr, str | None], object]
     """Returns what a constant expression is, cast to a type of DuckDB's if one is given; None where it is
@@ -46,6 +46,21 @@ class Span(NamedTuple):
     def both(self, other: tuple[int, int]) -> Span:
         """Return what is in two."""
         return Span(max(self.first, other[0]), min(self.last, other[1]))
+
+
+class Amount(NamedTuple):
+    """How much of a log a scan reads."""
+
+    base: int
+    """Version of the base that it begins with; 0 for none."""
+    batches: int
+    """Record batches that it looks at, behind the base."""
+    bytes: int
+    """Of these and, where all rows are read, of the base."""
+    all_batches: int
+    """That the log has."""
+    all_bytes: int
+    """Of the log."""
 
 
 EVERYTHING: Final = Span(0, _MOST)
@@ -169,17 +184,17 @@ def _key_text(kind: str, value: object) -> str | None:
     return str(number) if isinstance(number, int) else None
 
 
-def change_types(head: BatchHead, rows: NDArray[np.int64]) -> pa.Array:
+def change_types(head: RecordColumns, rows: NDArray[np.int64]) -> pa.Array:
     """Return what each change was, as SQL calls it."""
     return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(change_codes(head, rows)))
 
 
-def change_codes(head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def change_codes(head: RecordColumns, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the kind of each change, as its place in CHANGE_TYPES."""
     operations = head.operations[rows]
-    places = pa.array(rows)
-    updated = head.changed.take(places).is_valid().to_numpy(zero_copy_only=False)
-    keyed = head.primary_keys.take(places).is_valid().to_numpy(zero_copy_only=False)
+    # Of all records: to take lists and texts out first costs more.
+    updated = head.changed.is_valid().to_numpy(zero_copy_only=False)[rows]
+    keyed = head.primary_keys.is_valid().to_numpy(zero_copy_only=False)[rows]
     codes = np.where(updated, 1, 0)
     codes[operations == Operation.REMOVE] = 2
     codes[operations == Operation.EXPIRE] = 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
-from tailrace_server.sql.pushing import CHANGE_TYPES, change_codes, change_types
+from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import hidden_in, read_shown
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.typed.misfits import ValueMisfit
@@ -30,6 +30,7 @@ from tailrace_server.wal.record.key_hash import key_hash, type_seed
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.parallel import read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
+from tailrace_server.wal.segment.taken import TakenRecords, are_between
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -45,11 +46,15 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.parallel import ReadBatch
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
+    from tailrace_server.wal.segment.taken import RecordColumns
     from tailrace_server.wal.state.view import LogView
 
 _PART_ROWS: Final = 8_192
-_FIRST_ROWS: Final = 1_024
-"""Of the first part, so that an answer begins soon."""
+_FIRST_ROWS: Final = 2_048
+"""Of the first parts, so that an answer begins soon: what DuckDB computes at once."""
+_FEW_ROWS: Final = 64
+"""Of a batch, that are joined with those of others."""
+_FEW_BATCHES, _FEW_BYTES = 16, 4 << 20
 _OF_STATE: Final = {
     "_primary_key": pa.string(),
     "_version": pa.int64(),
@@ -84,21 +89,6 @@ class LogSource:
         """Return what may be known of the schema of a published version."""
         schema = self.view.schema_of(version)
         return schema if self.shown is None else self.shown.schema(schema)
-
-
-class Amount(NamedTuple):
-    """How much of a log a scan reads."""
-
-    base: int
-    """Version of the base that it begins with; 0 for none."""
-    batches: int
-    """Record batches that it looks at, behind the base."""
-    bytes: int
-    """Of these and, where all rows are read, of the base."""
-    all_batches: int
-    """That the log has."""
-    all_bytes: int
-    """Of the log."""
 
 
 class StatementScan:
@@ -316,35 +306,45 @@ class StatementScan:
         table = self._table
         after = done.version - 1 if done.index != END else done.version
         found = table.batches_of(after, last, self._wanted)
+        few: list[TakenRecords] = []
         for batch in self._read_batches(table, (ref for _, ref in found)):
             head, chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
+            # A key has a record in a batch here and there: one part for several of them costs as one.
+            if self._form is None and self.use.keys is not None and len(chosen) <= _FEW_ROWS:
+                if len(chosen):
+                    few.append(TakenRecords.of(head, chosen, bodies))
+                if len(few) < _FEW_BATCHES and sum(each.nbytes for each in few) < _FEW_BYTES:
+                    continue
+                chosen = chosen[:0]
+            if few:
+                yield self._joined(few)
+                few = []
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
                 yield self._changes_batch(head, part, bodies), position
             yield None, batch.ref.last
+        if few:
+            yield self._joined(few)
+
+    def _joined(self, few: list[TakenRecords]) -> tuple[pa.RecordBatch, Position]:
+        taken = TakenRecords.joined(few)
+        part = self._changes_batch(taken, np.arange(len(taken)), taken.bodies)
+        return part, Position(int(taken.versions[-1]), int(taken.indexes[-1]))
 
     def _read_batches(self, table: LogTable, refs: Iterable[BatchRef]) -> Iterator[ReadBatch]:
         """Yield batches in their order, read by as many threads as a change table has buckets."""
-        threads = 1 if self._form is None or self.use.form is None else self.use.form.salt_buckets
-
-        def wants(head: BatchHead) -> bool:
-            return bool(self._rows(head).any())
-
-        return read_batches(table.reader, refs, self._images, wants, threads)
+        threads = 1 if self.use.form is None else self.use.form.salt_buckets
+        return read_batches(table.reader, refs, self._images, self._rows, threads)
 
     def _chosen(
         self, table: LogTable, batch: ReadBatch, done: Position, end: Position
     ) -> tuple[BatchHead, NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
         """Return a batch's head, its changes between two positions, both exclusive, and the bodies needed."""
         ref, head = batch.ref, batch.head
-        rows = self._rows(head) & (
-            (head.versions < end.version)
-            | ((head.versions == end.version) & (head.indexes < end.index))
-        )
-        rows &= (head.versions > done.version) | (
-            (head.versions == done.version) & (head.indexes > done.index)
-        )
-        chosen = self._meant(head, np.flatnonzero(rows))
+        rows = self._rows(head)
+        if ref.first <= done or ref.last >= end:
+            rows = rows[are_between(head.versions[rows], head.indexes[rows], done, end)]
+        chosen = self._meant(head, rows)
         if self._shown is not None:
             chosen = self._shown.changes(head, chosen)
         if self._images:
@@ -357,14 +357,17 @@ class StatementScan:
             chosen = self._form.chosen(head, chosen, bodies)
         return head, chosen, bodies
 
-    def _rows(self, head: BatchHead) -> NDArray[np.bool_]:
-        """Return which records of a batch are of the table and, as far as hashes say, of the keys."""
+    def _rows(self, head: BatchHead) -> NDArray[np.int64]:
+        """Return the records of a batch that are of the table and, as far as hashes say, of the keys."""
         names, view = self._names, self._view
-        rows: NDArray[np.bool_] = head.areas == Area.DATA
-        rows &= names.rows_in(view, head.type_codes, head.entity_types, head.versions)
-        if self._all_hashes is not None:
-            rows &= np.isin(head.key_hashes, self._all_hashes)
-        return rows
+        if self._all_hashes is not None:  # mostly few, so the rest is looked at for them alone
+            rows = np.flatnonzero(self._all_hashes.of(head.key_hashes) & (head.areas == Area.DATA))
+            codes, versions = head.type_codes[rows], head.versions[rows]
+            if len(rows):
+                rows = rows[names.rows_in(view, codes, head.entity_types, versions)]
+            return rows
+        mine = names.rows_in(view, head.type_codes, head.entity_types, head.versions)
+        return np.flatnonzero(mine & (head.areas == Area.DATA))
 
     def _meant(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of some records of the table that have the keys and are of the kinds that can matter."""
@@ -392,14 +395,13 @@ class StatementScan:
         """Yield rows in parts that can be held, the first ones smaller."""
         start = 0
         while start < len(rows):
-            stop = start + min(_PART_ROWS, max(_FIRST_ROWS, self.rows))
+            stop = start + (_FIRST_ROWS if self.rows < _PART_ROWS else _PART_ROWS)
             yield rows[start:stop]
             start = stop
 
     @property
     def _table(self) -> LogTable:
-        names = self._names
-        view = self._view
+        names, view = self._names, self._view
         return LogTable(view, self._source.reader, names, names.first_name(view), counted=False)
 
     @cached_property
@@ -411,13 +413,14 @@ class StatementScan:
         return Wanted(chosen=np.unique(np.array(hashes, np.uint64)))
 
     @cached_property
-    def _all_hashes(self) -> NDArray[np.uint64] | None:
+    def _all_hashes(self) -> Wanted | None:
         """Hashes of the keys under every name that the entity type has had; None: all keys are asked for."""
         if self.use.keys is None:
             return None
         names = {*map(self._names.name_in, self._view.schemas())}
         seeds = [type_seed(name) for name in names if name is not None]
-        return np.array([key_hash(seed, key) for seed in seeds for key in self.use.keys], np.uint64)
+        hashes = [key_hash(seed, key) for seed in seeds for key in self.use.keys]
+        return Wanted(chosen=np.array(hashes, np.uint64))
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
@@ -427,7 +430,7 @@ class StatementScan:
         return needed or tuple(each for each in _IMAGES if each in self.schema.names)
 
     def _changes_batch(
-        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+        self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> pa.RecordBatch:
         places = pa.array(rows)
         versions, indexes = head.versions[rows], head.indexes[rows]
@@ -452,7 +455,7 @@ class StatementScan:
         return pa.record_batch(arrays, schema=self.schema)
 
     def _image_structs(
-        self, bodies: pa.BinaryArray, places: pa.Array, head: BatchHead, rows: NDArray[np.int64]
+        self, bodies: pa.BinaryArray, places: pa.Array, head: RecordColumns, rows: NDArray[np.int64]
     ) -> pa.Array:
         images = bodies.take(places)
         if images.null_count == len(images):  # as before inserts

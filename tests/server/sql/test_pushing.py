@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import TailraceError
+from tailrace_server.sql import scans
 from tailrace_server.sql.query import QueryLimits
 from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.upkeep.retention import trim
-from tests.server.sql.test_query import ask, opened, products
+from tests.server.sql.test_query import TYPED, ask, image, opened, product, products
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,3 +227,31 @@ def test_a_statement_has_one_time(log_root: Path) -> None:
     assert ask(log_root, f"SELECT count(*) FROM CHANGES('product') WHERE {both_ends}") == [(5,)]
     trim(log_root / "shop", 3, 10**15)
     both(log_root, "SELECT * FROM CHANGES('product', 2) WHERE _commit_version > 3")
+
+
+def test_records_of_a_key_are_joined_in_their_order(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price, changed = 1, cycle([("price",), ("name", "price"), None])
+    for _ in range(2):  # the segments of two writers have other codes for the columns
+        with LogWriter.open(log_root, "shop", mapping=TYPED) as writer:
+            for commit in range(20):
+                writer.append([product(2, "table", "1.00"), product(10, "lamp", "2.00")])
+                for _ in range((0, 1, 3)[commit % 3]):
+                    before, after = (image(1, "chair", f"{each}.00") for each in (price, price + 1))
+                    said = next(changed)
+                    known = before if said else None
+                    writer.append(
+                        [Mutation("product", "1", before=known, after=after, changed=said)]
+                    )
+                    price += 1
+                writer.commit(publish=True)
+    text = "SELECT * FROM CHANGES('product') WHERE _primary_key = '1'"
+    wanted = ask(log_root, text, pushes=False)
+    assert len(wanted) == 2 * (7 + 18)
+    for rows, batches, size in ((64, 16, 1 << 20), (1, 3, 1 << 20), (64, 16, 1)):
+        monkeypatch.setattr(scans, "_FEW_ROWS", rows)
+        monkeypatch.setattr(scans, "_FEW_BATCHES", batches)
+        monkeypatch.setattr(scans, "_FEW_BYTES", size)
+        assert ask(log_root, text) == wanted
+    both(log_root, f"{text} AND _change_type = 'insert' LIMIT 3")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_BATCH_ROWS: Final = 4_096
-"""Of an answer, that come together."""
+_BATCH_ROWS: Final = 2_048
+"""Of an answer: what DuckDB computes at once, so that the first rows wait for no others."""
 _LOCKED: Final = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",

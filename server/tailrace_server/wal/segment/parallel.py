@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sized
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -46,7 +46,7 @@ def read_batches(
     reader: BatchReader,
     refs: Iterable[BatchRef],
     columns: Collection[str],
-    wants: Callable[[BatchHead], bool],
+    wanted: Callable[[BatchHead], Sized],
     threads: int,
 ) -> Generator[ReadBatch, None, None]:
     """Yield batches in order. With one thread each is read as it is asked for, by the caller, and no bodies.
@@ -55,7 +55,7 @@ def read_batches(
         reader: Reads their files.
         refs: The batches; gone through by the caller.
         columns: Which bodies are needed.
-        wants: Whether bodies of a batch are; called by the threads.
+        wanted: Returns the records of a batch whose bodies are; called by the threads.
         threads: How many read at once.
 
     Raises:
@@ -68,7 +68,7 @@ def read_batches(
 
     def read(ref: BatchRef) -> ReadBatch:
         head = reader.head(ref)
-        return ReadBatch(ref, head, reader.body(ref, columns) if wants(head) else None)
+        return ReadBatch(ref, head, reader.body(ref, columns) if len(wanted(head)) else None)
 
     waiting: deque[tuple[int, Future[ReadBatch]]] = deque()
     ahead, count = 0, min(threads, _THREADS_MAX)

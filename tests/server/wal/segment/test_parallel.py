@@ -53,7 +53,7 @@ def test_batches_come_in_their_order_whoever_reads_them(
         def read(
             threads: int, given: BatchReader = reader
         ) -> list[tuple[BatchRef, list[int], pa.BinaryArray]]:
-            found = read_batches(given, refs[::-1], ("after",), lambda _: True, threads)
+            found = read_batches(given, refs[::-1], ("after",), lambda _: [0], threads)
             return [
                 (ref, head.versions.tolist(), (bodies or reader.body(ref, ("after",)))["after"])
                 for ref, head, bodies in found
@@ -65,12 +65,12 @@ def test_batches_come_in_their_order_whoever_reads_them(
             monkeypatch.setattr(parallel, "_AHEAD_BYTES", bytes_max)
             noting = Noting(reader)
             given = cast("BatchReader", noting)
-            with closing(read_batches(given, refs, (), lambda _: False, 4)) as found:
+            with closing(read_batches(given, refs, (), lambda _: [], 4)) as found:
                 assert next(found).bodies is None
                 assert len(noting.asked) <= most
         # A fault is told where its batch is due, and not to who stops before it.
         given = cast("BatchReader", Noting(reader, refs[-1]))
-        found = read_batches(given, refs, (), lambda _: False, 16)
+        found = read_batches(given, refs, (), lambda _: [], 16)
         assert [next(found).ref for _ in refs[:-1]] == refs[:-1]
         with pytest.raises(LogCorrupted, match="damaged"):
             next(found)
