@@ -57,6 +57,8 @@ _A_COMMIT: Final = max(1_000, RECORDS // 200)
 _RUNS: Final = 7
 _ROW_GROUP: Final = 122_880
 """Rows, as DuckDB itself writes them."""
+_ANSWER_ROWS: Final = 2_048
+"""Of a batch of the answer, as a statement has them."""
 _LOOK_UPS: Final = 40
 _HISTORIES: Final = 12
 _BUCKETS: Final = (1, 4, 16)
@@ -123,7 +125,7 @@ def from_parquet(
 ) -> tuple[float, list[pa.RecordBatch]]:
     """Ask the file."""
     with database.cursor() as connection:
-        return collected(connection.sql(text).to_arrow_reader(4_096))
+        return collected(connection.sql(text).to_arrow_reader(_ANSWER_ROWS))
 
 
 def write_parquet(source: LogSource, path: Path) -> None:
@@ -188,9 +190,9 @@ def one_key(source: LogSource, name: str) -> tuple[str, str, str]:
 
 
 def many_scans(source: LogSource, folder: Path) -> list[tuple[str, str, str]]:
-    """Return the lines about a change table that several threads read, of the newest tenth of the log."""
+    """Return the lines about a change table that several threads read, of the newest fiftieth of the log."""
     view = source.view
-    at = view.timestamp_of(view.published - view.published // 10 + 1)
+    at = view.timestamp_of(view.published - view.published // 50 + 1)
     text = f"SELECT * FROM many WHERE PHOENIX_ROW_TIMESTAMP() >= make_timestamptz({at})"
     defined(source, "CREATE CDC many ON product INCLUDE (POST)")
     runs: dict[tuple[int, bool], list[float]] = {}
