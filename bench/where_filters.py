@@ -12,62 +12,36 @@ thread, images in memory, best of several runs; beside it the same batch without
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bench._harness import machine, pin_to_the_server, table
+from bench._routing import ENTITY_TYPE, read_batches, routed, write_updates
 from tailrace.criteria import Area, Criteria
-from tailrace.schema import Column, Origin, Schema
-from tailrace_server.capture.matching.batch_images import BatchImages
 from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.filters.parsing import parse
-from tailrace_server.wal.catalog import create_catalog, open_writer
-from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record.mutation import Mutation
-from tailrace_server.wal.segment.reader import BatchReader
-from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tailrace_server.capture.matching.record_classes import GroupedHead
+    from collections.abc import Iterator
 
 ROWS = 8_192
 TENANTS = 500
 PRICES = 10_000
 FILTERS = (1, 1_000)
 RUNS = 5
-_COLUMNS = tuple(
-    Column(name, sql_type=kind, origin=Origin.DECLARED, id=number, key=int(name == "id"))
-    for number, (name, kind) in enumerate(
-        (("id", "BIGINT"), ("tenant", "VARCHAR"), ("price", "BIGINT"), ("note", "VARCHAR")), 1
-    )
-)
 
 
-def write(root: Path) -> None:
-    """Write one commit of updates."""
-    create_catalog(root, "shop")
-    with open_writer(root, "shop", writer="log-writer") as writer:
-        writer.commit(batch_id=0, schema_changes=[(-1, Schema(1, {"product": _COLUMNS}))])
+def updates() -> Iterator[tuple[int, int, int, int]]:
+    """Yield updates of different rows."""
     random = np.random.default_rng(1)
-    tenants = random.integers(0, TENANTS, ROWS)
-    prices = random.integers(0, PRICES, (ROWS, 2))
-    with LogWriter.open(root, "shop") as log:
-        for row, (tenant, pair) in enumerate(zip(tenants, prices, strict=True)):
-            before, after = (
-                b'{"id":%d,"tenant":"t%d","price":%d,"note":"%s"}'
-                % (row, tenant, price, b"x" * 100)
-                for price in pair
-            )
-            log.append([Mutation("product", str(row), before=before, after=after)])
-        log.commit(publish=True)
+    tenants = random.integers(0, TENANTS, ROWS).tolist()
+    prices = random.integers(0, PRICES, (ROWS, 2)).tolist()
+    for row, (tenant, (before, after)) in enumerate(zip(tenants, prices, strict=True)):
+        yield row, tenant, before, after
 
 
 def texts(count: int) -> list[str]:
@@ -81,43 +55,23 @@ def texts(count: int) -> list[str]:
     ]
 
 
-def routed(router: Router, batches: Sequence[tuple[GroupedHead, BatchImages]]) -> tuple[float, int]:
-    """Return the CPU time of a routed row, in ns, and how many matches there are."""
-    rows = matches = 0
-    started = time.process_time_ns()
-    for grouped, images in batches:
-        for _, selection in router.route(grouped, images):
-            assert not isinstance(selection, Exception)
-            matches += len(selection)
-        rows += len(grouped.head.versions)
-    return (time.process_time_ns() - started) / rows, matches
-
-
 def main() -> None:
     """Measure and print."""
     pin_to_the_server()
     print(machine())
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        write(root)
-        view = CommitLog.open(root / "shop").view
-        columns = view.schema_of(view.published).columns("product")
-        batches = []
-        with BatchReader(root / "shop") as reader:
-            for place in range(len(view)):
-                ref = view.batch(place)
-                bodies = reader.body(ref, ("before", "after"))
-                images = BatchImages(bodies.__getitem__, view)
-                batches.append((group_by_class(reader.head(ref)), images))
+        view = write_updates(Path(folder), updates(), ROWS)
+        batches = read_batches(Path(folder), view)
+        columns = view.schema_of(view.published).columns(ENTITY_TYPE)
         routers = {}
         for count in FILTERS:
             router = routers[f"{count:,} conditions"] = Router()
             for number, text in enumerate(texts(count)):
                 condition = RowCondition([ConditionText(parse(text))], columns, view.published)
-                one = Criteria(area=Area.DATA, entity_type=("product",))
+                one = Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,))
                 router.add(number, Predicate((filtered(one, condition),)))
         plain = routers["no condition"] = Router()
-        plain.add(0, Predicate((Criteria(area=Area.DATA, entity_type=("product",)),)))
+        plain.add(0, Predicate((Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,)),)))
         found = {
             name: [routed(router, batches) for _ in range(RUNS)] for name, router in routers.items()
         }

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from tailrace_server.capture.kept_bytes import Kept, KeptBytes
     from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.decoded_batch import DecodedBatch
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
-    from tailrace_server.capture.matching.typed_images import DecodedBatch
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters

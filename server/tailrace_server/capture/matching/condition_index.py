@@ -1,107 +1,47 @@
-"""Which conditions on one table can be true of a batch at all, found by the values that the batch has.
+"""Which conditions on one table may match something of a batch, and in which rows, by the values that it has.
 
 A condition that is an equality, an ``IN`` or a range on one column, alone or joined by AND, is true only where
-that part is. So it is found by it, and the others of its table are not looked at::
+that part is. So its rows are found by it, and the others are not looked at::
 
-    tenant = 't17' AND price > 4     tenant: 't17'  ──▶ the values of `tenant` in the batch, each once
-    price BETWEEN 2 AND 5            price: [2, 5]  ──▶ the values of `price` in the batch, sorted
+    tenant = 't17'                 the values of `tenant` in the batch, each once ──▶ its rows, told
+    price BETWEEN 2 AND 5          the values of `price` in the batch, sorted     ──▶ its rows, told
+    tenant = 't17' AND price > 4   the values of `tenant`                         ──▶ rows to be judged
+    name LIKE '%a%'                nothing                                        ──▶ all rows are judged
 
-All other conditions are judged on every batch of their table.
+A row of which the source does not say what was before, or not the value that is looked up, is a row of every
+condition: each has to be told of it. That costs those rows alone, and not the others of their batch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tailrace_server.filters.constants import Side
-from tailrace_server.filters.evaluation import AllOf, Compared, OneOf
-from tailrace_server.filters.tree import Operator
+from tailrace_server.capture.matching.found_rows import (
+    Finder,
+    PointTable,
+    RangeTable,
+    RowsFound,
+    joined,
+    open_rows,
+)
+from tailrace_server.capture.matching.looked_up import Indexed
+from tailrace_server.filters.errors import ConditionRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
     from tailrace_server.capture.matching.row_condition import RowCondition
     from tailrace_server.capture.matching.typed_images import TypedImages
-    from tailrace_server.filters.evaluation import Mask
+    from tailrace_server.filters.evaluation import RowFilter
 
-_LOWEST: Final = -(1 << 63)
-_HIGHEST: Final = (1 << 63) - 1
-_NOWHERE: Final = _HIGHEST, _LOWEST
-"""A range without a value."""
-
-
-class _LookedUp(NamedTuple):
-    """What of a condition is looked up: values of a column, or a range of them."""
-
-    column: Column
-    values: tuple[pa.Scalar, ...] | None
-    bounds: tuple[int, int]
-    """The least and the greatest, inclusive, as whole numbers; only without values."""
-
-
-class _ColumnPoints:
-    """Conditions by the values of one column that they ask for."""
-
-    def __init__(self) -> None:
-        self.owners: dict[pa.Scalar, dict[RowCondition, None]] = {}
-        self._values: tuple[pa.Array, list[pa.Scalar]] | None = None
-
-    def add(self, condition: RowCondition, values: Sequence[pa.Scalar]) -> None:
-        self._values = None
-        for value in values:
-            self.owners.setdefault(value, {})[condition] = None
-
-    def remove(self, condition: RowCondition, values: Sequence[pa.Scalar]) -> None:
-        self._values = None
-        for value in dict.fromkeys(values):
-            owners = self.owners[value]
-            del owners[condition]
-            if not owners:
-                del self.owners[value]
-
-    def found(self, array: pa.Array) -> Iterator[RowCondition]:
-        """Yield those of which a value is there."""
-        if self._values is None:
-            listed = [*self.owners]
-            self._values = pa.array([each.as_py() for each in listed], array.type), listed
-        values, listed = self._values
-        present = pc.is_in(values, value_set=pc.unique(array)).to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(present).tolist():
-            yield from self.owners[listed[place]]
-
-
-class _ColumnRanges:
-    """Conditions by the range of one column that they ask for."""
-
-    def __init__(self) -> None:
-        self.bounds: dict[RowCondition, tuple[int, int]] = {}
-        self._arrays: tuple[NDArray[np.int64], list[RowCondition]] | None = None
-
-    def add(self, condition: RowCondition, bounds: tuple[int, int]) -> None:
-        self.bounds[condition], self._arrays = bounds, None
-
-    def remove(self, condition: RowCondition) -> None:
-        del self.bounds[condition]
-        self._arrays = None
-
-    def found(self, array: pa.Array) -> Iterator[RowCondition]:
-        """Yield those with a value in their range."""
-        if self._arrays is None:
-            bounds = np.array([*self.bounds.values()], np.int64).reshape(-1, 2)
-            self._arrays = bounds, [*self.bounds]
-        bounds, conditions = self._arrays
-        values = np.sort(_whole_numbers(array.drop_null()))
-        first = np.searchsorted(values, bounds[:, 0], "left")
-        behind = np.searchsorted(values, bounds[:, 1], "right")
-        for place in np.flatnonzero(behind > first).tolist():
-            yield conditions[place]
+_NOTHING = np.empty(0, np.intp)
 
 
 class ConditionIndex:
@@ -109,129 +49,189 @@ class ConditionIndex:
 
     def __init__(self) -> None:
         """Begin without conditions."""
-        self._counts: dict[RowCondition, int] = {}
-        self._parts: dict[RowCondition, _LookedUp | None] = {}
-        self._others: dict[RowCondition, None] = {}
-        """Those that have no part to be looked up by."""
-        self._points: dict[Column, _ColumnPoints] = {}
-        self._ranges: dict[Column, _ColumnRanges] = {}
+        self._indexed: dict[RowCondition, Indexed] = {}
+        self._columns: Counter[Column] = Counter()
+        """Those that conditions need, and how many do."""
+        self._new: dict[Indexed, None] = {}
+        """Those that are not fitted yet."""
+        self._schemas: Sequence[Sequence[Column]] = ()
+        """What the others are fitted to."""
+        self._whole: dict[Indexed, None] = {}
+        """Those that are found by nothing."""
+        self._partly: dict[Indexed, None] = {}
+        """Those of which a part is looked up, and the rest is judged."""
+        self._tables: dict[tuple[Column, bool], PointTable | RangeTable] = {}
+        """By column, and whether its values are looked up or ranges of them."""
 
     def __len__(self) -> int:
         """Return the number of different conditions."""
-        return len(self._counts)
+        return len(self._indexed)
 
-    def __iter__(self) -> Iterator[RowCondition]:
-        """Yield the conditions, each once."""
-        return iter(self._counts)
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that its conditions need."""
+        return tuple(self._columns)
 
-    def add(self, condition: RowCondition) -> None:
-        """Count one more predicate with a condition."""
-        self._counts[condition] = self._counts.get(condition, 0) + 1
-        if self._counts[condition] > 1:
+    @property
+    def ids(self) -> Iterable[int]:
+        """The predicates that have a condition, some of them several times."""
+        return (id for one in self._indexed.values() for id in one.ids)
+
+    def add(self, condition: RowCondition, id: int) -> None:
+        """Add a condition of a predicate; the predicate may have it already."""
+        one = self._indexed.get(condition)
+        if one is None:
+            one = self._indexed[condition] = Indexed(condition)
+            self._new[one] = None
+            self._columns.update(one.columns)
+        one.ids[id] = None
+
+    def remove(self, condition: RowCondition, id: int) -> None:
+        """Remove a condition of a predicate; the predicate may have lost it already."""
+        one = self._indexed.get(condition)
+        if one is None:
             return
-        part = self._parts[condition] = _looked_up(condition)
-        if part is None:
-            self._others[condition] = None
-        elif part.values is not None:
-            self._points.setdefault(part.column, _ColumnPoints()).add(condition, part.values)
-        else:
-            self._ranges.setdefault(part.column, _ColumnRanges()).add(condition, part.bounds)
+        one.ids.pop(id, None)
+        if not one.ids:
+            del self._indexed[condition]
+            self._take_out(one)
 
-    def remove(self, condition: RowCondition) -> None:
-        """Count one less."""
-        self._counts[condition] -= 1
-        if self._counts[condition]:
-            return
-        del self._counts[condition]
-        part = self._parts.pop(condition)
-        if part is None:
-            del self._others[condition]
-        elif part.values is not None:
-            points = self._points[part.column]
-            points.remove(condition, part.values)
-            if not points.owners:
-                del self._points[part.column]
-        else:
-            ranges = self._ranges[part.column]
-            ranges.remove(condition)
-            if not ranges.bounds:
-                del self._ranges[part.column]
-
-    def candidates(self, typed: TypedImages) -> list[RowCondition]:
-        """Return the conditions that may match something, once or several times each."""
-        # Where it is not known what was before, each condition may have been met. Conditions that have come
-        # since the images were decoded may ask for other columns, of which that has to be known as well.
-        typed.fit(self._counts)
-        if not typed.tells_all:
-            return [*self._counts]
-        found = [*self._others, *typed.refitted]
-        for column, points in self._points.items():
-            found += points.found(typed.column(column))
-        for column, ranges in self._ranges.items():
-            found += ranges.found(typed.column(column))
+    def find(self, typed: TypedImages) -> FoundConditions:
+        """Return what is found in a batch, whose columns are decoded as far as they are not yet."""
+        self._fit(typed)
+        typed.decode(self._columns)
+        found = FoundConditions(typed, self._indexed, tuple(self._whole))
+        for (column, _), table in self._tables.items():
+            open_ones = typed.open_places((column,))
+            found.add(table.find(typed.column(column)), table.asking, open_ones)
+        # What is missing for the rest of a condition may leave it unknown, also where its part is NULL.
+        if typed.misses_values:
+            for one in self._partly:
+                found.open_all(one, typed.open_places(one.columns))
         return found
 
+    def _fit(self, typed: TypedImages) -> None:
+        """Fit all conditions to a schema that is new, or else those that are new."""
+        schemas = typed.written
+        is_same = len(schemas) == len(self._schemas) and all(
+            one is other for one, other in zip(schemas, self._schemas, strict=True)
+        )
+        self._schemas = schemas
+        for one in tuple(self._new if is_same else self._indexed.values()):
+            row_filter: RowFilter | None = None
+            with suppress(ConditionRefused):  # its own subscriptions are told
+                row_filter = typed.fitted(one.condition)
+            if one in self._new or row_filter is not one.row_filter:
+                self._take_out(one)
+                one.fit(row_filter)
+                self._put_in(one)
 
-def _looked_up(condition: RowCondition) -> _LookedUp | None:
-    """Return what a condition is found by; None: by nothing."""
-    columns = {each.name: each for each in condition.columns}
-    ranges: dict[str, tuple[int, int]] = {}
-    for mask in _conjuncts(condition.row_filter.mask):
-        match mask:
-            case Compared(asked, Operator.EQUAL, border) if asked.kind is None:
-                borders = (border,)
-            case OneOf(asked, borders) if asked.kind is None:
-                pass
-            case Compared(asked, operator, border) if asked.kind is None and border is not None:
-                bounds = _bounds(operator, border.side, border.scalar)
-                if bounds is not None and border.number is not None:
-                    low, high = ranges.get(asked.column, (_LOWEST, _HIGHEST))
-                    ranges[asked.column] = max(low, bounds[0]), min(high, bounds[1])
-                continue
-            case _:
-                continue
-        at = [
-            each.scalar
-            for each in borders
-            if each is not None and each.side is Side.AT and each.scalar is not None
-        ]
-        # Floats have values that are no keys, as NaN; numbers beyond Arrow's come as texts.
-        if not any(
-            pa.types.is_floating(each.type) or pa.types.is_decimal256(each.type) for each in at
-        ):
-            return _LookedUp(columns[asked.column], tuple(at), _NOWHERE)
-    for name, bounds in ranges.items():
-        return _LookedUp(columns[name], None, bounds)
-    return None
+    def _put_in(self, one: Indexed) -> None:
+        self._columns.update(one.columns)
+        part = one.part
+        if part is None:
+            self._whole[one] = None
+            return
+        if not part.is_all:
+            self._partly[one] = None
+        by_values = part.values is not None
+        table = self._tables.get((part.column, by_values))
+        if table is None:
+            table = PointTable() if by_values else RangeTable()
+            self._tables[part.column, by_values] = table
+        table.add(one)
 
-
-def _conjuncts(mask: Mask) -> Iterator[Mask]:
-    """Yield the conditions that are all to be true."""
-    if isinstance(mask, AllOf):
-        for part in mask.parts:
-            yield from _conjuncts(part)
-    else:
-        yield mask
-
-
-def _bounds(operator: Operator, side: Side, scalar: pa.Scalar | None) -> tuple[int, int] | None:
-    """Return the range of whole numbers that a comparison takes; None: of such a type there is none."""
-    is_less = operator in (Operator.LESS, Operator.LESS_OR_EQUAL)
-    if operator is Operator.UNEQUAL:
-        return None
-    if side in (Side.BELOW, Side.ABOVE):
-        takes_all = is_less is (side is Side.ABOVE)
-        return (_LOWEST, _HIGHEST) if takes_all else _NOWHERE
-    if scalar is None or not pa.types.is_integer(scalar.type):
-        return None
-    value = scalar.as_py()
-    if is_less:
-        below = side is Side.AT and operator is Operator.LESS
-        return _LOWEST, value - below if value > _LOWEST else _LOWEST
-    above = side is Side.BEHIND or operator is Operator.GREATER
-    return value + above if value < _HIGHEST else _HIGHEST, _HIGHEST
+    def _take_out(self, one: Indexed) -> None:
+        self._columns.subtract(one.columns)
+        for column in one.columns:
+            if not self._columns[column]:
+                del self._columns[column]
+        self._new.pop(one, None)
+        self._whole.pop(one, None)
+        self._partly.pop(one, None)
+        part = one.part
+        if part is None:
+            return
+        key = part.column, part.values is not None
+        table = self._tables[key]
+        table.remove(one)
+        if not table.asking:
+            del self._tables[key]
 
 
-def _whole_numbers(array: pa.Array) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return numbers
+class _Hits:
+    """What one table has found."""
+
+    def __init__(self, finder: Finder, open_places: NDArray[np.intp]) -> None:
+        self.finder = finder
+        self.open_places = open_places
+        self.numbers: dict[Indexed, list[int]] = {}
+        """By condition, what of the finder's is its own."""
+        for number, owners in finder.owners():
+            for one in owners:
+                self.numbers.setdefault(one, []).append(number)
+
+
+class FoundConditions:
+    """The conditions of an index that may match something of a batch."""
+
+    def __init__(
+        self,
+        typed: TypedImages,
+        indexed: dict[RowCondition, Indexed],
+        whole: Sequence[Indexed],
+    ) -> None:
+        """Begin with those of which every row is to be judged."""
+        self.typed = typed
+        self.whole = whole
+        self._indexed = indexed
+        self._hits: list[_Hits] = []
+        self._open: dict[Indexed, NDArray[np.intp]] = {}
+
+    def add(self, finder: Finder, asking: Iterable[Indexed], open_places: NDArray[np.intp]) -> None:
+        """Add what one table has found, and the rows that are for everybody of the table."""
+        hits = _Hits(finder, open_places)
+        if len(open_places):
+            for one in asking:
+                hits.numbers.setdefault(one, [])
+        self._hits.append(hits)
+
+    def open_all(self, one: Indexed, open_places: NDArray[np.intp]) -> None:
+        """Add rows to one condition that have to be judged for it in any case."""
+        self._open[one] = open_places
+
+    def __iter__(self) -> Iterator[tuple[Indexed, RowsFound | None]]:
+        """Yield the conditions that were looked up and found, with their rows; None: these are to be judged."""
+        for hits in self._hits:
+            for one, numbers in hits.numbers.items():
+                yield one, self._rows(hits, numbers) if self._is_told(one, hits) else None
+        for one, places in self._open.items():
+            if len(places):
+                yield one, None
+
+    def places(self, condition: RowCondition) -> NDArray[np.intp] | None:
+        """Return the rows that come into question for a condition, rising; None: every row does."""
+        one = self._indexed.get(condition)
+        if one is None or one.part is None:
+            return None
+        parts = [self._rows(hits, hits.numbers[one]) for hits in self._hits if one in hits.numbers]
+        if one in self._open:
+            parts.append(open_rows(self._open[one]))
+        if not parts:
+            return _NOTHING
+        return parts[0].places if len(parts) == 1 else joined(len(self.typed.rows), parts).places
+
+    def _is_told(self, one: Indexed, hits: _Hits) -> bool:
+        """Return whether what was found says all of it, so that nothing is to be judged."""
+        if one.part is None or not one.part.is_all or one in self._open:
+            return False
+        # What nobody can judge is refused where rows are granted: that is done where they are judged.
+        return not (one.condition.is_granted and len(hits.open_places))
+
+    def _rows(self, hits: _Hits, numbers: Sequence[int]) -> RowsFound:
+        if len(numbers) == 1 and not len(hits.open_places):
+            return hits.finder.rows(numbers[0])
+        parts = [*map(hits.finder.rows, numbers)]
+        if len(hits.open_places):
+            parts.append(open_rows(hits.open_places))
+        return joined(len(self.typed.rows), parts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace_server.capture.matching.transitions import NONE, VEILED, ImageVerdict
+from tailrace_server.capture.matching.transitions import MAY_HAVE_BEEN, NONE, VEILED, codes_of
 from tailrace_server.capture.matching.typed_images import TypedImages
 from tailrace_server.filters.errors import ChangeNotJudged
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.decoded_batch import DecodedBatch
     from tailrace_server.capture.matching.row_condition import RowCondition
-    from tailrace_server.capture.matching.typed_images import DecodedBatch
+    from tailrace_server.capture.matching.transitions import ImageVerdict
     from tailrace_server.wal.segment.reader import BatchHead
 
 
@@ -75,61 +76,95 @@ def judged(
     if images.gone is not None:
         rows = np.unique(np.concatenate([each.rows for each in asked]))
         expired = rows[images.gone[rows]]
-    # 2. One entity type after the other.
-    codes = np.zeros(len(head.versions), np.uint8)
-    open_rows = [np.empty(0, np.int32)]
-    matched: dict[int, NDArray[np.int32]] = {}
-    by_type: dict[int, list[int]] = {}
-    for number, each in enumerate(asked):
-        by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(number)
-    for code, numbers in by_type.items():
-        parts = [asked[number].rows for number in numbers]
-        together = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
-        if len(expired):
-            together = together[~np.isin(together, expired)]
-        if not len(together):
-            matched.update((number, together) for number in numbers)
+    # 2. One condition after the other, in the rows that come into question for it.
+    bits = np.zeros(len(head.versions), np.uint8)
+    matched: list[NDArray[np.int32]] = []
+    types = _typed(head, images, asked, expired, decoded)
+    for each in asked:
+        rows = each.rows if not len(expired) else each.rows[~np.isin(each.rows, expired)]
+        code = int(head.type_codes[each.rows[0]])
+        if len(rows) and decoded is not None:
+            rows = _in_question(decoded, code, each.condition, rows)
+        if len(rows):
+            verdict = _verdict(head, types[code], each.condition, rows, shown)
+            bits[rows] |= verdict.bits
+            rows = rows[verdict.is_match]
+        matched.append(rows)
+    # 3. Where a grant has part in one of them, nothing is told of what is outside of all, and nothing at all of
+    #    rows of which nobody can say whether they were in. What another alternative takes is shown by that one.
+    codes = codes_of(bits)
+    granted = {head.type_codes.item(each.rows[0]) for each in asked if each.condition.is_granted}
+    is_open = np.zeros(len(bits), np.bool_)
+    for each, rows in zip(asked, matched, strict=True):
+        if head.type_codes.item(each.rows[0]) in granted:
+            codes[rows] |= VEILED
+            is_open[rows] = bits[rows] == MAY_HAVE_BEEN
+    for each, rows in zip(asked, matched, strict=True):
+        if not each.condition.is_granted:
+            is_open[rows] = False
+    open_rows = np.flatnonzero(is_open).astype(np.int32)
+    if len(open_rows):
+        codes[open_rows] = NONE
+        matched = [rows[~is_open[rows]] for rows in matched]
+    return JudgedRows(codes, matched, expired, open_rows)
+
+
+def _typed(
+    head: BatchHead,
+    images: Images,
+    asked: Sequence[Candidates],
+    expired: NDArray[np.int32],
+    decoded: DecodedBatch | None,
+) -> dict[int, TypedImages]:
+    """Return the images by entity type, decoded together for all conditions of it; of those that have rows."""
+    by_type: dict[int, list[Candidates]] = {}
+    for each in asked:
+        by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(each)
+    found = {}
+    for code, candidates in by_type.items():
+        if decoded is not None:
+            if decoded.has_rows(code):
+                found[code] = decoded.of(code)
             continue
-        if decoded is None:
-            typed = TypedImages(head, images, head.entity_types[code], together)
-            conditions = [asked[number].condition for number in numbers]
-            typed.decode(column for each in conditions for column in typed.fitted(each).columns)
-        else:
-            typed = decoded.of(code)
-        verdicts = [_verdict(head, typed, asked[number], together, shown) for number in numbers]
-        joined = _together(verdicts)
-        found = joined.codes
-        is_open = np.zeros(len(together), np.bool_)
-        if any(asked[number].condition.is_granted for number in numbers):
-            # What an alternative without a grant's condition takes is shown by that one.
-            is_open = joined.is_open
-            for number, verdict in zip(numbers, verdicts, strict=True):
-                if not asked[number].condition.is_granted:
-                    is_open &= ~verdict.is_match
-            open_rows.append(together[is_open])
-            found[is_open] = NONE
-            found[found != NONE] |= VEILED
-        for number, verdict in zip(numbers, verdicts, strict=True):
-            matched[number] = together[verdict.is_match & ~is_open]
-        codes[together] = found
-    listed = [matched[number] for number in range(len(asked))]
-    return JudgedRows(codes, listed, expired, np.concatenate(open_rows))
+        parts = [each.rows for each in candidates]
+        rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+        if len(expired):
+            rows = rows[~np.isin(rows, expired)]
+        if len(rows):
+            typed = found[code] = TypedImages(head, images, head.entity_types[code], rows)
+            typed.decode(
+                column for each in candidates for column in typed.fitted(each.condition).columns
+            )
+    return found
+
+
+def _in_question(
+    decoded: DecodedBatch, code: int, condition: RowCondition, rows: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return those of some rows that an index has found for a condition; all, if it was not asked."""
+    found = decoded.found.get(code)
+    places = None if found is None else found.places(condition)
+    if found is None or places is None:
+        return rows
+    wanted: NDArray[np.int32] = found.typed.rows[places]
+    if len(rows) == len(found.typed.rows) or not len(wanted):
+        return wanted
+    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+    wanted = wanted[rows[at] == wanted]
+    return wanted
 
 
 def _verdict(
     head: BatchHead,
     typed: TypedImages,
-    candidates: Candidates,
+    condition: RowCondition,
     rows: NDArray[np.int32],
     shown: Visibility | None,
 ) -> ImageVerdict:
-    """Return what the condition of candidates says of some rows, others than them included."""
-    condition = candidates.condition
-    verdict = typed.verdict(typed.fitted(condition), asks_null=condition.asks_null)
-    if len(rows) < len(typed.rows):
-        verdict = verdict.at(np.searchsorted(typed.rows, rows))
-    if len(candidates.rows) < len(rows):
-        verdict = verdict.only(np.isin(rows, candidates.rows))
+    """Return what a condition says of some rows."""
+    places = None if len(rows) == len(typed.rows) else np.searchsorted(typed.rows, rows)
+    row_filter = typed.fitted(condition)
+    verdict = typed.verdict(row_filter, asks_null=condition.asks_null, places=places)
     if shown is not None:
         verdict = verdict.only(may_be_judged(shown, head, rows, typed, condition))
     return verdict
@@ -161,17 +196,6 @@ def may_be_judged(
             all(any(rule.bodies and rule.columns.shows(name) for rule in mine) for name in names)
         )
     return np.array(found, np.bool_)
-
-
-def _together(verdicts: Sequence[ImageVerdict]) -> ImageVerdict:
-    """Return what conditions joined by OR say."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    return ImageVerdict(
-        np.logical_or.reduce([each.was_in for each in verdicts]),
-        np.logical_or.reduce([each.may_have_been for each in verdicts]),
-        np.logical_or.reduce([each.is_in for each in verdicts]),
-    )
 
 
 def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.decoded_batch import DecodedBatch
     from tailrace_server.capture.matching.record_classes import GroupedHead, RecordClass
     from tailrace_server.capture.matching.row_condition import RowCondition
-    from tailrace_server.capture.matching.typed_images import DecodedBatch
     from tailrace_server.wal.segment.reader import BatchHead
 
 _LEVELS: Final[Mapping[int, ContainerType]] = {
@@ -210,6 +210,7 @@ class Predicate:
         "has_keys",
         "identity",
         "images",
+        "is_condition",
         "keys_named",
         "shown",
     )
@@ -231,6 +232,8 @@ class Predicate:
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.has_conditions = any(each.condition is not None for each in self.alternatives)
         """Whether an alternative judges rows by their values."""
+        self.is_condition = shown is None and _is_condition(self.alternatives)
+        """Whether one condition says all of the rows that it takes."""
         wants_columns = any(each.criteria.wants_columns for each in self.alternatives)
         self.images: tuple[str, ...] = ("after",) if wants_columns else ()
         """The images that selecting reads; empty: it reads the head alone."""
@@ -369,6 +372,15 @@ class Predicate:
         if len(joined) == batch_rows and transitions is None:
             return whole_batch(batch_rows)
         return BatchSelection(self.identity, joined, transitions=transitions)
+
+
+def _is_condition(alternatives: Sequence[Alternative]) -> bool:
+    """Return whether nothing but a condition chooses among the rows of an entity type."""
+    if len(alternatives) != 1 or alternatives[0].condition is None:
+        return False
+    asked = alternatives[0].criteria
+    narrows = asked.primary_key or asked.operation or asked.container_type or asked.container_name
+    return asked.area in (None, Area.DATA) and not narrows
 
 
 def _candidates(

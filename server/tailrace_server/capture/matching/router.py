@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace_server.capture.matching.condition_index import ConditionIndex
+from tailrace_server.capture.matching.decoded_batch import DecodedBatch
 from tailrace_server.capture.matching.judging_cost import JudgingCost, SharedCost
 from tailrace_server.capture.matching.record_classes import RecordClass
 from tailrace_server.capture.matching.run import BatchSelection, whole_batch
-from tailrace_server.capture.matching.typed_images import DecodedBatch
+from tailrace_server.capture.matching.transitions import VEILED, codes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Iterator
 
     from numpy.typing import NDArray
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 _TABLE_BITS_MIN: Final = 12
 _TABLE_BITS_MAX: Final = 22
 _SLOTS_PER_KEY: Final = 16
-_NONE: Final[frozenset[RowCondition]] = frozenset()
 
 
 class Router:
@@ -52,8 +52,8 @@ class Router:
         self._broad: dict[int, tuple[Alternative, ...]] = {}
         """Alternatives without keys; of a predicate that has keys too, these are a part."""
         self._selecting: dict[int, Predicate] = {}
-        self._judging: dict[int, tuple[tuple[str, RowCondition], ...]] = {}
-        """Entity type and condition of each alternative, of predicates all of whose alternatives have one."""
+        self._always: dict[int, None] = {}
+        """Those of ``_selecting`` that may match what no condition has found."""
         self._conditions: dict[str, ConditionIndex] = {}
         """By entity type, the conditions of all predicates."""
         self._shared: dict[str, SharedCost] = {}
@@ -104,9 +104,9 @@ class Router:
     def _add_conditions(self, id: int, predicate: Predicate) -> JudgingCost:
         asked = _conditions_of(predicate)
         for name, condition in asked:
-            self._conditions.setdefault(name, ConditionIndex()).add(condition)
-        if len(asked) == len(predicate.alternatives):
-            self._judging[id] = asked
+            self._conditions.setdefault(name, ConditionIndex()).add(condition, id)
+        if len(asked) < len(predicate.alternatives):
+            self._always[id] = None
         names = dict.fromkeys(name for name, _ in asked)
         cost = JudgingCost(self._shared.setdefault(name, SharedCost()) for name in names)
         if cost:
@@ -114,37 +114,22 @@ class Router:
         return cost
 
     def _remove_conditions(self, id: int, predicate: Predicate) -> None:
-        self._judging.pop(id, None)
+        self._always.pop(id, None)
         if (cost := self._costs.pop(id, None)) is not None:
             cost.end()
         for name, condition in _conditions_of(predicate):
-            self._conditions[name].remove(condition)
-            if not len(self._conditions[name]):
-                del self._conditions[name], self._shared[name]
-
-    def _may_match(
-        self, grouped: GroupedHead, decoded: DecodedBatch
-    ) -> dict[str, set[RowCondition] | None]:
-        """Return, by entity type of a batch, the conditions that may match something; None: any may."""
-        found: dict[str, set[RowCondition] | None] = {}
-        for code, name in enumerate(grouped.head.entity_types):
             index = self._conditions.get(name)
-            if index is None or not decoded.has(code):
-                continue
-            # Of records that are no rows a condition says nothing: they are for each of its readers.
-            typed = decoded.all_of(code)
-            begun = thread_time_ns()
-            found[name] = None if typed is None else set(index.candidates(typed))
-            decoding_ns, image_bytes = decoded.cost(code)
-            self._shared[name].add(decoding_ns + thread_time_ns() - begun, image_bytes)
-        return found
+            if index is not None:
+                index.remove(condition, id)
+                if not len(index):
+                    del self._conditions[name], self._shared[name]
 
     def decoded(self, grouped: GroupedHead, images: Images) -> DecodedBatch | None:
         """Return what conditions are judged on, which another thread may decode; None: nobody has one."""
         if not self._conditions:
             return None
-        conditions = {name: tuple(index) for name, index in self._conditions.items()}
-        return DecodedBatch(grouped.head, images, conditions)
+        columns = {name: index.columns for name, index in self._conditions.items()}
+        return DecodedBatch(grouped.head, images, columns)
 
     def route(
         self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None = None
@@ -173,16 +158,22 @@ class Router:
                 selection = predicate.merge(batch_rows, found, set())
                 if len(selection):
                     yield id, selection
-        # 2. Those that look at columns.
-        may_match = {}
+        # 2. Those that are found by conditions; what the index tells of them need not be judged.
+        looking = dict(self._always)
         if self._conditions:
-            decoded = decoded or DecodedBatch(grouped.head, images, self._conditions)
+            decoded = decoded or DecodedBatch(
+                grouped.head,
+                images,
+                {name: index.columns for name, index in self._conditions.items()},
+            )
             decoded.decode()  # its cost is shared, and no one's own
-            may_match = self._may_match(grouped, decoded)
-        for id, predicate in tuple(self._selecting.items()):
-            judging = self._judging.get(id)
-            if judging is not None and not _is_one(judging, may_match):
-                continue
+            for code in self._find(grouped, decoded):
+                yield from self._route_found(decoded, code, looking)
+        # 3. Those that look at columns, or whose conditions have to be judged.
+        for id in looking:
+            predicate = self._selecting.get(id)
+            if predicate is None:
+                continue  # removed while this was iterated
             cost = self._costs.get(id)
             begun = 0 if cost is None else thread_time_ns()
             outcome: BatchSelection | Exception
@@ -193,6 +184,50 @@ class Router:
             if cost is not None:
                 cost.own_ns += thread_time_ns() - begun
             yield id, outcome
+
+    def _find(self, grouped: GroupedHead, decoded: DecodedBatch) -> list[int]:
+        """Ask the indexes, and return the entity types of a batch that have one."""
+        codes = []
+        for code, name in enumerate(grouped.head.entity_types):
+            index = self._conditions.get(name)
+            if index is None or not decoded.has(code):
+                continue
+            codes.append(code)
+            if decoded.has_rows(code):
+                typed = decoded.of(code)
+                begun = thread_time_ns()
+                decoded.found[code] = index.find(typed)
+                decoding_ns, image_bytes = decoded.cost(code)
+                self._shared[name].add(decoding_ns + thread_time_ns() - begun, image_bytes)
+        return codes
+
+    def _route_found(
+        self, decoded: DecodedBatch, code: int, looking: dict[int, None]
+    ) -> Iterator[tuple[int, BatchSelection]]:
+        """Yield what the index of an entity type tells; who has to look is put into ``looking``."""
+        # 1. Of records that are no rows a condition says nothing: they are for each of its readers.
+        found = decoded.found.get(code)
+        if found is None or not decoded.are_rows(code):
+            looking.update(dict.fromkeys(self._conditions[decoded.entity_type(code)].ids))
+            return
+        for one in found.whole:
+            looking.update(one.ids)
+        # 2. Who has the condition and nothing else has its rows; others choose among them.
+        for one, rows in found:
+            for id in tuple(one.ids):
+                predicate = self._selecting.get(id)
+                if rows is None or predicate is None or not predicate.is_condition:
+                    looking[id] = None
+                    continue
+                codes = codes_of(rows.bits)
+                if one.condition.is_granted:
+                    codes |= np.uint8(VEILED)
+                yield (
+                    id,
+                    BatchSelection(
+                        predicate.identity, found.typed.rows[rows.places], transitions=codes
+                    ),
+                )
 
     def _route_broad(
         self,
@@ -252,18 +287,6 @@ def _conditions_of(predicate: Predicate) -> tuple[tuple[str, RowCondition], ...]
         for each in predicate.alternatives
         if each.condition is not None
     )
-
-
-def _is_one(
-    asked: tuple[tuple[str, RowCondition], ...],
-    may_match: Mapping[str, set[RowCondition] | None],
-) -> bool:
-    """Return whether one of some conditions may match something."""
-    for name, condition in asked:
-        found = may_match.get(name, _NONE)
-        if found is None or condition in found:
-            return True
-    return False
 
 
 def _joined(

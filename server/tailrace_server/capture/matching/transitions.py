@@ -36,6 +36,13 @@ UNSURE: Final = 4
 VEILED: Final = 8
 """What is outside is not for the reader to know, as it is not granted."""
 
+WAS_IN: Final = 1
+"""A bit: the image before meets the condition."""
+MAY_HAVE_BEEN: Final = 2
+"""A bit: nobody can say whether it does, and there was a row."""
+IS_IN: Final = 4
+"""A bit: the image after meets the condition."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageVerdict:
@@ -48,18 +55,9 @@ class ImageVerdict:
     is_in: NDArray[np.bool_]
     """The image after meets the condition."""
 
-    def at(self, places: NDArray[np.intp]) -> ImageVerdict:
-        """Return that of some of the rows."""
-        return ImageVerdict(self.was_in[places], self.may_have_been[places], self.is_in[places])
-
     def only(self, rows: NDArray[np.bool_]) -> ImageVerdict:
         """Return the same where others than some rows are out, before and after."""
         return ImageVerdict(self.was_in & rows, self.may_have_been & rows, self.is_in & rows)
-
-    @property
-    def is_open(self) -> NDArray[np.bool_]:
-        """Which rows are not in, and nobody can say whether they were."""
-        return self.may_have_been & ~self.was_in & ~self.is_in
 
     @property
     def is_match(self) -> NDArray[np.bool_]:
@@ -67,12 +65,18 @@ class ImageVerdict:
         return self.was_in | self.may_have_been | self.is_in
 
     @property
-    def codes(self) -> NDArray[np.uint8]:
-        """The code of each row."""
-        # In place of branches: bits of what is known, and a table of what they come to.
-        bits = self.was_in.view(np.uint8) | self.may_have_been.view(np.uint8) << np.uint8(1)
-        codes: NDArray[np.uint8] = _CODES[bits | self.is_in.view(np.uint8) << np.uint8(2)]
-        return codes
+    def bits(self) -> NDArray[np.uint8]:
+        """The same as bits of one number."""
+        bits: NDArray[np.uint8] = self.was_in * np.uint8(WAS_IN)
+        bits |= self.may_have_been * np.uint8(MAY_HAVE_BEEN)
+        bits |= self.is_in * np.uint8(IS_IN)
+        return bits
+
+
+def codes_of(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the code of each row, of which bits say what is known."""
+    codes: NDArray[np.uint8] = _CODES[bits]
+    return codes
 
 
 _CODES: Final = np.array(
@@ -82,7 +86,7 @@ _CODES: Final = np.array(
     ],
     np.uint8,
 )
-"""By `was_in` + 2 `may_have_been` + 4 `is_in`."""
+"""By bits."""
 
 
 def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:

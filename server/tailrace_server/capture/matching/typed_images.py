@@ -9,17 +9,15 @@ one go::
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
-from time import thread_time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.criteria import Area, Operation
+from tailrace.criteria import Operation
 from tailrace_server.capture.matching.transitions import ImageVerdict
 from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.typed.misfits import OnMisfit
@@ -27,7 +25,7 @@ from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,8 +55,9 @@ class TypedImages:
         self.entity_type = entity_type
         self._images = images
         self._schemas, self._which = images.schemas_of(head.versions[rows])
-        self._written = [*map(self._columns_in, self._schemas)]
-        self._ids = [frozenset(each.id for each in one if each.id) for one in self._written]
+        self.written = [*map(self._columns_in, self._schemas)]
+        """The columns of the entity type in each schema that the rows were written with."""
+        self._ids = [frozenset(each.id for each in one if each.id) for one in self.written]
         self._version = int(
             head.versions[rows].max()
         )  # rows of a state are in no order of versions
@@ -75,9 +74,7 @@ class TypedImages:
         self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
         """Removals whose image may hold nothing but the key: NULL says nothing there."""
         self._decoded: dict[Column, _Decoded] = {}
-        self._seen: set[RowCondition] = set()
-        self.refitted: list[RowCondition] = []
-        """Conditions that are judged here by other columns than they were bound to, or cannot be."""
+        self._open_places: dict[Sequence[Column], NDArray[np.intp]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +88,7 @@ class TypedImages:
         removes: NDArray[np.bool_] = operations == Operation.REMOVE
         if not removes.any():
             return removes
-        has_keys = any(column.key for each in self._written for column in each)
+        has_keys = any(column.key for each in self.written for column in each)
         found: NDArray[np.bool_] = removes & has_keys
         return found & ~self._images.whole_removals.of(self.entity_type, versions)
 
@@ -101,7 +98,7 @@ class TypedImages:
     def names_of(self, columns: Iterable[Column]) -> set[str]:
         """Return the names that some columns have in the versions of the rows."""
         ids = {column.id for column in columns}
-        return {each.name for written in self._written for each in written if each.id in ids}
+        return {each.name for written in self.written for each in written if each.id in ids}
 
     def fitted(self, condition: RowCondition) -> RowFilter:
         """Return what judges these images of a condition.
@@ -116,21 +113,7 @@ class TypedImages:
                 f"version {self._version} it is not the one that the condition was checked against; ask anew, "
                 "for versions of one of them"
             )
-        return condition.fitted(self._written[-1], self._version)
-
-    def fit(self, conditions: Iterable[RowCondition]) -> None:
-        """Fit those conditions that no earlier call has, and decode what they need, together."""
-        new = [each for each in conditions if each not in self._seen]
-        self._seen.update(new)
-        self.decode(column for each in new for column in self._columns_of(each))
-
-    def _columns_of(self, condition: RowCondition) -> Sequence[Column]:
-        found = None
-        with suppress(ConditionRefused):  # its own subscriptions are told
-            found = self.fitted(condition)
-        if found is not condition.row_filter:
-            self.refitted.append(condition)
-        return () if found is None else found.columns
+        return condition.fitted(self.written[-1], self._version)
 
     def decode(self, columns: Iterable[Column]) -> None:
         """Decode those of some columns that are not decoded yet, together."""
@@ -146,7 +129,7 @@ class TypedImages:
             placeholders=self._schemas[-1].placeholders,
             on_misfit=OnMisfit.NULL,
         )
-        found = reader.read_mixed(self._texts, self._written, np.tile(self._which, 2))
+        found = reader.read_mixed(self._texts, self.written, np.tile(self._which, 2))
         # 2. Which values before are not known, though the row was there.
         for number, column in enumerate(wanted):
             array = found.batch.column(number)
@@ -159,28 +142,51 @@ class TypedImages:
         return self._decoded[column].array
 
     @property
-    def tells_all(self) -> bool:
-        """Whether every row that was there has an image before, with the values of what is decoded."""
-        if (self._was_there & ~self._has_before).any():
-            return False
-        return all(each.unknown is None for each in self._decoded.values())
+    def misses_values(self) -> bool:
+        """Whether an image before does not tell a value of what is decoded."""
+        return any(each.unknown is not None for each in self._decoded.values())
 
-    def verdict(self, row_filter: RowFilter, *, asks_null: bool) -> ImageVerdict:
+    def open_places(self, columns: Sequence[Column]) -> NDArray[np.intp]:
+        """Return the rows of which nobody knows the values before of all of some decoded columns."""
+        found = self._open_places.get(columns)
+        if found is None:
+            is_open = self._was_there & ~self._has_before
+            for column in columns:
+                if (unknown := self._decoded[column].unknown) is not None:
+                    is_open |= unknown
+            found = self._open_places[columns] = np.flatnonzero(is_open)
+        return found
+
+    def verdict(
+        self,
+        row_filter: RowFilter,
+        *,
+        asks_null: bool,
+        places: NDArray[np.intp] | None = None,
+    ) -> ImageVerdict:
         """Return what a condition says of the rows, whose columns are decoded if they are not yet.
 
         Args:
             row_filter: The condition, ``fitted``.
             asks_null: Whether it can be true of a value that is missing.
+            places: Those of the rows that are to be judged; None: all.
         """
         self.decode(row_filter.columns)
         found = [self._decoded[column] for column in row_filter.columns]
         names = [column.name for column in row_filter.columns]
-        count = len(self.rows)
-        mask = row_filter.mask.of(pa.record_batch([each.array for each in found], names))
-        is_true = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
-        was_in = is_true[:count] & self._has_before
-        may_have_been = self._was_there & ~self._has_before
+        images = pa.record_batch([each.array for each in found], names)
         unknown = [each.unknown for each in found if each.unknown is not None]
+        has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
+        if places is not None:
+            images = images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
+            unknown = [each[places] for each in unknown]
+            has_before, has_after = has_before[places], has_after[places]
+            was_there = was_there[places]
+        count = len(has_before)
+        mask = row_filter.mask.of(images)
+        is_true = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
+        was_in = is_true[:count] & has_before
+        may_have_been = was_there & ~has_before
         if unknown:
             # What is true or false whatever the missing value stays so, unless it was asked whether it is NULL.
             open_ones = reduce(np.logical_or, unknown)
@@ -188,7 +194,7 @@ class TypedImages:
                 open_ones = open_ones & mask.is_null().to_numpy(zero_copy_only=False)[:count]
             may_have_been |= open_ones
             was_in &= ~open_ones
-        return ImageVerdict(was_in, may_have_been, is_true[count:] & self._has_after)
+        return ImageVerdict(was_in, may_have_been, is_true[count:] & has_after)
 
     def _unknown(self, array: pa.Array, present: pa.BooleanArray) -> NDArray[np.bool_] | None:
         count = len(self.rows)
@@ -208,59 +214,3 @@ class TypedImages:
             kept[places] = held.to_numpy(zero_copy_only=False)
             found = kept if found is None else found | kept
         return found if found is not None and found.any() else None
-
-
-class DecodedBatch:
-    """The images of one batch for all conditions that are judged on it, each column decoded once."""
-
-    def __init__(
-        self,
-        head: BatchHead,
-        images: Images,
-        conditions: Mapping[str, Iterable[RowCondition]],
-    ) -> None:
-        """Take a batch, and by entity type the conditions that there are; nothing is decoded yet."""
-        self._head = head
-        self._images = images
-        self._conditions = conditions
-        self._types: dict[int, TypedImages] = {}
-        self._cpu_ns: dict[int, int] = {}
-        """By entity type, the CPU time that it took to decode."""
-
-    def decode(self) -> None:
-        """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
-        for code, name in enumerate(self._head.entity_types):
-            if name in self._conditions and len(self._rows(code)):
-                self.of(code)
-
-    def cost(self, code: int) -> tuple[int, int]:
-        """Return what decoding an entity type has taken: CPU time in ns, and bytes of images."""
-        found = self._types.get(code)
-        return (0, 0) if found is None else (self._cpu_ns[code], found.nbytes)
-
-    def has(self, code: int) -> bool:
-        """Return whether the batch has a record of an entity type."""
-        return bool((self._head.type_codes == code).any())
-
-    def all_of(self, code: int) -> TypedImages | None:
-        """Return the images of all records of an entity type; None: some are no rows, or have no images."""
-        count = int(np.count_nonzero(self._head.type_codes == code))
-        return self.of(code) if count == len(self._rows(code)) else None
-
-    def _rows(self, code: int) -> NDArray[np.int32]:
-        head = self._head
-        mine = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
-        if self._images.gone is not None:
-            mine &= ~self._images.gone
-        return np.flatnonzero(mine).astype(np.int32)
-
-    def of(self, code: int) -> TypedImages:
-        """Return the images of all rows of an entity type, which are there; it has some."""
-        found = self._types.get(code)
-        if found is None:
-            begun = thread_time_ns()
-            head, name = self._head, self._head.entity_types[code]
-            found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
-            found.fit(self._conditions.get(name, ()))
-            self._cpu_ns[code] = thread_time_ns() - begun
-        return found

@@ -1,0 +1,90 @@
+"""What does a routed row cost with 10,000 tenants, told by a column, against 10,000 subscribers of a key?
+
+::
+
+    log ─▶ heads and images of a batch ─▶ router ─▶ 10,000 publishers: tenant = 't17' │ key 17   (baseline)
+
+Row 17 is tenant t17's, so both kinds find the same matches, one for each row. All rows are updates with both
+images, of 150 bytes each. As `where` of subscribers and as the condition of a grant; in large commits and in
+small ones. Conditions have to read the images, keys are in the head. CPU time of one thread, images in memory,
+best of several runs that alternate.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench._harness import machine, pin_to_the_server, table
+from bench._routing import ENTITY_TYPE, read_batches, routed, write_updates
+from tailrace.criteria import Area, Criteria
+from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.matching.router import Router
+from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
+from tailrace_server.filters.parsing import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.wal.state.view import LogView
+
+TENANTS = 10_000
+ROWS = 8_192
+ROWS_PER_COMMIT = (8_192, 64)
+RUNS = 3
+KEYS = "key = '17'"
+KINDS = (KEYS, "tenant = 't17'", "tenant = {tenant}, granted")
+
+
+def updates() -> Iterator[tuple[int, int, int, int]]:
+    """Yield updates of rows whose key is the number of their tenant."""
+    for number in np.random.default_rng(1).integers(0, TENANTS, ROWS).tolist():
+        yield number, number, 1, 2
+
+
+def made(kind: str, columns: Sequence[Column], view: LogView) -> Router:
+    """Return a router with a publisher for each tenant."""
+    router = Router()
+    for tenant in range(TENANTS):
+        if kind is KEYS:
+            one = Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,), primary_key=(str(tenant),))
+        else:
+            text = ConditionText(parse(f"tenant = 't{tenant}'"), is_granted="granted" in kind)
+            condition = RowCondition([text], columns, view.published)
+            one = filtered(Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,)), condition)
+        router.add(tenant, Predicate((one,)))
+    return router
+
+
+def main() -> None:
+    """Measure and print."""
+    pin_to_the_server()
+    print(machine())
+    for rows_per_commit in ROWS_PER_COMMIT:
+        with tempfile.TemporaryDirectory() as folder:
+            view = write_updates(Path(folder), updates(), rows_per_commit)
+            batches = read_batches(Path(folder), view)
+        columns = view.schema_of(view.published).columns(ENTITY_TYPE)
+        routers = {kind: made(kind, columns, view) for kind in KINDS}
+        best = dict.fromkeys(KINDS, float("inf"))
+        matches = dict.fromkeys(KINDS, 0)
+        for _ in range(RUNS):
+            for kind, router in routers.items():
+                cost, matches[kind] = routed(router, batches)
+                best[kind] = min(best[kind], cost)
+        table(
+            f"CPU of a routed row, {TENANTS:,} publishers, commits of {rows_per_commit:,} rows, best of {RUNS}",
+            ["publishers", "ns a row", "matches", "against keys"],
+            [
+                (kind, f"{ns:,.0f}", f"{matches[kind]:,}", f"{ns / best[KEYS]:.2f} x")
+                for kind, ns in best.items()
+            ],
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""What of a condition its rows can be found by: values of one column, or a range of them.
+
+A condition is true only where each of its parts is that are joined by AND. So one part is enough to find the
+rows that come into question, and where it is all of the condition, they need not be judged any more::
+
+    tenant = 't17'                   tenant: 't17'          is all of it
+    tenant = 't17' AND price > 4     tenant: 't17'          the rest is judged
+    price >= 2 AND price < 5         price: from 2 to 5     is all of it
+    name LIKE 'a%' OR price = 3      nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace_server.filters.constants import Side
+from tailrace_server.filters.evaluation import AllOf, Compared, OneOf
+from tailrace_server.filters.tree import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.capture.matching.row_condition import RowCondition
+    from tailrace_server.filters.constants import Border
+    from tailrace_server.filters.evaluation import AskedColumn, Mask, RowFilter
+
+_LESS: Final = Operator.LESS, Operator.LESS_OR_EQUAL
+_GREATER: Final = Operator.GREATER, Operator.GREATER_OR_EQUAL
+
+
+class RangeEnd(NamedTuple):
+    """An end of a range."""
+
+    value: Any
+    """As of ``sortable``."""
+    is_behind: bool
+    """Whether the range begins, or ends, right behind the value, and not right before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """What is looked up."""
+
+    column: Column
+    is_all: bool
+    """Whether the condition is true of each row that is found."""
+    values: tuple[Any, ...] | None = None
+    """As of ``plain``; None: a range."""
+    begins: tuple[RangeEnd, ...] = ()
+    """The range begins at the last of them; none: below all values."""
+    ends: tuple[RangeEnd, ...] = ()
+    """It ends at the first of them; none: above all values."""
+    is_empty: bool = False
+    """Whether no value is in the range, whatever its ends."""
+
+
+class Indexed:
+    """A condition on one table."""
+
+    __slots__ = ("condition", "ids", "part", "row_filter")
+
+    def __init__(self, condition: RowCondition) -> None:
+        """Take it; nobody asks for it yet, and it is fitted to no schema."""
+        self.condition = condition
+        self.ids: dict[int, None] = {}
+        """Predicates that have it."""
+        self.row_filter: RowFilter | None = None
+        """What judges it by the schema of now; None: it is not fitted yet, or does not fit."""
+        self.part: LookedUp | None = None
+        """What it is found by; None: by nothing, each row has to be judged."""
+
+    def fit(self, row_filter: RowFilter | None) -> None:
+        """Take what judges it by a schema; None: it does not fit."""
+        self.row_filter = row_filter
+        self.part = None if row_filter is None else looked_up(row_filter)
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that are read for it."""
+        return self.condition.columns if self.row_filter is None else self.row_filter.columns
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values that it is looked up by."""
+        return () if self.part is None else self.part.values or ()
+
+
+def looked_up(row_filter: RowFilter) -> LookedUp | None:
+    """Return what a condition is found by, equality before a range; None: by nothing."""
+    columns = {each.name: each for each in row_filter.columns}
+    parts = [*_conjuncts(row_filter.mask)]
+    for part in parts:
+        match part:
+            case Compared(asked, Operator.EQUAL, border):
+                borders: tuple[Border | None, ...] = (border,)
+            case OneOf(asked, borders):
+                pass
+            case _:
+                continue
+        values = _values(asked, borders)
+        if values is not None:
+            return LookedUp(columns[asked.column], len(parts) == 1, values)
+    ranges: dict[str, list[Compared]] = {}
+    for part in parts:
+        if isinstance(part, Compared) and _has_order(part):
+            ranges.setdefault(part.asked.column, []).append(part)
+    for name, comparisons in ranges.items():
+        return _range(columns[name], comparisons, is_all=len(comparisons) == len(parts))
+    return None
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return values as such that Python can tell apart exactly: moments and days as their numbers."""
+    if pa.types.is_temporal(array.type):
+        return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    return array
+
+
+def sortable(array: pa.Array) -> pa.Array:
+    """Return values as such that Arrow can search among, in the same order; there is no NULL among them."""
+    if pa.types.is_decimal(array.type):
+        # Arrow does not search among decimals, but among bytes: the highest first, the sign turned over.
+        width = array.type.byte_width
+        data = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, width)
+        turned = data[array.offset : array.offset + len(array), ::-1].copy()
+        turned[:, 0] ^= 0x80
+        of_width = pa.binary(width)
+        return pa.Array.from_buffers(of_width, len(array), [None, pa.py_buffer(turned)]).cast(
+            pa.binary()
+        )
+    if pa.types.is_floating(array.type):
+        return pc.add(array, pa.scalar(0, array.type))  # -0.0 is 0.0
+    return plain(array)
+
+
+def _array_of(scalar: pa.Scalar) -> pa.Array:
+    return pa.array([scalar], scalar.type)
+
+
+def _conjuncts(mask: Mask) -> Iterator[Mask]:
+    """Yield the conditions that are all to be true."""
+    if isinstance(mask, AllOf):
+        for part in mask.parts:
+            yield from _conjuncts(part)
+    else:
+        yield mask
+
+
+def _values(asked: AskedColumn, borders: Sequence[Border | None]) -> tuple[Any, ...] | None:
+    """Return those of some values that the column can have; None: they cannot be looked up."""
+    if asked.kind is not None:
+        return None
+    found = []
+    for border in borders:
+        if border is None or border.side is not Side.AT or border.scalar is None:
+            continue  # no value is equal to it
+        # Floats have values that are no keys, as NaN; numbers beyond Arrow's come as texts.
+        kind = border.scalar.type
+        if pa.types.is_floating(kind) or pa.types.is_decimal256(kind):
+            return None
+        found.append(plain(_array_of(border.scalar))[0].as_py())
+    return tuple(dict.fromkeys(found))
+
+
+def _has_order(comparison: Compared) -> bool:
+    """Return whether a comparison takes a range of a column's values."""
+    border = comparison.border
+    if comparison.asked.kind is not None or border is None:
+        return False
+    if comparison.operator is Operator.UNEQUAL:
+        return False
+    return border.scalar is None or not pa.types.is_decimal256(border.scalar.type)
+
+
+def _range(column: Column, comparisons: Sequence[Compared], *, is_all: bool) -> LookedUp:
+    """Return the range that comparisons with values of a column take together."""
+    begins: list[RangeEnd] = []
+    ends: list[RangeEnd] = []
+    is_empty = False
+    for each in comparisons:
+        operator, border = each.operator, each.border
+        assert border is not None
+        # 1. What is compared is below or above all values: it takes all of them, or none.
+        if border.side in (Side.BELOW, Side.ABOVE) or border.scalar is None:
+            is_empty |= operator not in (_GREATER if border.side is Side.BELOW else _LESS)
+            continue
+        value = sortable(_array_of(border.scalar))[0].as_py()
+        # 2. It is the gap behind a value: all others are above it or below it.
+        if border.side is Side.BEHIND:
+            is_empty |= operator is Operator.EQUAL
+            (ends if operator in _LESS else begins).append(RangeEnd(value, is_behind=True))
+            continue
+        # 3. It is a value.
+        if operator not in _LESS:
+            begins.append(RangeEnd(value, is_behind=operator is Operator.GREATER))
+        if operator not in _GREATER:
+            ends.append(RangeEnd(value, is_behind=operator is not Operator.LESS))
+    return LookedUp(column, is_all, None, tuple(begins), tuple(ends), is_empty=is_empty)
