@@ -401,13 +401,19 @@ class Query:
         """
         if kind is None and isinstance(constant, exp.Literal):
             return constant.to_py()
-        form = "TRY({})" if kind is None else f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))"
+        typed = "struct_pack(value := TRY({0}), type := typeof(TRY({0})))"
+        form = typed if kind is None else f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))"
         try:
-            return self._computed(constant, form)
+            found: Any = self._computed(constant, form)
         except InvalidRequest:
             # Alone DuckDB may not understand it. What it says of the whole statement is what counts.
             self._refuse_stopped()
             return None
+        if kind is not None or found is None:
+            return found
+        # What is compared otherwise than as a text is none, though Arrow has it as one: a UUID has many.
+        is_other = isinstance(found["value"], str) and found["type"] != "VARCHAR"
+        return None if is_other else found["value"]
 
     def _computed(self, constant: exp.Expr, form: str) -> object:
         text = form.format(constant.sql(dialect="duckdb"))

@@ -46,15 +46,22 @@ class DatabasesBeside:
 
     def take(self, memory_bytes: int, threads: int) -> Database:
         """Return one, as the Protocol says."""
-        with self._lock:
-            found = self._idle.pop() if self._idle else None
-        found = found or _DatabaseBeside(self)
-        try:
-            found.begin(memory_bytes, threads)
-        except BaseException:
-            found.end()
-            raise
-        return found
+        while True:
+            with self._lock:
+                idle = self._idle.pop() if self._idle else None
+            found = idle or _DatabaseBeside(self)
+            try:
+                found.begin(memory_bytes, threads)
+            except duckdb.Error:
+                # One that was idle may have gone: where the machine has no memory left, it goes first.
+                found.end()
+                if idle is None:
+                    raise
+            except BaseException:
+                found.end()
+                raise
+            else:
+                return found
 
     def put(self, database: _DatabaseBeside) -> None:
         """Keep one that is empty, or end it."""
@@ -81,7 +88,7 @@ class _DatabaseBeside:
         # Arrow's own allocators reserve a gigabyte, which would count as used.
         environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
         self._process = subprocess.Popen(
-            (sys.executable, "-m", _CHILD),
+            (sys.executable, "-P", "-m", _CHILD),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ import pytest
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.child_processes import children_of
+from tailrace_server.sql.duck.databases import HERE
 from tailrace_server.sql.duck.processes import DatabasesBeside
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.server.sql.test_query import ask, opened, products
 from tests.support.inprocess import PATIENCE_S
 
@@ -53,6 +58,7 @@ def test_a_statement_is_answered_there_as_it_is_here(
         ("SELECT i FROM range(20000) t(i)", None),
         ("SELECT name FROM product WHERE price > $p AND id IN $k", {"p": 1, "k": [1, 2]}),
         ("SELECT name FROM product WHERE _commit_timestamp < 'infinity'::TIMESTAMPTZ", None),
+        ("SELECT name FROM product WHERE _primary_key = $p || ''", {"p": "10"}),
         ("SELECT nme FROM product", None),
         ("SELECT p.nme FROM product p", None),
         ("SELECT after.nme FROM CHANGES('product')", None),
@@ -97,3 +103,29 @@ def test_an_answer_that_is_left_is_not_computed_further(
     with opened(log_root, "SELECT * FROM range(1000000000000)", databases=beside) as query:
         assert len(next(query.batches()))
     assert ask(log_root, "SELECT count(*) FROM product", databases=beside) == [(2,)]
+
+
+def test_a_process_that_went_while_nobody_had_it_is_replaced(
+    log_root: Path, beside: DatabasesBeside
+) -> None:
+    products(log_root)
+    before = children_of(os.getpid())
+    assert ask(log_root, "SELECT 1", databases=beside) == [(1,)]
+    (idle,) = set(children_of(os.getpid())) - set(before)
+    os.kill(idle, signal.SIGKILL)
+    assert ask(log_root, "SELECT 2", databases=beside) == [(2,)]
+
+
+def test_a_uuid_is_found_whatever_letters_its_key_has(
+    log_root: Path, beside: DatabasesBeside
+) -> None:
+    key = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"
+    mapping = SchemaMapping.parse(
+        '[entity_types.part]\nkey = ["id"]\n[entity_types.part.columns]\nid = { type = "UUID" }'
+    )
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        writer.append([Mutation("part", key, after=f'{{"id":"{key}"}}'.encode())])
+        writer.commit(publish=True)
+    for databases in (HERE, beside):
+        text = f"SELECT id FROM part WHERE id = '{key}'::UUID"
+        assert ask(log_root, text, databases=databases) == [(key,)]
