@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
+from tailrace.criteria import (
+    COLUMN_TYPES,
+    Area,
+    ContainerType,
+    Criteria,
+    Operation,
+    Transition,
+)
 from tailrace_server.capture.matching.judging import Candidates, judged
 from tailrace_server.capture.matching.row_condition import condition_of
 from tailrace_server.capture.matching.run import (
@@ -23,7 +30,7 @@ from tailrace_server.capture.matching.run import (
     BatchSelection,
     whole_batch,
 )
-from tailrace_server.capture.matching.transitions import NONE, is_veiled_move
+from tailrace_server.capture.matching.transitions import NONE, is_veiled, is_veiled_move
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
@@ -143,8 +150,13 @@ class Alternative:
         key = head.primary_keys[row].as_py()
         return key is None or key in self.keys
 
-    def captures_of(self, head: BatchHead, row: int, images: Images) -> list[tuple[int, str]]:
+    def captures_of(
+        self, head: BatchHead, row: int, images: Images, moved: int = NONE
+    ) -> list[tuple[int, str]]:
         """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
+
+        What enters the rows that are granted is an insert to the reader, and what leaves a removal: which
+        columns differ from the image that is hidden is not told. ``moved`` is a code of ``transitions``.
 
         A column that the version's schema does not have is no match: a record must not end subscriptions.
         """
@@ -154,7 +166,7 @@ class Alternative:
             return [(0, "")]
         captures = [(0, "")] if self.criteria.wants_entities else []
         code = int(head.type_codes[row])
-        if head.operations[row] != Operation.UPSERT:
+        if head.operations[row] != Operation.UPSERT or is_veiled(moved, Transition.LEAVE):
             return captures
         # 2. Ordinals and roles come from the schema of the record's own version. With the newest one,
         # a column that was added since would shift the ordinals of cursors.
@@ -166,10 +178,11 @@ class Alternative:
             )
         }
         # 3. Where only the image says what the record touched, and is gone, its reader must be told there.
-        if not self._has_changed(head, row) and images.is_expired(row):
+        is_new = not self._has_changed(head, row) or is_veiled(moved, Transition.ENTER)
+        if is_new and images.is_expired(row):
             return [*captures, (1, EXPIRED)]
         # 4. Names that the record touched, in its order. `merge` sorts captures by ordinal.
-        for name in self._changed_columns(head, row, images):
+        for name in self._changed_columns(head, row, images, is_new=is_new):
             if name not in columns:
                 continue  # without an ordinal there is no capture; `verify` reports the name
             ordinal, role = columns[name]
@@ -180,9 +193,11 @@ class Alternative:
     def _has_changed(self, head: BatchHead, row: int) -> bool:
         return head.names.values((row,))[0] is not None
 
-    def _changed_columns(self, head: BatchHead, row: int, images: Images) -> Sequence[str]:
+    def _changed_columns(
+        self, head: BatchHead, row: int, images: Images, *, is_new: bool
+    ) -> Sequence[str]:
         (changed,) = head.names.values((row,))
-        if changed is not None:
+        if changed is not None and not is_new:
             return changed
         image = images.after()[row].as_py()
         return () if image is None else list(decode_members(image))
@@ -292,8 +307,9 @@ class Predicate:
         row_groups: Sequence[NDArray[np.int32]],
         rows: list[NDArray[np.int32]],
         captures: set[tuple[int, int, str]],
+        codes: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Add what an alternative takes of records that it matches."""
+        """Add what an alternative takes of records that it matches; ``codes`` are of the batch's records."""
         if not alternative.criteria.wants_columns:
             rows.extend(row_groups)
             return
@@ -301,7 +317,9 @@ class Predicate:
             (row, ordinal, name)
             for found in row_groups
             for row in found.tolist()
-            for ordinal, name in alternative.captures_of(head, row, images)
+            for ordinal, name in alternative.captures_of(
+                head, row, images, NONE if codes is None else int(codes[row])
+            )
             if self._shows(head, row, name)
         )
 
@@ -322,11 +340,13 @@ class Predicate:
         if captures:
             found.codes[[row for row, _, _ in captures]] = NONE
         for (alternative, _), matched in zip(judging, found.matched, strict=True):
-            self._take(head, images, alternative, (matched,), rows, captures)
-        taken_whole = {row for taken in rows for row in taken.tolist()} if len(found.open) else ()
-        for row in found.open.tolist():
-            if row not in taken_whole:
-                captures.add((row, 0, UNJUDGED))
+            self._take(head, images, alternative, (matched,), rows, captures, found.codes)
+        if len(found.open):
+            # Who asks for columns alone is told nothing of what leaves, so he need not know whether it did.
+            asked = (each.rows for one, each in judging if one.criteria.wants_entities)
+            wanted = {row for each in asked for row in each.tolist()}
+            wanted.difference_update(row for each in rows for row in each.tolist())
+            captures.update((row, 0, UNJUDGED) for row in found.open.tolist() if row in wanted)
         for row in found.expired.tolist():
             if self._shows(head, row, ""):
                 captures.add((row, 0, EXPIRED))

@@ -96,6 +96,11 @@ def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return found
 
 
+def is_veiled(code: int, transition: Transition) -> bool:
+    """Return whether a capture is such a move, of an image that is not granted."""
+    return bool(code & VEILED) and code & TRANSITION_BITS == transition
+
+
 def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return of which captures the image before is outside of the condition, or may be."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.ENTER

@@ -132,6 +132,7 @@ async def _judge_rows(
             return capture
         return moved(capture, lambda image: image.get("price", 0) > 4)
 
+    columns = allowances[0].columns
     writer = ModelWriter(root, "shop", ModelLog())
     writer.write(*written[:1])
     async with Engine(root, EngineSettings()) as engine:
@@ -148,7 +149,13 @@ async def _judge_rows(
         assert await _history(engine, caller, asked, Content.BODY) == expected
         assert await _received(stream, len(written)) == expected
         # Changes in SQL are the same.
-        assert await _in_sql(engine, caller) == _as_in_sql(expected, allowances[0].columns)
+        assert await _in_sql(engine, caller) == _as_in_sql(expected, columns)
+        # Of single columns, what enters is an insert and what leaves a removal.
+        names = tuple(filter(columns.shows, ("name", "price")))
+        of_columns = (Criteria(entity_type=("product",), container_name=names),)
+        found = await _history(engine, caller, of_columns, Content.BODY)
+        assert found is not None
+        assert [*map(_of_column, found)] == _columns_of(expected, names)
         # The latest of each key are the last of these, and have no image more.
         stream = await _subscribe(engine, caller, asked, Content.BODY, CatchUp.LATEST)
         assert stream is not None
@@ -172,6 +179,31 @@ async def _in_sql(engine: Engine, caller: Principal) -> list[list[Any]]:
     asked = SqlAsked(statement=statement)
     with await engine.reads.sql(caller, IN_PROCESS, "shop", asked) as read:
         return [json.loads(line) async for piece in read for line in piece.data.splitlines()]
+
+
+def _of_column(capture: dict[str, Any]) -> tuple[Any, ...]:
+    images = capture["before"], capture["after"]
+    place = capture["version"], capture["index"], capture["containerName"]
+    return *place, capture.get("transition"), *images
+
+
+def _columns_of(captures: list[dict[str, Any]], names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Return the captures of columns that those of whole products come to."""
+
+    def cut(image: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+        return None if image is None or name not in image else {name: image[name]}
+
+    found: list[tuple[Any, ...]] = []
+    for each in captures:
+        if each["area"] != "DATA" or each["entityType"] != "product" or each["after"] is None:
+            continue
+        changed = each["after"] if each["changed"] is None else each["changed"]
+        for name in names:
+            if name in changed:
+                images = cut(each["before"], name), cut(each["after"], name)
+                place = each["version"], each["index"], name
+                found.append((*place, each.get("transition"), *images))
+    return found
 
 
 def _as_in_sql(captures: list[dict[str, Any]], shown: Columns) -> list[list[Any]]:
