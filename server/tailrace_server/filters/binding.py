@@ -89,8 +89,11 @@ def bind(
     for name in names:
         if name.text not in known:
             told = sorted(known if shown is None else {*known} & {*shown})
-            near = get_close_matches(name.text, told, 1, 0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(told[:20])}"
+            folded = {each.casefold(): each for each in told}
+            near = get_close_matches(name.text.casefold(), folded, 1, 0.5)
+            hint = f"; it has {', '.join(told[:20])}"
+            if near:
+                hint = f"; did you mean {folded[near[0]]!r}?"
             raise refused(name.place, f"there is no column {name.text!r}{hint}")
     binder = _Binder({name.text: form_of(known[name.text]) for name in names}, parameters)
     mask = binder.mask(condition)

@@ -6,11 +6,11 @@ where they are no plain word. ``:name`` is a parameter. The text is as PostgreSQ
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import sqlglot
-from sqlglot import exp
+from sqlglot import Dialect, TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError
 
 from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long, too_deep
@@ -31,9 +31,15 @@ from tailrace_server.filters.tree import (
 )
 
 if TYPE_CHECKING:
-    from tailrace_server.filters.tree import Condition, Value
+    from tailrace_server.filters.tree import Condition, Place, Value
 
 _SHOWN_MAX: Final = 40
+_DIALECT: Final = Dialect.get_or_raise("postgres")
+_OPENING: Final = ("'", '"', "/*")
+_PIECES: Final = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|/\*.*?\*/|--[^\n]*|['"]|/\*""", re.DOTALL
+)
+"""What stands in quotes, comments, and what opens either."""
 _OPERATORS: Final[dict[type[exp.Expr], Operator]] = {
     exp.EQ: Operator.EQUAL,
     exp.NEQ: Operator.UNEQUAL,
@@ -73,19 +79,35 @@ def parse(text: str) -> Condition:
     """
     refuse_long(len(text.encode("utf-8", "surrogatepass")))
     try:
-        statements = sqlglot.parse(text, dialect="postgres")
+        return _read(text)
     except ParseError as error:
         told = error.errors[0]
         place = _place_of_line(text, told.get("line"), told.get("col"))
         near = f"{told.get('start_context', '')}{told.get('highlight', '')}"[-_SHOWN_MAX:]
         raise refused(place, f"the condition cannot be read on behind {near!r}") from None
     except SqlglotError as error:
+        if (opened := _unclosed(text)) is not None:
+            raise refused(opened, "what is opened here is not closed") from None
         raise ConditionRefused(f"where: {error}") from None
-    except RecursionError:
+    except RecursionError:  # of the parser, or of what reads and shows its tree
         raise too_deep() from None
+
+
+def _read(text: str) -> Condition:
+    tokens = _DIALECT.tokenize(text)
+    for token in tokens:
+        # The parser takes seconds for some thousands of them, one behind the other.
+        if token.token_type is TokenType.L_BRACKET:
+            raise refused(token.start, f"there is nothing in square brackets; {_WHAT_THERE_IS}")
+    statements = _DIALECT.parser().parse(tokens, text)
     if len(statements) != 1 or statements[0] is None:
         raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")
     return _ConditionReader().condition(statements[0], 0)
+
+
+def _unclosed(text: str) -> int | None:
+    """Return the place of a quote or a comment that is not closed; None: there is none."""
+    return next((each.start() for each in _PIECES.finditer(text) if each[0] in _OPENING), None)
 
 
 def _place_of_line(text: str, line: object, column: object) -> int:
@@ -96,10 +118,10 @@ def _place_of_line(text: str, line: object, column: object) -> int:
     return sum(len(each) + 1 for each in before) + max(column - 1, 0)
 
 
-def _place(node: exp.Expr) -> int:
-    """Return where an expression stands, as far as one of its words is known."""
+def _place(node: exp.Expr, near: Place = 0) -> Place:
+    """Return where an expression stands; ``near``, where none of its words is known."""
     places = (each.meta.get("start") for each in node.walk())
-    return min((place for place in places if place is not None), default=0)
+    return min((place for place in places if place is not None), default=near)
 
 
 class _ConditionReader:
@@ -130,14 +152,16 @@ class _ConditionReader:
             if isinstance(_bare(value), exp.Column) and not isinstance(_bare(column), exp.Column):
                 column, value = value, column
                 operator = _TURNED.get(operator, operator)
-            return Comparison(self._column(column), operator, self._value(value))
+            named = self._column(column)
+            return Comparison(named, operator, self._value(value, named.place))
         match node:
             case exp.In() if node.expressions and not node.args.get("query"):
-                values = tuple(map(self._value, node.expressions))
-                return Membership(self._column(node.this), values)
+                column = self._column(node.this)
+                values = tuple(self._value(each, column.place) for each in node.expressions)
+                return Membership(column, values)
             case exp.Between() if not node.args.get("symmetric"):
                 column = self._column(node.this)
-                low, high = self._value(node.args["low"]), self._value(node.args["high"])
+                low, high = (self._value(node.args[name], column.place) for name in ("low", "high"))
                 return Junction(
                     True,
                     (
@@ -145,21 +169,26 @@ class _ConditionReader:
                         Comparison(column, Operator.LESS_OR_EQUAL, high),
                     ),
                 )
+            case exp.In() if not node.args.get("query"):
+                raise refused(_place(node), "IN takes values in brackets: IN ('paid', 'sent')")
             case exp.Escape():
                 found = self.condition(node.this, depth + 1)
                 return self._escaped(found, node.expression)
             case exp.Like() | exp.ILike():
-                pattern = self._value(node.expression)
-                return Likeness(self._column(node.this), pattern, isinstance(node, exp.ILike), "\\")
+                column = self._column(node.this)
+                pattern = self._value(node.expression, column.place)
+                return Likeness(column, pattern, isinstance(node, exp.ILike), "\\")
             case exp.NullSafeNEQ() | exp.NullSafeEQ():
-                distinct = Distinction(self._column(node.this), self._value(node.expression))
+                column = self._column(node.this)
+                distinct = Distinction(column, self._value(node.expression, column.place))
                 return distinct if isinstance(node, exp.NullSafeNEQ) else Negation(distinct)
             case exp.Is():
                 column = self._column(node.this)
                 if isinstance(node.expression, exp.Null):
                     return NullTest(column)
                 if isinstance(node.expression, exp.Boolean):
-                    return Negation(Distinction(column, self._value(node.expression)))
+                    value = self._value(node.expression, column.place)
+                    return Negation(Distinction(column, value))
         raise refused(
             _place(node), f"{_shown(node)} is no condition that there is; {_WHAT_THERE_IS}"
         )
@@ -185,10 +214,10 @@ class _ConditionReader:
         self._count(node)
         return ColumnName(found.name, _place(found))
 
-    def _value(self, node: exp.Expr) -> Value:
-        """Return a value: a literal, a cast one, or a parameter."""
+    def _value(self, node: exp.Expr, near: Place) -> Value:
+        """Return a value: a literal, a cast one, or a parameter; ``near`` is where it stands at least."""
         node = _bare(node)
-        place = _place(node)
+        place = _place(node, near)
         self._count(node)
         match node:
             case exp.Null():
@@ -205,14 +234,15 @@ class _ConditionReader:
                 family = _FAMILIES.get(
                     node.to.this.name if isinstance(node.to.this, exp.DType) else ""
                 )
-                value = self._value(node.this)
+                value = self._value(node.this, place)
                 if family is not None and isinstance(value, Parameter):
                     return Parameter(value.name, family, value.place)
                 if family is not None and isinstance(value, Constant):
                     return Constant(value.text, family if value.text is not None else None, place)
-        raise refused(
-            place, f"{_shown(node)} is no value; write a literal, or a parameter as :name"
-        )
+        hint = "write a literal, or a parameter as :name"
+        if isinstance(node, exp.Column):
+            hint = "a text stands in single quotes, and columns are not compared with each other"
+        raise refused(place, f"{_shown(node)} is no value; {hint}")
 
     def _count(self, node: exp.Expr) -> None:
         self._terms.count(_place(node))

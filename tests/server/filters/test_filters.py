@@ -180,6 +180,30 @@ def test_parameters_become_what_their_columns_are() -> None:
     assert mask.of(batch_of(found)).to_pylist() == [True, False, False]
 
 
+def test_a_parameter_is_a_value_whatever_is_in_it() -> None:
+    """And texts are compared by their code points alone: no collation, no case, no other form of a letter."""
+    names = ["' OR 1=1 --", "a", "A", "Z", "ä", "a\u0308"]
+    batch = batch_of([{"name": each} for each in names])
+    mask = bind(parse("name = :name"), COLUMNS, {"name": names[0]}).mask
+    assert mask.of(batch).to_pylist() == [True] + [False] * 5
+    assert bind(parse("name = 'ä'"), COLUMNS, {}).mask.of(batch).to_pylist() == [False] * 4 + [
+        True,
+        False,
+    ]
+    between = bind(parse("name BETWEEN 'A' AND 'Z'"), COLUMNS, {}).mask
+    assert between.of(batch).to_pylist() == [False, False, True, True, False, False]
+
+
+def test_as_many_terms_as_there_may_be_are_read_and_judged() -> None:
+    """In one list, and one beside the other."""
+    batch = batch_of([{"stock": 1}, {"stock": 9_000}])
+    for text in (
+        f"stock IN ({','.join(map(str, range(2, 10_000)))})",
+        " OR ".join(f"stock={number}" for number in range(8_000, 9_001, 2)),
+    ):
+        assert bind(parse(text), COLUMNS, {}).mask.of(batch).to_pylist() == [False, True]
+
+
 def test_a_column_is_named_once_however_often_it_is_asked() -> None:
     """In the order of the text; a name in quotes is any name."""
     found = columns_in(parse('b > 1 AND (a < 2 OR NOT b = 3) AND "odd ""name" IS NULL'))
@@ -192,7 +216,18 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         ("", "give one condition"),
         ("stock = 1; price = 2", "give one condition"),
         ("stock >", r"character \d+: the condition cannot be read on behind 'stock >'"),
-        ("stock = 'x", "where: "),
+        ("stock = 1 AND name = 'its", "character 22: what is opened here is not closed"),
+        ("stock = 1 /* OR TRUE", "character 11: what is opened here is not closed"),
+        ("stock IN ()", "IN takes values in brackets"),
+        ('name = "paid"', "character 8: .* a text stands in single quotes"),
+        ("STOCK = 1", "there is no column 'STOCK'; did you mean 'stock'"),
+        ("stock" + "[1]" * 2_000 + " = 1", "character 6: there is nothing in square brackets"),
+        ("stock" + "::INT" * 2_000 + " > 2", "is no column|64 deep at most"),
+        ("a." * 2_000 + "b = 1", "64 deep at most|without its table"),
+        ("stock = 1 OR TRUE", "TRUE is no condition"),
+        ("name = 'a' COLLATE \"de_DE\"", "character 8: .* is no value"),
+        ("stock = CAST('NaN' AS DOUBLE)", "character 14: 'NaN' is no number that this column can"),
+        ("weight = NaN", "character 10: NaN is no value"),
         ("(" * 300 + "active" + ")" * 300, "64 deep at most"),
         ("NOT " * 5_000 + "active", "64 deep at most"),
         ("SELECT 1", "SELECT 1 is no condition"),

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from tailrace.conditions.tree import ConditionTree, fill
 from tailrace.errors import InvalidRequest
@@ -26,6 +26,7 @@ def through_json(tree: ConditionTree) -> ConditionTree:
     return ConditionTree.of_message(message)
 
 
+@settings(max_examples=50)
 @given(text=conditions)
 def test_a_text_a_message_and_a_json_form_are_one_tree(text: str) -> None:
     tree = parse(text)
