@@ -94,7 +94,9 @@ class ConditionIndex:
         one.ids.pop(id, None)
         if not one.ids:
             del self._indexed[condition]
+            self._new.pop(one, None)
             self._take_out(one)
+            self._forget_columns(one)
 
     def find(self, typed: TypedImages) -> FoundConditions:
         """Return what is found in a batch, whose columns are decoded as far as they are not yet."""
@@ -121,13 +123,17 @@ class ConditionIndex:
             row_filter: RowFilter | None = None
             with suppress(ConditionRefused):  # its own subscriptions are told
                 row_filter = typed.fitted(one.condition)
-            if one in self._new or row_filter is not one.row_filter:
+            if row_filter is not one.row_filter:
                 self._take_out(one)
+                self._forget_columns(one)
                 one.fit(row_filter)
+                self._columns.update(one.columns)
+            if not one.is_placed:
                 self._put_in(one)
+        self._new.clear()
 
     def _put_in(self, one: Indexed) -> None:
-        self._columns.update(one.columns)
+        one.is_placed = True
         part = one.part
         if part is None:
             self._whole[one] = None
@@ -142,11 +148,9 @@ class ConditionIndex:
         table.add(one)
 
     def _take_out(self, one: Indexed) -> None:
-        self._columns.subtract(one.columns)
-        for column in one.columns:
-            if not self._columns[column]:
-                del self._columns[column]
-        self._new.pop(one, None)
+        if not one.is_placed:
+            return
+        one.is_placed = False
         self._whole.pop(one, None)
         self._partly.pop(one, None)
         part = one.part
@@ -157,6 +161,12 @@ class ConditionIndex:
         table.remove(one)
         if not table.asking:
             del self._tables[key]
+
+    def _forget_columns(self, one: Indexed) -> None:
+        self._columns.subtract(one.columns)
+        for column in one.columns:
+            if not self._columns[column]:
+                del self._columns[column]
 
 
 class _Hits:
@@ -212,7 +222,7 @@ class FoundConditions:
     def places(self, condition: RowCondition) -> NDArray[np.intp] | None:
         """Return the rows that come into question for a condition, rising; None: every row does."""
         one = self._indexed.get(condition)
-        if one is None or one.part is None:
+        if one is None or one.part is None or not one.is_placed:
             return None
         parts = [self._rows(hits, hits.numbers[one]) for hits in self._hits if one in hits.numbers]
         if one in self._open:

@@ -63,17 +63,19 @@ class LookedUp:
 class Indexed:
     """A condition on one table."""
 
-    __slots__ = ("condition", "ids", "part", "row_filter")
+    __slots__ = ("condition", "ids", "is_placed", "part", "row_filter")
 
     def __init__(self, condition: RowCondition) -> None:
-        """Take it; nobody asks for it yet, and it is fitted to no schema."""
+        """Take it, by the columns that it is bound to; nobody asks for it yet."""
         self.condition = condition
         self.ids: dict[int, None] = {}
         """Predicates that have it."""
-        self.row_filter: RowFilter | None = None
-        """What judges it by the schema of now; None: it is not fitted yet, or does not fit."""
-        self.part: LookedUp | None = None
+        self.row_filter: RowFilter | None = condition.row_filter
+        """What judges it by the schema of now; None: it does not fit."""
+        self.part = looked_up(condition.row_filter)
         """What it is found by; None: by nothing, each row has to be judged."""
+        self.is_placed = False
+        """Whether the tables of its index have it."""
 
     def fit(self, row_filter: RowFilter | None) -> None:
         """Take what judges it by a schema; None: it does not fit."""
