@@ -22,7 +22,7 @@ from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.transport_security.files import TlsStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
-from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics, SqlStatistics
 from tailrace_server.pipeline.ingest_metrics import IngestMetrics
 from tools.pages import renew
 
@@ -61,7 +61,13 @@ def rows() -> Iterator[str]:
         zeros(CacheStatistics),
         zeros(ObserverStatistics, catalog="", uuid=UUID(int=0), bodies_from=nothing()),
     )
-    named = {"unreadable": nothing(), "latencies": nothing(), "disks": nothing(), "faults": ()}
+    named: dict[str, object] = {
+        "unreadable": nothing(),
+        "latencies": nothing(),
+        "disks": nothing(),
+        "faults": (),
+    }
+    named["sql"] = SqlStatistics()
     engine = zeros(EngineStatistics, cache=cache, observers=(observer,), **named)
     sockets = zeros(SocketStatistics, guards=nothing(), errors=nothing())
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")

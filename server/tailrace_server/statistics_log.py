@@ -54,6 +54,7 @@ class StatisticsReporter:
         observers, cache = fields.pop("observers"), fields.pop("cache")
         del fields["latencies"], fields["disks"]
         cached = {f"cache_{name}": value for name, value in cache.items()}
+        fields |= {f"sql_{name}": value for name, value in fields.pop("sql").items()}
         fields["process_bytes"] = cached.pop("cache_process_bytes")
         _log.info("statistics", **fields, **cached)
         for observer in observers:

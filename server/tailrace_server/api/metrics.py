@@ -21,6 +21,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from tailrace_server.api.sql_metrics import sql_families
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -152,6 +154,7 @@ class EngineCollector(Collector):
             "Anonymous memory of the process when last measured; what --memory bounds.",
             cache.process_bytes,
         )
+        yield from sql_families(found.sql)
 
 
 class SocketCollector(Collector):

@@ -303,9 +303,7 @@ class Engine:
             subscription.count_delivered()
         return EngineStatistics(
             observers=tuple(each.statistics() for _, each in self._observers(sees)),
-            unreadable={
-                name: error for name, error in self.unreadable(caller).items() if sees(name)
-            },
+            unreadable={name: why for name, why in self.unreadable(caller).items() if sees(name)},
             faults=self._faults.found(sees),
             cache=self._cache.statistics(),
             **self._counters.totals(),
@@ -314,6 +312,7 @@ class Engine:
             disconnected_for_memory=self._governor.disconnected,
             latencies=dict(self._counters.latencies),
             disks={name: usage for name, usage in sorted(self._disks.found.items()) if sees(name)},
+            sql=self.reads.statements.statistics(),
         )
 
     def shows_itself_to(self, caller: Principal) -> bool:

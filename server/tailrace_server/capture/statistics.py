@@ -99,6 +99,26 @@ class ObserverStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class SqlStatistics:
+    """Statements in SQL: those at work now, and counters since the engine began."""
+
+    statements: int = 0
+    """Begun and not over, those whose reader takes nothing among them."""
+    computing: int = 0
+    """Those that are being computed."""
+    answered: int = 0
+    """Read to the end."""
+    refused: int = 0
+    """Ended by an error, whoever's doing, for want of a place too."""
+    left: int = 0
+    """Ended by their readers before the end."""
+    computing_s: float = 0.0
+    """That statements which are over were computed for, by the clock."""
+    answer_bytes: int = 0
+    """Handed to transports."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatistics:
     """The whole engine: what is now, and counters since it began."""
 
@@ -127,6 +147,7 @@ class EngineStatistics:
     """From commit to hand-over, by transport, for what was committed since its subscription began."""
     disks: Mapping[str, DiskUsage]
     """What the log of each catalog takes up, as last measured."""
+    sql: SqlStatistics = SqlStatistics()
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.capture.disk_usage import DiskUsage
 from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
-from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics, SqlStatistics
 from tailrace_server.histogram import LatencyHistogram
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         oldest_timestamp=(time.time_ns() - 900_000_000_000) // 1_000,
         bodies_from={"product": 4711},
     )
+    sql, of_sql = distinct(SqlStatistics, 500)
     latency = LatencyHistogram()
     latency.observe(0.002)
     engine, of_engine = distinct(
@@ -61,6 +62,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         faults=(ServerFault("log_unreadable", "crm", "damaged"),),
         latencies={"grpc": latency},
         disks={"shop": DiskUsage(997, 996)},
+        sql=sql,
     )
     assert isinstance(engine, EngineStatistics)
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(999, 998), version="1.2.3")
@@ -81,7 +83,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         if each.name == "tailrace_hand_over_latency_seconds_bucket"
     }
     assert (buckets["0.001"], buckets["0.0025"], buckets["+Inf"]) == (0, 1, 1)
-    for figures in (of_cache, of_observer, of_engine):
+    for figures in (of_cache, of_observer, of_sql, of_engine):
         for name, value in figures.items():
             if name not in NOT_METRICS or figures is of_observer:
                 assert value in exposed, name

@@ -25,7 +25,7 @@ from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.scans import LogSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from concurrent.futures import ThreadPoolExecutor
     from uuid import UUID
 
@@ -62,7 +62,7 @@ class SqlRead(LogRead):
         databases: Callable[[], Databases],
         shown: ShownTables | None,
         may_define: bool,
-        on_closed: Callable[[], None],
+        on_closed: Callable[[float], None],
     ) -> None:
         """Bind it to a log; nothing is computed before ``begin``.
 
@@ -76,7 +76,7 @@ class SqlRead(LogRead):
             databases: Where that is.
             shown: What of the log may be read; None: everything.
             may_define: Whether it may define views and change tables.
-            on_closed: Called once, in a thread, when nothing of it is left.
+            on_closed: Called once, in a thread, when nothing of it is left, with the seconds that it took.
         """
         super().__init__(terms)
         self._log = log
@@ -95,6 +95,12 @@ class SqlRead(LogRead):
         """Of a poll: ``$from``."""
         self.columns: tuple[AnswerColumn, ...] = ()
         """After ``begin``."""
+        self.answer_bytes = 0
+        """Handed over so far."""
+        self.is_answered = False
+        """Whether it was read to its end."""
+        self.is_refused = False
+        """Whether an error ended it."""
         self._interruption = Interruption()
         self._on_closed = on_closed
         self._work = StatementWork(threads, self._give_back)
@@ -198,6 +204,20 @@ class SqlRead(LogRead):
             SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
+        messages = self._messages()
+        try:
+            async for frames in messages:
+                self.answer_bytes += len(frames.data)
+                yield frames
+                del frames
+            self.is_answered = True
+        except Exception:
+            self.is_refused = True
+            raise
+        finally:
+            await messages.aclose()
+
+    async def _messages(self) -> AsyncGenerator[Frames, None]:
         while (pieces := await self._run(self._next)) is not None:
             self._pieces.extend(pieces)
             del pieces
@@ -236,4 +256,4 @@ class SqlRead(LogRead):
             if self._query is not None:
                 self._query.close()
         finally:
-            self._on_closed()
+            self._on_closed(self._work.computed_s)

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from tailrace.errors import ServerFull, ServerStopping
 from tailrace_server.capture.querying.read import SqlRead
+from tailrace_server.capture.statistics import SqlStatistics
 from tailrace_server.capture.thread_pools import shut_down
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Statements:
         self._open: WeakSet[SqlRead] = WeakSet()
         self._stopping = False
         self._lock = threading.Lock()
+        self._statements = self._answered = self._refused = self._left = self._answer_bytes = 0
+        self._computing_s = 0.0
 
     async def begun(
         self,
@@ -57,8 +60,8 @@ class Statements:
         await self._place()
         loop = asyncio.get_running_loop()
 
-        def on_closed() -> None:
-            loop.call_soon_threadsafe(self._places.release)
+        def on_closed(seconds: float) -> None:
+            loop.call_soon_threadsafe(self._note_closed, read, seconds)
 
         try:
             read = SqlRead(
@@ -71,18 +74,34 @@ class Statements:
                 may_define=may_define,
                 on_closed=on_closed,
             )
-        except BaseException:
+        except BaseException as error:
             self._places.release()
+            self._refused += isinstance(error, Exception)
             raise
         self._open.add(read)
+        self._statements += 1
         try:
             if self._stopping:
                 read.end(_stopping())
             await read.begin()
-        except BaseException:
+        except BaseException as error:
+            read.is_refused = isinstance(error, Exception)
             read.close()
             raise
         return read
+
+    def _note_closed(self, read: SqlRead, seconds: float) -> None:
+        """Give the place of a statement to the next one, and count how it ended."""
+        self._places.release()
+        self._statements -= 1
+        self._computing_s += seconds
+        self._answer_bytes += read.answer_bytes
+        if read.is_refused:
+            self._refused += 1
+        elif read.is_answered:
+            self._answered += 1
+        else:
+            self._left += 1
 
     def _databases(self) -> DatabasesBeside:
         """Return where statements are computed, in one of the threads."""
@@ -100,14 +119,22 @@ class Statements:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._places.acquire()
         except TimeoutError:
+            self._refused += 1
             raise ServerFull(
                 f"{count} statements are run already, as many as may be at once (sql_statements); try again"
             ) from None
 
-    @property
-    def computing(self) -> int:
-        """How many a thread works for now."""
-        return sum(read.is_computing for read in self._open)
+    def statistics(self) -> SqlStatistics:
+        """Return the figures of this moment."""
+        return SqlStatistics(
+            statements=self._statements,
+            computing=sum(read.is_computing for read in self._open),
+            answered=self._answered,
+            refused=self._refused,
+            left=self._left,
+            computing_s=self._computing_s,
+            answer_bytes=self._answer_bytes,
+        )
 
     def stop(self) -> None:
         """End all of them, and begin no more. Idempotent."""

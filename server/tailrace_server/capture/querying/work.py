@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class StatementWork:
         self._end = end
         self._lock = threading.Lock()
         self._busy = self._closing = False
+        self.computed_s = 0.0
+        """What its jobs have taken so far, by the clock."""
 
     async def run(self, job: Callable[[], _T]) -> _T:
         """Return what a job returns. Who is cancelled leaves it running: `close` waits for it elsewhere."""
@@ -31,9 +34,11 @@ class StatementWork:
         return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._ran, job)))
 
     def _ran(self, job: Callable[[], _T]) -> _T:
+        began = time.monotonic()
         try:
             return job()
         finally:
+            self.computed_s += time.monotonic() - began
             with self._lock:
                 self._busy = False
                 closing = self._closing

@@ -295,7 +295,7 @@ async def test_tables_need_images(engine: Engine) -> None:
 async def test_a_reader_that_goes_away_ends_its_statement_at_once(engine: Engine) -> None:
     """Its place is free again, though it was computing: the engine runs one statement only."""
     running = asyncio.create_task(ask(engine, ENDLESS))
-    await until(lambda: engine.reads.statements.computing == 1)
+    await until(lambda: engine.reads.statements.statistics().computing == 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -305,7 +305,7 @@ async def test_a_reader_that_goes_away_ends_its_statement_at_once(engine: Engine
 
 async def test_a_server_that_stops_ends_its_statements_and_begins_no_more(engine: Engine) -> None:
     running = asyncio.create_task(ask(engine, ENDLESS))
-    await until(lambda: engine.reads.statements.computing == 1)
+    await until(lambda: engine.reads.statements.statistics().computing == 1)
     engine.stop_subscriptions()
     with pytest.raises(ServerStopping):
         await running
@@ -339,6 +339,29 @@ async def test_a_statement_has_the_bounds_of_the_server(log_root: Path, write: L
     async with Engine(log_root, EngineSettings(sql_rows=10)) as engine:
         with pytest.raises(InvalidRequest, match="more than 10 rows"):
             await ask(engine, "SELECT * FROM range(11)")
+
+
+async def test_statements_are_counted_by_how_they_end(engine: Engine) -> None:
+    def counts() -> tuple[int, ...]:
+        sql = engine.statistics(ANONYMOUS).sql
+        return sql.statements, sql.answered, sql.refused, sql.left
+
+    assert await ask(engine, "SELECT name FROM product WHERE price = 2") == [["chair"]]
+    for wrong in ("SELECT", "SELECT nme FROM product"):
+        with pytest.raises(InvalidRequest):
+            await ask(engine, wrong)
+    with await begun(engine, "SELECT * FROM range(1000000000)") as read:
+        assert counts() == (1, 1, 2, 0)
+        frames = aiter(read)
+        await anext(frames)
+        await frames.aclose()  # type: ignore[attr-defined]
+    await until(lambda: counts() == (0, 1, 2, 1))
+    sql = engine.statistics(ANONYMOUS).sql
+    assert (sql.computing, sql.computing_s > 0, sql.answer_bytes > len('["chair"]')) == (
+        0,
+        True,
+        True,
+    )
 
 
 async def test_a_poll_is_bound_by_the_server(engine: Engine, write: LogWriter) -> None:
