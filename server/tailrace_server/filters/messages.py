@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tailrace.conditions.tree import ConditionTree
+from tailrace.errors import Unsupported
 from tailrace.v1 import capture_pb2
 from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long
 from tailrace_server.filters.errors import ConditionRefused, refused
@@ -30,6 +32,8 @@ from tailrace_server.filters.tree import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from google.protobuf.descriptor import FieldDescriptor
 
     from tailrace_server.filters.tree import Condition, Value
@@ -64,6 +68,7 @@ def tree_of(asked: ConditionTree) -> Condition:
 
     Raises:
         ConditionRefused: It is no condition, or too large; with its path, ``and[1].gt``.
+        Unsupported: It has a field or a type that this server does not know; with its path.
     """
     refuse_long(len(asked.data))
     try:
@@ -89,6 +94,7 @@ class _MessageReader:
     def condition(self, message: capture_pb2.Condition, path: str, depth: int) -> Condition:
         """Return what a message says; raises as `tree_of`."""
         refuse_deep(depth)
+        _refuse_unknown(message, path)
         fields = [*message.ListFields()]
         if message.HasField("column") and fields[0][0].name == "column":
             return self._tests(message, fields, path)
@@ -148,7 +154,12 @@ class _MessageReader:
     def _value(self, message: capture_pb2.ConditionValue, place: str) -> Value:
         """Return a value; raises as `tree_of`."""
         self._terms.count(place)
+        _refuse_unknown(message, place)
         family = _FAMILIES.get(message.type)
+        if message.type and family is None:
+            raise Unsupported(
+                f"where_tree.{place}.type", f"this server does not know the type {message.type}"
+            )
         match message.WhichOneof("kind"):
             case "text":
                 return Constant(message.text, family, place)
@@ -163,6 +174,16 @@ class _MessageReader:
         raise refused(
             place,
             "a value is one of text, number, boolean, parameter and null; text and parameter alone have a type",
+        )
+
+
+def _refuse_unknown(message: Message, path: str) -> None:
+    """Refuse what another version of this server knows: left out, the condition would be another one."""
+    unknown_fields: Iterable[Any] = UnknownFieldSet(message)  # type: ignore[assignment]  # a sequence
+    for unknown in unknown_fields:
+        raise Unsupported(
+            f"where_tree.{path or 'the whole'}",
+            f"this server does not know field {unknown.field_number} of {message.DESCRIPTOR.name}",
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from tailrace.conditions.tree import ConditionTree, fill
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.messages import message_of, tree_of
@@ -151,3 +151,18 @@ def test_a_number_that_came_through_json_is_whole() -> None:
     """Another one may have lost digits on its way."""
     with pytest.raises(InvalidRequest, match=r'whereTree.gt: .* write \{"number": "0.1"\}'):
         fill(Condition(), {"column": "price", "gt": 0.1}, "whereTree")
+
+
+def test_what_another_version_knows_is_refused_with_its_path() -> None:
+    """Left out, it would be another condition."""
+    unknown = b"\xfa\x01\x01x"  # field 31
+    good = ConditionTree.of({"column": "stock", "eq": {"text": "1", "type": "NUMBER"}})
+    for of_value, data, told in (
+        (False, unknown, "the whole: .* field 31 of Condition"),
+        (True, unknown, "eq: .* field 31 of ConditionValue"),
+        (True, b"\x30\x63", r"eq.type: .* the type 99"),
+    ):
+        message = good.message
+        (message.eq if of_value else message).MergeFromString(data)
+        with pytest.raises(Unsupported, match=rf"where_tree.{told}"):
+            tree_of(ConditionTree.of_message(message))

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.v1.capture_pb2 import Condition
 from tailrace_server.api.requests import refuse_excess
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def _refuse_unknown(message: Message, path: str, criteria_max: int) -> None:
             f"{path}field {unknown.field_number}", f"this server does not know it in {kind}"
         )
     for field, value in message.ListFields():
+        if field.message_type is Condition.DESCRIPTOR:
+            continue  # of thousands of messages, and looked at where it is read, in a thread
         values = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if field.name == "criteria":
