@@ -91,9 +91,15 @@ class ChangeTableRows:
         """By the id of a schema."""
 
     def chosen(
-        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+        self,
+        head: BatchHead,
+        rows: NDArray[np.int64],
+        bodies: Mapping[str, pa.BinaryArray],
+        operations: NDArray[np.uint8],
     ) -> NDArray[np.int64]:
         """Return those of some records of a batch that change what is shown; ``arrays`` is asked of these.
+
+        ``operations`` are those of the batch's records as the log has them.
 
         Raises:
             InvalidRequest: Nobody knows whether a row is in the view.
@@ -102,7 +108,7 @@ class ChangeTableRows:
             return rows
         # Before a value is looked at: what is wrong with one that is hidden would tell it.
         self._refuse_hidden(head.primary_keys.take(pa.array(rows)), self._of_view.asked)
-        found = self._of_view.judged(head, rows, bodies)
+        found = self._of_view.judged(head, rows, bodies, operations)
         before, after = np.zeros((2, len(head.versions)), np.bool_)
         before[rows], after[rows] = found
         self._membership = RowsInView(before, after)

@@ -354,7 +354,7 @@ class StatementScan:
             head, bodies, chosen = self._judges.judged(head, chosen, bodies)
             chosen = self._of_kinds(head, chosen)
         if self._form is not None:
-            chosen = self._form.chosen(head, chosen, bodies)
+            chosen = self._form.chosen(head, chosen, bodies, batch.head.operations)
         return head, chosen, bodies
 
     def _rows(self, head: BatchHead) -> NDArray[np.int64]:

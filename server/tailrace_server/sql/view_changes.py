@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.parsing import parse
+from tailrace_server.filters.tree import asks_null
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.record.columns import decode_members
@@ -38,6 +40,14 @@ class RowsInView(NamedTuple):
     after: NDArray[np.bool_]
 
 
+class _Verdicts(NamedTuple):
+    """What the condition says of some images, each of shape (images,)."""
+
+    is_true: NDArray[np.bool_]
+    is_open: NDArray[np.bool_]
+    """A value is missing without which nobody can say."""
+
+
 class ViewChanges:
     """Judges the records of one entity type. Use it from one thread at a time."""
 
@@ -56,9 +66,12 @@ class ViewChanges:
         """Id of each column that it shows → its name there; empty: all."""
         self.asked: frozenset[int] = frozenset()
         """Ids of the columns in its condition."""
-        self._filter = bind(parse(asked.where), columns, {}) if asked.where else None
+        tree = parse(asked.where) if asked.where else None
+        self._filter = None if tree is None else bind(tree, columns, {})
+        self._asks_null = tree is not None and asks_null(tree)
         if self._filter is not None:
             self.asked = frozenset(each.id for each in self._filter.columns)
+        self._has_key = any(each.key for each in columns)
         self._reader = ColumnReader(
             self._filter.columns if self._filter else (),
             stated=first_stated(view.schemas()),
@@ -66,9 +79,19 @@ class ViewChanges:
         )
 
     def judged(
-        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+        self,
+        head: BatchHead,
+        rows: NDArray[np.int64],
+        bodies: Mapping[str, pa.BinaryArray],
+        operations: NDArray[np.uint8],
     ) -> RowsInView:
         """Return whether rows are in, before and after; a truncate is neither.
+
+        Args:
+            head: The head of a batch.
+            rows: Records of it.
+            bodies: Its bodies.
+            operations: Of its records, as the log has them; a row that leaves what is granted was not removed.
 
         Raises:
             InvalidRequest: The log does not hold what has to be known.
@@ -90,10 +113,26 @@ class ViewChanges:
             return RowsInView(was_there, keyed & upsert)
         schemas, which_schema = self._view.schemas_of(head.versions[rows])
         filled = self._filled(head, rows, before, after, schemas, which_schema)
-        found = [
+        masks = [
             self._mask(head, rows, images, schemas, which_schema) for images in (before, filled)
         ]
-        return RowsInView(found[0] & was_there, found[1] & keyed & upsert)
+        # Of a removal perhaps the key alone was sent: NULL says nothing then, unless it is known to be whole.
+        removed = keyed & (operations[rows] == Operation.REMOVE) & self._has_key
+        if removed.any():
+            removed &= ~self._whole(head, rows)
+            lacking = np.flatnonzero(removed & masks[0].is_open)
+            if len(lacking):
+                raise self._refused(head, int(rows[lacking[0]]), "send the whole row before")
+        return RowsInView(masks[0].is_true & was_there, masks[1].is_true & keyed & upsert)
+
+    def _whole(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of which of some records the image is known to be whole, if they are removals."""
+        found = np.zeros(len(rows), np.bool_)
+        codes, known = head.type_codes[rows], self._view.whole_removals
+        for code in np.unique(codes).tolist():
+            mine = codes == code
+            found[mine] = known.of(head.entity_types[code], head.versions[rows[mine]])
+        return found
 
     def _mask(
         self,
@@ -102,7 +141,7 @@ class ViewChanges:
         images: pa.BinaryArray,
         schemas: list[Schema],
         which: NDArray[np.int64],
-    ) -> NDArray[np.bool_]:
+    ) -> _Verdicts:
         assert self._filter is not None
         written = [*map(self._names.columns_in, schemas)]
         try:
@@ -110,10 +149,12 @@ class ViewChanges:
         except ValueMisfit as error:
             at = self._at(head, int(rows[error.misfit.row]))
             raise InvalidRequest(f"view {self._asked.name}, {at}: {error}") from None
-        mask: NDArray[np.bool_] = pc.fill_null(self._filter.mask.of(batch), False).to_numpy(
-            zero_copy_only=False
-        )
-        return mask
+        mask = self._filter.mask.of(batch)
+        is_open = reduce(pc.or_, (column.is_null() for column in batch.columns))
+        if not self._asks_null:
+            is_open = pc.and_(is_open, mask.is_null())
+        told = (pc.fill_null(mask, False), is_open)
+        return _Verdicts(*(each.to_numpy(zero_copy_only=False) for each in told))
 
     def _filled(
         self,

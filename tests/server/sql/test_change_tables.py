@@ -15,6 +15,7 @@ import pytest
 from tailrace.criteria import Operation
 from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
 from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
@@ -237,6 +238,41 @@ def test_names_are_those_of_the_newest_schema(log_root: Path) -> None:
         (11, {"event_type": "upsert", "pre_image": {}, "post_image": {"title": "lamp"}}),
     ]  # fmt: skip
     assert ask(log_root, "SHOW CDC")[0][:2] == ("product_cdc", "article")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_null_of_a_removal_is_believed_where_the_log_says_that_the_image_is_whole(
+    log_root: Path, known: bool
+) -> None:
+    """Elsewhere its source may have sent the key alone: then nobody knows whether the row was in the view."""
+    mapping = SchemaMapping.parse(
+        """
+        [entity_types.product]
+        key = ["id"]
+        [entity_types.product.columns]
+        id = { type = "VARCHAR" }
+        draft = { type = "BOOLEAN" }
+        """
+    )
+    gone = b'{"id":"1","draft":null}'
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        writer.append([Mutation("product", "1", after=gone)])
+        writer.append([Mutation("product", "1", Operation.REMOVE, before=gone)])
+        writer.commit(publish=True)
+    if known:
+        notes = {"removed:product": "1-"}
+        with CatalogWriter.open(log_root, "shop", writer="w", take_over=True) as noting:
+            noting.commit(batch_id=0, source_positions=notes)
+    define(log_root, "CREATE VIEW ready AS SELECT * FROM product WHERE draft IS NOT TRUE")
+    define(log_root, "CREATE CDC ready_cdc ON ready")
+    asked = "SELECT id, \"CDC JSON\" ->> 'event_type' FROM ready_cdc"
+    if known:
+        assert ask(log_root, asked) == [("1", "upsert"), ("1", "delete")]
+    else:
+        with pytest.raises(
+            InvalidRequest, match=r"ready, 2:1: .* the whole row before.*--images full"
+        ):
+            ask(log_root, asked)
 
 
 def test_encoded_values_come_decoded_and_exact(log_root: Path) -> None:

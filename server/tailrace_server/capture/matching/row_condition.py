@@ -16,13 +16,7 @@ from tailrace.criteria import Criteria
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.evaluation import AllOf, RowFilter
-from tailrace_server.filters.tree import (
-    Distinction,
-    Junction,
-    Negation,
-    NullTest,
-    columns_in,
-)
+from tailrace_server.filters.tree import Junction, Negation, asks_null, columns_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -97,7 +91,7 @@ class RowCondition:
         }
         self.asked = tuple(each for each in self.columns if each.name in named)
         """The columns that its reader has named; a grant may name others."""
-        self.asks_null = any(_asks_null(part.tree) for part in parts)
+        self.asks_null = any(asks_null(part.tree) for part in parts)
         """Whether it can be true of a value that is missing."""
         self.is_granted = any(part.is_granted for part in parts)
         """Whether a grant has part in it: then nothing may be told of what is outside of it."""
@@ -229,18 +223,6 @@ def _not_judged() -> ConditionRefused:
     return ConditionRefused(
         "where: the condition of what is granted cannot be judged by the columns that there are now"
     )
-
-
-def _asks_null(tree: Condition) -> bool:
-    match tree:
-        case Junction(parts=parts):
-            return any(map(_asks_null, parts))
-        case Negation(part=part):
-            return _asks_null(part)
-        case NullTest() | Distinction():
-            return True
-        case _:
-            return False
 
 
 def _terms(tree: Condition) -> int:
