@@ -132,6 +132,8 @@ class Query:
         self._is_closed = False
         self._is_clean = True
         """Whether its database can be used again: nothing is left half done there."""
+        self._is_over = False
+        """Whether nothing of it is to be ended any more: then its database is not interrupted."""
         self._databases = databases or HERE
         self._taken: Database | None = None
         self.interruption = interruption or Interruption()
@@ -168,12 +170,18 @@ class Query:
             return
         self._is_closed = True
         if self._taken is not None:
-            self._taken.give_back(is_clean=self._is_clean and not self.interruption.is_asked)
+            was_interrupted = self.interruption.is_asked and not self._is_over
+            self._taken.give_back(is_clean=self._is_clean and not was_interrupted)
 
     def interrupt(self) -> None:
         """End what is being computed; any thread may call it, and again."""
-        if self._taken is not None:
+        if self._taken is not None and not self._is_over:
             self._taken.interrupt()
+
+    def _end_well(self) -> None:
+        """Note that nothing is left half done. Who asks for the end from here on is too late to spoil it."""
+        self._is_over = True  # first: who asked before this may still be about to interrupt
+        self._is_clean = not self.interruption.is_asked
 
     @property
     def _database(self) -> Database:
@@ -195,7 +203,7 @@ class Query:
             try:
                 batch = self._reader.read_next_batch()
             except StopIteration:
-                self._is_clean = True
+                self._end_well()
                 return
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise self._told(error) from None
@@ -212,7 +220,9 @@ class Query:
 
     def _told(self, error: Exception) -> TailraceError:
         """Return what a caller is told of an error; what was merely wrong with a statement is over with it."""
-        self._is_clean = self._error is None and type(error) in _WRONG
+        self._is_clean = False
+        if self._error is None and type(error) in _WRONG:
+            self._end_well()
         if isinstance(self._error, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         if self.interruption.reason is not None:

@@ -107,9 +107,7 @@ class _DatabaseBeside:
         _, content = self._answer()
         with pa.ipc.open_stream(content) as stream:
             found = stream.read_all()
-        with suppress(
-            ValueError, OverflowError
-        ):  # as of a time that Python's calendar does not have
+        with suppress(ValueError, OverflowError):  # of a time that no calendar has
             return found.column(0)[0].as_py() if len(found) else None
         return None
 

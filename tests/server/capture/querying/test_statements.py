@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.querying import statements
 from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.child_processes import children_of
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -339,6 +341,25 @@ async def test_a_statement_has_the_bounds_of_the_server(log_root: Path, write: L
     async with Engine(log_root, EngineSettings(sql_rows=10)) as engine:
         with pytest.raises(InvalidRequest, match="more than 10 rows"):
             await ask(engine, "SELECT * FROM range(11)")
+
+
+async def test_the_process_of_a_statement_that_has_ended_has_the_next_one(engine: Engine) -> None:
+    others = set(children_of(os.getpid()))
+
+    async def ended() -> set[int]:
+        await until(lambda: not engine.statistics(ANONYMOUS).sql.statements)
+        return set(children_of(os.getpid())) - others
+
+    assert await ask(engine, "SELECT count(*) FROM product") == [[2]]
+    processes = await ended()
+    assert len(processes) == 1
+    for again in ("SELECT name FROM product", "SELECT count(*) FROM CHANGES('product', 1, 2)"):
+        assert await ask(engine, again)
+        assert await ended() == processes
+    for wrong in ("SELECT nme FROM product", "SELECT name FROM product FOR VERSION AS OF 'x'"):
+        with pytest.raises(InvalidRequest):
+            await ask(engine, wrong)
+        assert await ended() == processes
 
 
 async def test_statements_are_counted_by_how_they_end(engine: Engine) -> None:
