@@ -36,6 +36,7 @@ class DecodedBatch:
         self._columns = columns
         self._types: dict[int, TypedImages] = {}
         self._rows_by_type: dict[int, NDArray[np.int32]] = {}
+        self._are_rows: dict[int, bool] = {}
         self.found: dict[int, FoundConditions] = {}
         """By entity type, what an index has found; of others every row is judged."""
         self._cpu_ns: dict[int, int] = {}
@@ -62,7 +63,11 @@ class DecodedBatch:
 
     def are_rows(self, code: int) -> bool:
         """Return whether all records of an entity type are rows that have their images."""
-        return int(np.count_nonzero(self._head.type_codes == code)) == len(self._rows(code))
+        found = self._are_rows.get(code)
+        if found is None:
+            count = int(np.count_nonzero(self._head.type_codes == code))
+            found = self._are_rows[code] = count == len(self._rows(code))
+        return found
 
     def has_rows(self, code: int) -> bool:
         """Return whether some of them are."""

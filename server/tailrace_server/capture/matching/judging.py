@@ -92,10 +92,11 @@ def judged(
         matched.append(rows)
     # 3. Where a grant has part in one of them, nothing is told of what is outside of all, and nothing at all of
     #    rows of which nobody can say whether they were in. What another alternative takes is shown by that one.
-    codes = codes_of(bits)
+    codes = np.zeros(len(bits), np.uint8)
     granted = {head.type_codes.item(each.rows[0]) for each in asked if each.condition.is_granted}
     is_open = np.zeros(len(bits), np.bool_)
     for each, rows in zip(asked, matched, strict=True):
+        codes[rows] = codes_of(bits[rows])  # of few rows of a batch, as a rule
         if head.type_codes.item(each.rows[0]) in granted:
             codes[rows] |= VEILED
             is_open[rows] = bits[rows] == MAY_HAVE_BEEN

@@ -289,7 +289,9 @@ class Predicate:
             if alternative.keys:
                 row_groups = [alternative.filter_keys(head, found) for found in row_groups]
             if alternative.condition is not None:
-                row_groups, candidates = _candidates(head, row_groups, alternative.condition)
+                row_groups, candidates = _candidates(
+                    head, row_groups, alternative.condition, decoded
+                )
                 judging += ((alternative, each) for each in candidates)
             self._take(head, images, alternative, row_groups, rows, captures)
         codes = None
@@ -404,11 +406,17 @@ def _is_condition(alternatives: Sequence[Alternative]) -> bool:
 
 
 def _candidates(
-    head: BatchHead, row_groups: Sequence[NDArray[np.int32]], condition: RowCondition
+    head: BatchHead,
+    row_groups: Sequence[NDArray[np.int32]],
+    condition: RowCondition,
+    decoded: DecodedBatch | None,
 ) -> tuple[list[NDArray[np.int32]], list[Candidates]]:
     """Return what a condition says nothing of, as truncates and records of the schema, and what it judges."""
     others, candidates = [], []
     for rows in row_groups:
+        if len(rows) and decoded is not None and decoded.are_rows(head.type_codes.item(rows[0])):
+            candidates.append(Candidates(condition, rows))
+            continue
         is_row = (head.areas[rows] == Area.DATA) & (head.key_hashes[rows] != 0)
         if not is_row.all():
             others.append(rows[~is_row])
