@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
 
 _HEAD: Final = (
-    "version index ordinal cursor commitTimestamp area operation kind entityType primaryKey changed "
-    "containerType containerName omittedBytes"
+    "version index ordinal cursor commitTimestamp area operation kind transition entityType primaryKey "
+    "changed containerType containerName omittedBytes"
 )
 _TYPES: Final = {
     **dict.fromkeys(("first", "sinceIndex", "untilIndex", "waitMs"), "Int"),

@@ -19,6 +19,7 @@ from tailrace.criteria import (
     Criteria,
     Operation,
     OverrunPolicy,
+    Transition,
 )
 from tailrace.cursor import StateCursor
 from tailrace.position import Position, TimestampMicros
@@ -45,6 +46,7 @@ class _Capture(msgspec.Struct, forbid_unknown_fields=True):
     primaryKey: str | None
     changed: tuple[str, ...] | None
     kind: str = "CHANGE"
+    transition: str | None = None
     containerType: str | None = None
     containerName: str | None = None
     change: msgspec.Raw = _NO_BODY
@@ -85,6 +87,7 @@ def _capture(each: _Capture) -> Capture:
         omitted_bytes=each.omittedBytes,
         kind=CaptureKind[each.kind],
         state=state,
+        transition=None if each.transition is None else Transition[each.transition],
     )
     assert str(found.cursor) == each.cursor
     return found

@@ -6,13 +6,24 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from tailrace import Area, ContainerType, Content, Criteria, Operation, Position, Since
+from tailrace import (
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromState,
+    Operation,
+    Position,
+    Since,
+    Transition,
+)
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.reading import collect, coordinates
-from tests.conformance.shop import OLDEST, SHOP, remove, upsert
+from tests.conformance.shop import OLDEST, SHOP, remove, update, upsert
+from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
@@ -221,3 +232,35 @@ async def test_updates_of_which_nobody_knows_what_changed_are_told_to_who_asks_f
     for criteria, expected in ((columns, ("product",)), (rows, ())):
         subscription = await driver.subscribe((criteria,))
         assert subscription.acknowledgement.unknown_changes == expected
+
+
+async def test_contract_42_a_view_is_followed_by_its_name_as_an_entity_type_is(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write([upsert(str(key), name=f"p{key}", price=key) for key in (3, 4, 12, 13)])
+    define(log_root, "CREATE VIEW cheap AS SELECT name FROM product WHERE price < 10")
+    driver = await serve()
+    criteria = (Criteria(entity_type=("cheap",), primary_key=("3", "12", "5")),)
+    subscription = await driver.subscribe(criteria, start=FromState(), content=Content.AFTER)
+    [row] = await collect(subscription, 1)
+    assert (row.entity_type, row.transition, row.after) == (
+        "product",
+        Transition.ENTER,
+        b'{"name":"p3"}',
+    )
+    writer.write(
+        [
+            update("3", {"name": "p3", "price": 3}, {"name": "p3", "price": 30}),
+            update("12", {"name": "p12", "price": 12}, {"name": "p12", "price": 9}),
+            update("4", {"name": "p4", "price": 4}, {"name": "p4", "price": 40}),
+        ]
+    )
+    moves = [
+        (each.primary_key, each.transition, each.after) for each in await collect(subscription, 2)
+    ]
+    assert moves == [
+        ("3", Transition.LEAVE, None),
+        ("12", Transition.ENTER, b'{"name":"p12"}'),
+    ]
+    page = await driver.read(criteria, content=Content.AFTER)
+    assert [each.primary_key for each in page.captures] == ["3", "3", "12"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -187,13 +188,21 @@ class ObservedCatalog:
                 self._criteria,
                 self._turns,
             )
+            with suppress(TailraceError):  # who asks for what is defined meets it again
+                await observer.log.definitions.look(view.schema_of(view.published))
             self.observer, self.error, self._opening_since = observer, None, None
             self._reading = reading
             self.opened.set()
             small_commits = reading.small_commits
-            async with Tailer(
-                log, prepare=small_commits.read_published, read_ahead=small_commits.read_arriving
-            ) as tailer:
+            # Views are watched outside: a dropped catalog is forgotten in the step that ends its subscriptions.
+            async with (
+                observer.views,
+                Tailer(
+                    log,
+                    prepare=small_commits.read_published,
+                    read_ahead=small_commits.read_arriving,
+                ) as tailer,
+            ):
                 self._tailer = tailer
                 try:
                     await observer.run(tailer)

@@ -19,7 +19,7 @@ import structlog
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
 from tailrace_server.capture.admission import Ending
 from tailrace_server.capture.catalog_info import CatalogInfo
-from tailrace_server.capture.delivery.crowd import crowds_of
+from tailrace_server.capture.delivery.crowd import crowds_of, is_crowded
 from tailrace_server.capture.delivery.followed_log import FollowedLog
 from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
 from tailrace_server.capture.delivery.publisher import Publisher
@@ -38,6 +38,7 @@ from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.matching.unknown_names import unknown_names
 from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import ObserverStatistics
+from tailrace_server.capture.viewing.view_watch import ViewWatch
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -73,10 +74,6 @@ _SMALL_ROWS: Final = 1_024
 event loop for each batch, and a busy loop has fewer turns than commits come."""
 _DECODED_AT_ONCE: Final = 256
 """Records whose images the event loop decodes for conditions, in about a millisecond."""
-_CROWD: Final = 3
-"""A batch is encoded as a whole if so many publishers match something of it,"""
-_CROWD_SHARE: Final = 4
-"""and their matches come to one part in so many of its records."""
 
 
 class Observer:
@@ -116,6 +113,7 @@ class Observer:
         self._criteria = criteria
         self._router = Router()
         self._publishers: dict[int, Publisher[Subscription]] = {}
+        self.views = ViewWatch(self.log, self.publishers)
         self._by_criteria: dict[
             tuple[tuple[Criteria, ...], Visibility | None], Publisher[Subscription]
         ] = {}
@@ -343,6 +341,7 @@ class Observer:
         log, view = self.log, self.log.view
         grouped = await log.reading.grouped_reading_ahead(view, view.find_row(log.routed))
         ref = grouped.head.ref
+        self.views.see(view.schema_of(ref.last.version))
         images: Images = NO_IMAGES
         if needed := self._router.images:
             images = await log.reading.images(ref, view, needed)
@@ -351,7 +350,7 @@ class Observer:
         if decoded is not None and ref.rows > _DECODED_AT_ONCE:
             await asyncio.to_thread(decoded.decode)
         found = await self._find(grouped, images, decoded, ref.first_row + ref.rows)
-        crowded = _is_crowded(found, ref.rows)
+        crowded = is_crowded(found, ref.rows)
         at = committed_at(view, ref.last.version)
         # 3. Append. From here to the end of the loop in one step: what a ring covers and what it holds agree.
         for publisher, selection in found:
@@ -487,13 +486,3 @@ def _ending(subscription: Subscription) -> Ending:
 def _frame_request(subscription: Subscription, publisher: Publisher[Subscription]) -> FrameRequest:
     options = subscription.options
     return FrameRequest(publisher.predicate, options.codec, options.content)
-
-
-def _is_crowded(
-    found: Sequence[tuple[Publisher[Subscription], BatchSelection | Exception]], rows: int
-) -> bool:
-    """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
-    if len(found) < _CROWD:
-        return False
-    matches = sum(len(each) for _, each in found if not isinstance(each, Exception))
-    return matches * _CROWD_SHARE >= rows

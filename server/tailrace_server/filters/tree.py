@@ -6,8 +6,12 @@ equal conditions are equal, wherever they stand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Place = int | str
 """The number of a letter in a text, from 0; or a path in a message, as ``and[1].gt``."""
@@ -165,3 +169,15 @@ def asks_null(tree: Condition) -> bool:
             return True
         case _:
             return False
+
+
+def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
+    """Return a condition with other names for its columns; ``names`` has each of them."""
+    match condition:
+        case Junction(is_and=is_and, parts=parts):
+            return Junction(is_and, tuple(renamed(part, names) for part in parts))
+        case Negation(part=part):
+            return Negation(renamed(part, names))
+        case leaf:
+            column = replace(leaf.column, text=names[leaf.column.text])
+            return replace(leaf, column=column)

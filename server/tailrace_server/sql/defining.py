@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,14 +20,15 @@ from tailrace_server.sql.ddl import (
 )
 from tailrace_server.sql.defined_names import DefinedNames, kind_of
 from tailrace_server.sql.view_conditions import with_columns
-from tailrace_server.units import format_seconds
+from tailrace_server.units import counted, format_seconds
 from tailrace_server.wal.definitions.kept import change_definitions
 from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.settings.values import MAX_LOOKBACK, nearest
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tailrace.schema import Column
     from tailrace_server.sql.defined_names import Definition
@@ -42,9 +44,23 @@ _MICROS: Final = 1_000_000
 class Definer:
     """Carries out the statements that define, for one catalog. Blocks."""
 
-    def __init__(self, store: ObjectStore, view: LogView, now: int) -> None:
-        """Bind to a catalog at a time, µs since the epoch."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        view: LogView,
+        now: int,
+        readers_of: Callable[[str], int] = lambda name: 0,
+    ) -> None:
+        """Bind to a catalog.
+
+        Args:
+            store: Its objects.
+            view: Its log.
+            now: µs since the epoch.
+            readers_of: Returns how many read a view by its name now, so that it cannot be dropped.
+        """
         self._store, self._view, self._now = store, view, now
+        self._readers_of = readers_of
 
     def run(self, statement: CreateView | CreateChangeTable | AlterChangeTable | Drop) -> str:
         """Carry a statement out; return what was done, in a sentence.
@@ -64,7 +80,7 @@ class Definer:
                 case AlterChangeTable():
                     return self._altered(statement, names)
                 case Drop():
-                    return _without(statement, names)
+                    return self._without(statement, names)
 
         before, after = change_definitions(self._store, self._view.uuid, decide, self._now)
         is_view = isinstance(statement, CreateView) or (
@@ -153,6 +169,43 @@ class Definer:
             table = msgspec.structs.replace(table, lookback_us=options.lookback_us)
         return names.definitions.with_change_table(table)
 
+    def _without(self, statement: Drop, names: DefinedNames) -> Definitions:
+        kind = "view" if statement.is_view else "change table"
+        known: Mapping[str, Definition] = names.views if statement.is_view else names.change_tables
+        found = known.get(statement.name)
+        if found is None:
+            taken = names.taken_by(statement.name)
+            if taken is not None and taken != f"a {kind}":
+                raise InvalidRequest(f"{statement.name} is {taken}, and no {kind}")
+            if statement.if_exists:
+                return names.definitions
+            raise _unknown(kind, statement.name, known)
+        if isinstance(found, ViewDocument):
+            _refuse_needed(found.name, names)
+            self._refuse_read(found.name)
+        elif statement.on is not None:
+            on = found.source if found.of_view else names.entity_type_of(found)
+            if statement.on.text.lower() != on.lower():
+                raise InvalidRequest(f"{found.name} is on {on}, and not on {statement.on.text}")
+        return names.definitions.without(found.name)
+
+    def _refuse_read(self, view: str) -> None:
+        """Refuse to drop a view that somebody reads by its name, or a named subscription is of."""
+        if readers := self._readers_of(view):
+            raise InvalidRequest(
+                f"view {view} is in use by {counted(readers, 'subscription')}: end them before it"
+            )
+        sequences = SubscriptionSequences(Path(self._view.name), self._view.uuid, self._store)
+        users = [
+            each.name
+            for each in sequences.all()
+            if any(view in one.entity_type for one in each.criteria)
+        ]
+        if users:
+            raise InvalidRequest(
+                f"view {view} is needed by the named subscription {', '.join(users)}: delete it before the view"
+            )
+
     def _check_lookback(self, lookback: int) -> None:
         """Refuse to reach back further than the catalog is kept."""
         kept = newest_settings(self._store, self._view.uuid).settings.get(MAX_LOOKBACK)
@@ -162,26 +215,6 @@ class Definer:
                 f"{format_seconds(kept / _MICROS)}: ask for less, or raise that with tailrace catalog set "
                 f"{self._view.name} {MAX_LOOKBACK}=…"
             )
-
-
-def _without(statement: Drop, names: DefinedNames) -> Definitions:
-    kind = "view" if statement.is_view else "change table"
-    known: Mapping[str, Definition] = names.views if statement.is_view else names.change_tables
-    found = known.get(statement.name)
-    if found is None:
-        taken = names.taken_by(statement.name)
-        if taken is not None and taken != f"a {kind}":
-            raise InvalidRequest(f"{statement.name} is {taken}, and no {kind}")
-        if statement.if_exists:
-            return names.definitions
-        raise _unknown(kind, statement.name, known)
-    if isinstance(found, ViewDocument):
-        _refuse_needed(found.name, names)
-    elif statement.on is not None:
-        on = found.source if found.of_view else names.entity_type_of(found)
-        if statement.on.text.lower() != on.lower():
-            raise InvalidRequest(f"{found.name} is on {on}, and not on {statement.on.text}")
-    return names.definitions.without(found.name)
 
 
 def _refuse_needed(view: str, names: DefinedNames) -> None:

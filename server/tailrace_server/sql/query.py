@@ -40,7 +40,7 @@ from tailrace_server.units import format_seconds
 from tailrace_server.wal.definitions.kept import newest_definitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tailrace_server.sql.ddl import Defining
     from tailrace_server.sql.duck.databases import Database, Databases
@@ -100,6 +100,7 @@ class Query:
         polled: tuple[int, int] | None = None,
         may_define: bool = False,
         databases: Databases | None = None,
+        readers_of: Callable[[str], int] = lambda name: 0,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -113,6 +114,7 @@ class Query:
             polled: Of a poll: the versions that ``$from`` and ``$to`` stand for, both inclusive.
             may_define: Whether it may define views and change tables, and drop them.
             databases: Where it is computed; None: in this process.
+            readers_of: Returns how many subscriptions read a view now, which is not dropped then.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -123,6 +125,7 @@ class Query:
         self._limits = limits or QueryLimits()
         self._source = source
         self._may_define = may_define
+        self._readers_of = readers_of
         self._began_us = time.time_ns() // 1_000
         self._parameters = dict(parameters or {})
         self._pushes = pushes
@@ -450,7 +453,8 @@ class Query:
                 "to define views and change tables, be granted to operate the catalog and to read all of it"
             )
         source = self._source
-        done = Definer(source.reader.store, source.view, self._began_us).run(statement)
+        definer = Definer(source.reader.store, source.view, self._began_us, self._readers_of)
+        done = definer.run(statement)
         return pa.table({"done": pa.array([done], pa.string())}).to_reader()
 
     def _described(self, written: str) -> pa.RecordBatchReader:

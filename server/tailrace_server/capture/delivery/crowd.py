@@ -13,7 +13,7 @@ import numpy as np
 from tailrace_server.capture.matching.run import BatchSelection, is_narrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tailrace.criteria import Content
     from tailrace_server.capture.codecs import Codec
@@ -25,6 +25,11 @@ _PUBLISHERS_MIN: Final = 3
 """Fewer read and encode for themselves."""
 _BODIES_BYTES_MAX: Final = 8 << 20
 """Of a batch with more bytes of bodies each reads alone: frames of a crowd are in memory twice at first."""
+
+_CROWD: Final = 3
+"""A batch is encoded as a whole if so many publishers match something of it,"""
+_CROWD_SHARE: Final = 4
+"""and their matches come to one part in so many of its records."""
 
 
 class Crowd(NamedTuple):
@@ -61,3 +66,13 @@ def crowds_of(
             together = BatchSelection((), np.array(sorted(rows), np.int32))
             crowds.append(Crowd([*selections], codec, content, together))
     return crowds
+
+
+def is_crowded(
+    found: Sequence[tuple[Publisher[Subscription], BatchSelection | Exception]], rows: int
+) -> bool:
+    """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
+    if len(found) < _CROWD:
+        return False
+    matches = sum(len(each) for _, each in found if not isinstance(each, Exception))
+    return matches * _CROWD_SHARE >= rows

@@ -13,7 +13,7 @@ from tailrace.position import END, Position
 from tailrace_server.capture.delivery.version_waits import VersionWait, VersionWaits
 from tailrace_server.capture.following.state_phases import StatePhases
 from tailrace_server.capture.named.loss import NO_TERMS
-from tailrace_server.wal.definitions.kept import Definitions
+from tailrace_server.capture.viewing.known_definitions import KnownDefinitions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,8 +69,8 @@ class FollowedLog:
         self.turns = turns
         self.retention = NO_TERMS
         """What the settings of the catalog keep, as read last."""
-        self.definitions = Definitions()
-        """The views of the catalog, as read last."""
+        self.definitions = KnownDefinitions(reading.batches.store, view.uuid)
+        """The views of the catalog."""
         self.states = StatePhases()
         """The states that subscriptions are being sent."""
         self.newest_turns = asyncio.Semaphore(_NEWEST_AT_ONCE)

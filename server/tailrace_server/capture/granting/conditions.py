@@ -14,8 +14,15 @@ from tailrace.conditions.tree import read_where
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria, parameter_texts
 from tailrace.errors import EntityTypeUnknown
 from tailrace_server.capture.granting.use import use_of
-from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
+from tailrace_server.capture.matching.row_condition import (
+    ConditionText,
+    RowCondition,
+    condition_of,
+    filtered,
+)
 from tailrace_server.capture.reads.state_filter import parsed_in_thread
+from tailrace_server.capture.viewing.asked_views import asked_views
+from tailrace_server.capture.viewing.shown_views import viewed
 from tailrace_server.filters.tree import columns_in
 
 if TYPE_CHECKING:
@@ -49,6 +56,8 @@ async def use_in(
 ) -> GrantUse:
     """Return what a caller gets of criteria, whose conditions are bound to the columns of now.
 
+    Views that they name are put in terms of entity types.
+
     Args:
         log: The catalog's.
         caller: Who asks.
@@ -58,21 +67,41 @@ async def use_in(
         waits: For which version it waits: then the columns are those of that moment. None: for none.
 
     Raises:
+        InvalidRequest: As ``asked_views``.
         NotPermitted: As ``use_of``; also of columns that a condition names.
         EntityTypeUnknown: A condition is for an entity type that no published version has.
         ConditionRefused: A condition cannot be read, or not be judged by these columns.
         DeadlineExceeded: The version was not published in time.
     """
+    wait = None if waits is None else waits.wait
+    views = await asked_views(log, caller, action, asked, wait)
+    if views is None:
+        return await _conditioned(log, caller, action, asked, content, waits)
+    use = await _conditioned(log, caller, action, views.criteria, content, waits)
+    shown = viewed(use.narrowed.shown, views.shown, lambda version: log.view.schema_of(version))
+    narrowed = use.narrowed._replace(shown=shown, is_whole=False)
+    return replace(use, narrowed=narrowed, views=views.documents)
+
+
+async def _conditioned(
+    log: FollowedLog,
+    caller: Principal,
+    action: Action,
+    asked: Sequence[Criteria],
+    content: Content,
+    waits: _Waits | None,
+) -> GrantUse:
     catalog = log.view.name
     use = use_of(caller, catalog, action, asked, content, view=log.view)
-    if not any(each.where is not None for each in asked):
+    if all(each.where is None or condition_of(each) is not None for each in asked):
         return use
     if waits is not None and waits.wait is not None:
         await log.reach(*waits.wait)
     view = log.view
     bound = []
     for one in asked:
-        if (where := read_where(one.where)) is None:
+        where = read_where(one.where)
+        if where is None or condition_of(one) is not None:
             bound.append(one)
             continue
         tree = await parsed_in_thread(where)

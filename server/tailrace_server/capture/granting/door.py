@@ -9,6 +9,8 @@ from tailrace_server.capture.codecs.cdcv2 import CDCV2
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.granting.images import cut_codec
+from tailrace_server.capture.viewing.cut_codec import view_codec
+from tailrace_server.capture.viewing.shown_views import ViewedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +70,10 @@ def codec_of(codec: Codec, narrowed: Narrowed) -> Codec:
 
     Raises:
         NotPermitted: CDCv2, which tells rows apart by all of their bytes: without a column two rows may be one.
+        InvalidRequest: CDCv2 of a view that has some columns.
     """
+    if isinstance(narrowed.shown, ViewedRows):
+        return view_codec(codec, narrowed.shown)
     if codec is CDCV2 and narrowed.shown is not None:
         raise NotPermitted("CDCV2 has whole rows, and not every column and image is granted")
     return cut_codec(codec, narrowed.shown)

@@ -22,7 +22,12 @@ from tailrace.criteria import Area
 from tailrace_server.capture.codecs.columns import Codec
 from tailrace_server.capture.codecs.compiled_encoder_loader import cutter_for
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns
-from tailrace_server.capture.granting.shown import Visibility, columns_of, image_columns_of
+from tailrace_server.capture.granting.shown import (
+    Rule,
+    Visibility,
+    columns_of,
+    image_columns_of,
+)
 from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tailrace.schema import Schema
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
 
 _COMPILED_FROM: Final = 16
@@ -114,25 +120,50 @@ def _column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
 
 def cut_to_ids(columns: CaptureColumns, ids: frozenset[int]) -> CaptureColumns:
     """Return rows of state with some columns in their images, each under the name of its row's version."""
+
+    def columns_in(entity_type: str, schema: Schema) -> Columns:
+        written = schema.entity_types.get(entity_type, ())
+        return Columns(frozenset(each.name for each in written if each.id in ids), listed=True)
+
+    return cut_by_schema(columns, columns_in)
+
+
+def cut_by_schema(
+    columns: CaptureColumns, columns_in: Callable[[str, Schema], Columns | None]
+) -> CaptureColumns:
+    """Return captures with some columns alone, which the schema of each one's version says.
+
+    Args:
+        columns: The captures.
+        columns_in: Returns the columns of an entity type by the names of a schema; None: all of them.
+    """
     columns = columns.gathered()
+    # 1. How each capture is cut: once for each entity type and version, of which most batches have few.
     views: dict[_View, int] = {_UNCUT: 0}
-    of_version: dict[int, int] = {}
-    for version in np.unique(columns.versions).tolist():
-        types = columns.schema_of(version).entity_types
-        names = {
-            each.name
-            for kind in columns.entity_types
-            for each in types.get(kind, ())
-            if each.id in ids
-        }
-        kept = Columns(frozenset(names), listed=True)
-        of_version[version] = views.setdefault((kept, kept), len(views))
-    places = np.array([of_version[each] for each in columns.versions.tolist()], np.int32)
+    rows = np.flatnonzero((columns.areas == Area.DATA) & (columns.type_codes >= 0))
+    known: dict[tuple[int, int], int] = {}
+    places = np.zeros(len(columns), np.int32)
+    parts = zip(columns.type_codes[rows].tolist(), columns.versions[rows].tolist(), strict=True)
+    for row, part in zip(rows.tolist(), parts, strict=True):
+        place = known.get(part)
+        if place is None:
+            code, version = part
+            found = columns_in(columns.entity_types[code], columns.schema_of(version))
+            view = _UNCUT if found is None else (found, found)
+            place = known[part] = views.setdefault(view, len(views))
+        places[row] = place
+    if len(views) == 1:
+        return columns
+    # 2. Names of what changed, and images.
+    listed = [*views]
+    names = columns.names
     texts = {
-        name: _cut_texts(columns, _NO_RULES, name, body, places, [*views])
+        name: _cut_texts(columns, _EVERYTHING, name, body, places, listed)
         for name, body in columns.texts.items()
     }
-    return replace(columns, texts=texts)
+    if not names.all_null:
+        names = _cut_names(names, places, [named for named, _ in listed])
+    return replace(columns, names=names, texts=texts)
 
 
 def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
@@ -169,8 +200,8 @@ def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
 
 _View = tuple[Columns, Columns | None]
 _UNCUT: Final[_View] = (ALL_COLUMNS, ALL_COLUMNS)
-_NO_RULES: Final = Visibility((), (), None, counted_are_all=True)
-"""For images of rows, which no rule of an entity type decides."""
+_EVERYTHING: Final = Visibility((), (Rule(None, ALL_COLUMNS, True),), None, counted_are_all=True)
+"""Where no rule of an entity type decides what is shown."""
 
 
 def _type_cut(shown: Visibility, entity_type: str) -> _View | None:

@@ -16,6 +16,7 @@ import numpy as np
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.errors import NotPermitted
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns, KeyPatterns, Keys
+from tailrace_server.capture.matching.transitions import is_veiled_move
 from tailrace_server.filters.words import words_of
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
 
@@ -70,6 +71,26 @@ class Visibility:
         text = repr((rules, counted, self.counted_are_all))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
+    @property
+    def follows_schema(self) -> bool:
+        """Whether the schema of a record says what is shown of it, beside names."""
+        return False
+
+    def moves_shown(
+        self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
+    ) -> NDArray[np.int32]:
+        """Return those of some rows that enter or leave, and are shown though hidden columns alone changed.
+
+        Args:
+            head: The head of a batch.
+            rows: Some of its rows.
+            codes: Of each of the rows, as of ``transitions``.
+        """
+        return rows[is_veiled_move(codes)]
+
+    def check(self, head: BatchHead) -> None:
+        """Refuse a batch of which it cannot be said what is shown; here it always can."""
+
     @cached_property
     def _by_name(self) -> dict[str, tuple[Rule, ...]]:
         return dict(self.by_type)
@@ -118,7 +139,7 @@ class Visibility:
             of_type = np.flatnonzero(head.type_codes == code)
             rules = self.rules_of(head.entity_types[code])
             if len(rules) == 1 and rules[0].keys is None:
-                keep[of_type] = _changes_shown(head, rules[0].columns)[of_type]
+                keep[of_type] = changes_shown(head, rules[0].columns)[of_type]
             else:
                 keep[of_type] = [self.shows_row(head, row) for row in of_type.tolist()]
         return rows[keep[rows]]
@@ -162,7 +183,7 @@ def image_columns_of(rules: Sequence[Rule]) -> Columns | None:
     return columns_of(with_bodies) if with_bodies else None
 
 
-def _changes_shown(head: BatchHead, columns: Columns) -> NDArray[np.bool_]:
+def changes_shown(head: BatchHead, columns: Columns) -> NDArray[np.bool_]:
     """Return which records of a batch have not changed hidden columns only."""
     array = head.names.array
     offsets = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.grant import Action
     from tailrace_server.capture.granting.narrowing import Narrowed
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 
@@ -34,6 +35,8 @@ class GrantUse:
     content: Content
     _granted: tuple[Allowance, ...]
     """What was granted for the action when it was opened."""
+    views: tuple[ViewDocument, ...] = ()
+    """The views that it was asked for by, as they were defined then."""
 
     @property
     def effective(self) -> tuple[Criteria, ...]:

@@ -30,7 +30,7 @@ from tailrace_server.capture.matching.run import (
     BatchSelection,
     whole_batch,
 )
-from tailrace_server.capture.matching.transitions import NONE, is_veiled, is_veiled_move
+from tailrace_server.capture.matching.transitions import NONE, is_veiled
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
@@ -277,10 +277,13 @@ class Predicate:
 
         Raises:
             ConditionRefused: A condition cannot be judged by the schema of the batch.
+            InvalidRequest: A view needs a column that the schema of the batch no longer has.
         """
         # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
         # sees only what the cheaper ones before it have left.
         head = grouped.head
+        if self.shown is not None:
+            self.shown.check(head)
         rows: list[NDArray[np.int32]] = []
         captures: set[tuple[int, int, str]] = set()
         judging: list[tuple[Alternative, Candidates]] = []
@@ -433,7 +436,7 @@ def _kept(
     kept = shown.kept(head, rows)
     if codes is None or len(kept) == len(rows):
         return kept
-    moved = rows[is_veiled_move(codes[rows])]
+    moved = shown.moves_shown(head, rows, codes[rows])
     return kept if not len(moved) else np.union1d(kept, moved)
 
 

@@ -89,6 +89,14 @@ _CODES: Final = np.array(
 """By bits."""
 
 
+def is_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which captures enter or leave."""
+    transitions = codes & TRANSITION_BITS
+    found: NDArray[np.bool_] = transitions != NONE
+    found &= transitions != Transition.UPDATE
+    return found
+
+
 def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return of which captures it must not be told what changed: one of their images is not granted."""
     found: NDArray[np.bool_] = codes & VEILED != 0

@@ -62,6 +62,7 @@ class SqlRead(LogRead):
         databases: Callable[[], Databases],
         shown: ShownTables | None,
         may_define: bool,
+        readers_of: Callable[[str], int],
         on_closed: Callable[[float], None],
     ) -> None:
         """Bind it to a log; nothing is computed before ``begin``.
@@ -76,6 +77,7 @@ class SqlRead(LogRead):
             databases: Where that is.
             shown: What of the log may be read; None: everything.
             may_define: Whether it may define views and change tables.
+            readers_of: Returns how many subscriptions read a view now; called on the event loop.
             on_closed: Called once, in a thread, when nothing of it is left, with the seconds that it took.
         """
         super().__init__(terms)
@@ -86,6 +88,7 @@ class SqlRead(LogRead):
         self._databases = databases
         self._shown = shown
         self._may_define = may_define
+        self._readers_of = readers_of
         self._view = view = log.view
         self.version = view.published
         """The version that is read."""
@@ -155,17 +158,25 @@ class SqlRead(LogRead):
         def newer(missing: SegmentMissing) -> LogView:
             return asyncio.run_coroutine_threadsafe(self._recovered(missing), loop).result()
 
+        async def count(name: str) -> int:
+            return self._readers_of(name)
+
+        def readers_of(name: str) -> int:
+            return asyncio.run_coroutine_threadsafe(count(name), loop).result()
+
         reading = self._log.reading
         source = LogSource(
             self._view, reading.batches, newer, reading.damaged_bases.add, self._shown
         )
-        self._answer, self.columns = await self._run(lambda: self._begun(source))
+        self._answer, self.columns = await self._run(lambda: self._begun(source, readers_of))
 
     async def _recovered(self, missing: SegmentMissing) -> LogView:
         await self._log.recover(missing, self._log.view.end_row)
         return self._log.view
 
-    def _begun(self, source: LogSource) -> tuple[AnswerForm, tuple[AnswerColumn, ...]]:
+    def _begun(
+        self, source: LogSource, readers_of: Callable[[str], int]
+    ) -> tuple[AnswerForm, tuple[AnswerColumn, ...]]:
         # A server that nobody asks in SQL has no engine for it in memory.
         from tailrace_server.sql.query import Query, QueryLimits
 
@@ -178,6 +189,7 @@ class SqlRead(LogRead):
             polled=polled,
             may_define=self._may_define,
             databases=self._databases(),
+            readers_of=readers_of,
         )
         self._batches: Iterator[pa.RecordBatch] = query.batches()
         return form_of(asked.form, query.schema), answer_columns(query.schema)

@@ -14,6 +14,8 @@ from tailrace_server.capture.statistics import SqlStatistics
 from tailrace_server.capture.thread_pools import shut_down
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.querying.asked import SqlAsked
     from tailrace_server.capture.reads.log_read import ReadTerms
@@ -49,6 +51,7 @@ class Statements:
         row_bytes_max: int,
         *,
         may_define: bool,
+        readers_of: Callable[[str], int],
     ) -> SqlRead:
         """Return a statement that has begun; whoever gets it closes it.
 
@@ -72,6 +75,7 @@ class Statements:
                 databases=self._databases,
                 shown=shown,
                 may_define=may_define,
+                readers_of=readers_of,
                 on_closed=on_closed,
             )
         except BaseException as error:

@@ -213,9 +213,10 @@ class SmallCommits:
 
 
 def _is_simple(predicate: Predicate) -> bool:
-    """Return whether the predicate selects cheaply: without keys, images or many alternatives."""
+    """Return whether the predicate selects cheaply, without keys, images or many alternatives; and by names."""
     few = len(predicate.alternatives) <= _ALTERNATIVES_MAX
-    return few and not (predicate.has_keys or predicate.needs_images)
+    by_names = predicate.shown is None or not predicate.shown.follows_schema
+    return few and by_names and not (predicate.has_keys or predicate.needs_images)
 
 
 def _small_batches(view: LogView, row: int) -> list[BatchRef]:

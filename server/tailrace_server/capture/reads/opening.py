@@ -195,7 +195,9 @@ class Reads:
                 terms = self._terms(kept, use, admission, max_message_bytes)
                 bytes_max = max_message_bytes or self._settings.max_message_bytes
                 read = await self.statements.begun(
-                    *(observer.log, asked, terms, shown, bytes_max), may_define=may_define
+                    *(observer.log, asked, terms, shown, bytes_max),
+                    may_define=may_define,
+                    readers_of=observer.views.used_by,
                 )
                 try:
                     admission.began(

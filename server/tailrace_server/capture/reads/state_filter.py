@@ -56,10 +56,11 @@ async def read_condition(where: str | ConditionTree, parameters: tuple[str, ...]
 
 async def parsed_in_thread(where: str | ConditionTree) -> Condition:
     """Return what a condition says; raises as ``filters.parsing.parse`` and ``filters.messages.tree_of``."""
-    return await asyncio.to_thread(_parsed, where)
+    return await asyncio.to_thread(parsed, where)
 
 
-def _parsed(where: str | ConditionTree) -> Condition:
+def parsed(where: str | ConditionTree) -> Condition:
+    """Return what a condition says, for whoever is in a thread; raises as ``parsed_in_thread``."""
     if isinstance(where, ConditionTree):
         return tree_of(where)
     # The parser is loaded by the first who filters, in this thread: it takes longer than a text of any size.

@@ -14,26 +14,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tailrace.errors import InvalidRequest, LogCorrupted, LogUnreadable
+from tailrace.errors import InvalidRequest
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.images import column_codec
-from tailrace_server.capture.granting.schemas import granted_schema
 from tailrace_server.capture.reads.state_asked import version_asked
 from tailrace_server.capture.reads.state_filter import StateCondition
-from tailrace_server.wal.definitions.kept import Definitions, newest_definitions
+from tailrace_server.capture.viewing.known_names import known_names
 from tailrace_server.wal.settings.values import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from tailrace.schema import Column, Schema
+    from tailrace.schema import Column
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.grant import Allowance
     from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.reads.state_asked import StateAsked
-    from tailrace_server.sql.defined_names import DefinedNames
     from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
@@ -93,24 +91,15 @@ async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> V
         InvalidRequest: An entity type has the name as well; or the view needs a column that is not there.
         TailraceError: As ``version_asked``, of a view that there is.
     """
-    name = asked.entity_type
-    view, store = log.view, log.reading.batches.store
-    try:
-        log.definitions = await asyncio.to_thread(
-            newest_definitions, store, view.uuid, log.definitions
-        )
-    except (LogCorrupted, LogUnreadable):
-        # Tables are read all the same: nobody's damaged view stands in their way.
-        if name in view.schema_of(view.published).entity_types:
-            return None
-        raise
-    document = log.definitions.views.get(name)
+    name, view = asked.entity_type, log.view
+    definitions = await log.definitions.of((name,), view.schema_of(view.published))
+    document = definitions.views.get(name)
     if document is None:
         return None
     # Who defined it may have read the log's folder a moment before this server did.
     view = await log.view_with(document.version)
     allowances = door.allowances_of(caller, view.name, Action.HISTORY)
-    known = partial(_known, document, allowances)
+    known = partial(known_names, document, allowances)
     # A view that needs what is hidden is none, whatever else is wrong with the request.
     if await asyncio.to_thread(known, view) is None:
         return None
@@ -118,27 +107,12 @@ async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> V
     return await asyncio.to_thread(_rows_of, document, allowances, log.view, version)
 
 
-def _known(
-    document: ViewDocument, allowances: Sequence[Allowance], view: LogView
-) -> DefinedNames | None:
-    """Return the names that a caller knows, of what is defined the view alone; None: he does not know it."""
-    # Beside what SQL parses with, which a server has in memory once somebody asks for a view.
-    from tailrace_server.sql.defined_names import DefinedNames
-
-    with_bodies = [each for each in allowances if each.bodies]
-    schema_of: Callable[[int], Schema] = view.schema_of
-    if not any(each.is_whole for each in allowances):
-        schema_of = lambda version: granted_schema(view.schema_of(version), with_bodies)  # noqa: E731
-    names = DefinedNames(view, schema_of, Definitions(views={document.name: document}))
-    return names if names.definition(document.name, quoted=True) is not None else None
-
-
 def _rows_of(
     document: ViewDocument, allowances: Sequence[Allowance], view: LogView, version: int
 ) -> ViewRows | None:
     from tailrace_server.filters.parsing import parse
 
-    names = _known(document, allowances, view)
+    names = known_names(document, allowances, view)
     if names is None:
         return None
     found = names.columns_of(document, version)

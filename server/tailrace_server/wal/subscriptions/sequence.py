@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace_server.wal.files.object_store import ObjectStore
+
     Decide = Callable[[SubscriptionDocument], SubscriptionDocument | None]
     """Returns what is to follow a subscription as it is now; None: it stays. It may be asked several times."""
 
@@ -69,9 +71,9 @@ def check_subscription_name(name: str) -> None:
 class SubscriptionSequences:
     """The named subscriptions of one catalog. Any thread may use it; every method does I/O."""
 
-    def __init__(self, path: Path, uuid: UUID) -> None:
-        """Bind to a catalog's folder."""
-        self._store = LocalFiles(path)
+    def __init__(self, path: Path, uuid: UUID, store: ObjectStore | None = None) -> None:
+        """Bind to a catalog's folder; ``store`` has its objects, if somebody has opened it already."""
+        self._store: ObjectStore = store or LocalFiles(path)
         self._catalog = path.name
         self._uuid = uuid
 
