@@ -6,10 +6,16 @@ statement is closed.
 
 from __future__ import annotations
 
+import signal
 import threading
-from typing import Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _AGAIN_S: Final = 0.02
+_CTRL_C: Final = "Ctrl-C"
 
 
 class Interruptible(Protocol):
@@ -42,6 +48,25 @@ class Interruption:
             if self.reason is None:
                 self.reason = reason
         self._asked.set()
+
+    @contextmanager
+    def heeding_ctrl_c(self) -> Iterator[None]:
+        """End the statement at Ctrl-C, which is KeyboardInterrupt behind that, as everywhere.
+
+        Python would raise it wherever it is: also where DuckDB or Arrow calls Python, and makes an error of its
+        own of it, or none. Other threads, and whoever has another handler, are left alone.
+        """
+        is_mine = threading.current_thread() is threading.main_thread()
+        if not is_mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, lambda *_: self.ask(_CTRL_C))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if self.reason == _CTRL_C:
+                raise KeyboardInterrupt
 
     def watch(self, statement: Interruptible, seconds: float, reason: str) -> None:
         """Interrupt a statement when it is asked for, or after ``seconds`` for a reason; until ``close``."""

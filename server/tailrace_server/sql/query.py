@@ -130,7 +130,7 @@ class Query:
         self._parameters = dict(parameters or {})
         self._pushes = pushes
         self._polled = polled
-        self._error: Exception | KeyboardInterrupt | None = None
+        self._error: Exception | None = None
         """What the log said while DuckDB read it."""
         self._is_closed = False
         self._is_clean = True
@@ -150,7 +150,8 @@ class Query:
                 f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give "
                 "it more time (sql_s of a server, --timeout of `tailrace sql`)",
             )
-            self._reader = self._begun(text)
+            with self.interruption.heeding_ctrl_c():
+                self._reader = self._begun(text)
         except RecursionError:
             self.close()
             raise InvalidRequest(TOO_DEEP) from None
@@ -204,7 +205,8 @@ class Query:
         while True:
             self._refuse_stopped()
             try:
-                batch = self._reader.read_next_batch()
+                with self.interruption.heeding_ctrl_c():
+                    batch = self._reader.read_next_batch()
             except StopIteration:
                 self._end_well()
                 return
@@ -221,13 +223,14 @@ class Query:
         if self.interruption.reason is not None:
             raise InvalidRequest(self.interruption.reason)
 
-    def _told(self, error: Exception) -> TailraceError:
-        """Return what a caller is told of an error; what was merely wrong with a statement is over with it."""
+    def _told(self, error: Exception, *, is_last: bool = True) -> TailraceError:
+        """Return what a caller is told of an error; what was merely wrong with a statement is over with it.
+
+        It is not over where the error is not the last: of a constant, which is then not pushed.
+        """
         self._is_clean = False
-        if self._error is None and type(error) in _WRONG:
+        if is_last and self._error is None and type(error) in _WRONG:
             self._end_well()
-        if isinstance(self._error, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
         if self.interruption.reason is not None:
             return InvalidRequest(self.interruption.reason)
         if isinstance(self._error, TailraceError):
@@ -311,7 +314,7 @@ class Query:
         def read() -> Iterator[pa.RecordBatch]:
             try:
                 yield from scan.batches()
-            except (Exception, KeyboardInterrupt) as error:
+            except Exception as error:
                 self._error = self._error or error
                 raise
 
@@ -417,7 +420,7 @@ class Query:
         typed = "struct_pack(value := TRY({0}), type := typeof(TRY({0})))"
         form = typed if kind is None else f"epoch_us(TRY_CAST(TRY({{}}) AS {kind}))"
         try:
-            found: Any = self._computed(constant, form)
+            found: Any = self._computed(constant, form, is_last=False)
         except InvalidRequest:
             # Alone DuckDB may not understand it. What it says of the whole statement is what counts.
             self._refuse_stopped()
@@ -428,13 +431,13 @@ class Query:
         is_other = isinstance(found["value"], str) and found["type"] != "VARCHAR"
         return None if is_other else found["value"]
 
-    def _computed(self, constant: exp.Expr, form: str) -> object:
+    def _computed(self, constant: exp.Expr, form: str, *, is_last: bool = True) -> object:
         text = form.format(constant.sql(dialect="duckdb"))
         try:
             values = self._values(named_parameters(constant))
             return self._database.computed(f"SELECT {text}", values)
         except duckdb.Error as error:
-            raise self._told(error) from None
+            raise self._told(error, is_last=is_last) from None
 
     # Statements that stand alone.
 

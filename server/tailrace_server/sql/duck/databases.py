@@ -7,7 +7,6 @@ interrupted. A server has processes for that: `processes.py`.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import duckdb
@@ -16,14 +15,12 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.sql.duck.locked import answer_of, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
     from tailrace.errors import TailraceError
 
-_INTERRUPTED: Final = "Query interrupted"
-"""How DuckDB says that it has seen Ctrl-C, by an error that is none of its own."""
 _UNLIKE: Final = "Cannot compare values of type"
 _UNLIKE_HINT: Final = (
     "; a column has the type that was declared for it, or that its values have, and DESCRIBE shows it: cast "
@@ -119,14 +116,11 @@ class _DatabaseHere:
         self._aliases.append(alias)
 
     def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
-        with _heeding_ctrl_c():
-            rows = self._connection.execute(text, values).fetchall()
+        rows = self._connection.execute(text, values).fetchall()
         return rows[0][0] if rows else None
 
     def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
-        with _heeding_ctrl_c():
-            reader = answer_of(self._connection, text, values)
-        return reader.from_batches(reader.schema, _heeding(reader))
+        return answer_of(self._connection, text, values)
 
     def interrupt(self) -> None:
         self._connection.interrupt()
@@ -148,27 +142,6 @@ class _DatabaseHere:
 
 HERE: Final = DatabasesHere()
 """Those of the process."""
-
-
-def _heeding(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    while True:
-        try:
-            with _heeding_ctrl_c():
-                batch = reader.read_next_batch()
-        except StopIteration:
-            return
-        yield batch
-
-
-@contextmanager
-def _heeding_ctrl_c() -> Iterator[None]:
-    """Run DuckDB in the main thread; Ctrl-C is KeyboardInterrupt, as everywhere."""
-    try:
-        yield
-    except RuntimeError as error:
-        if str(error) == _INTERRUPTED:
-            raise KeyboardInterrupt from None
-        raise
 
 
 def told(error: Exception) -> TailraceError:
