@@ -70,6 +70,7 @@ async def test_what_is_refused_is_a_problem_with_its_code(
         ),
         ({"statement": "SELECT 1", "form": "ARROW"}, 400, "UNSUPPORTED", "form"),
         ({}, 400, "INVALID_REQUEST", "statement: it is empty"),
+        ({"statement": "SELECT 1", "parameters": []}, 400, "INVALID_REQUEST", "an object"),
         (
             {"statement": "SELECT 1", "waitForVersion": 9, "waitMs": 1},
             504,

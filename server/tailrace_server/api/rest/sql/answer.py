@@ -97,7 +97,8 @@ async def answer(
 def _message(value: object, criteria_max: int) -> QuerySqlRequest:
     given: object = {}
     if isinstance(value, dict):
-        given = value.pop("parameters", None) or {}
+        given = value.pop("parameters", None)
+        given = {} if given is None else given
     if not isinstance(given, dict):
         raise InvalidRequest("parameters: must be an object, as {'least': 100}")
     message = from_json(QuerySqlRequest, value, criteria_max=criteria_max, without=ELSEWHERE_OF_SQL)
