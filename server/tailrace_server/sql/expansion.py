@@ -19,8 +19,8 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.ddl import image_names
-from tailrace_server.sql.defined_names import kind_of
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.view_conditions import with_columns
@@ -86,7 +86,7 @@ def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Defi
             if not isinstance(table, exp.Table):
                 continue
             if isinstance(table.this, exp.Func):
-                _refuse_defined(table.this, names)
+                _expand_changes(table, names)
                 continue
             parts = table.parts
             written = ".".join(part.name for part in parts)
@@ -97,19 +97,21 @@ def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Defi
     return list(found.values())
 
 
-def _refuse_defined(function: exp.Func, names: DefinedNames) -> None:
-    """Refuse the changes of what is defined: of a view there are those in a change table on it."""
-    arguments = function.expressions
-    if function.name.upper() != _CHANGES or not arguments or not arguments[0].is_string:
+def _expand_changes(table: exp.Table, names: DefinedNames) -> None:
+    """Put the changes of a view as those of its entity type, with the view beside them."""
+    arguments = table.this.expressions
+    if table.this.name.upper() != _CHANGES or not arguments or not arguments[0].is_string:
         return
     definition = names.definition(arguments[0].name, quoted=True)
-    if definition is not None:
-        how = f"read {definition.name} itself"
-        if isinstance(definition, ViewDocument):
-            how = f"CREATE CDC … ON {definition.name}, and read that"
+    if isinstance(definition, ChangeTableDocument):
         raise InvalidRequest(
-            f"CHANGES is of an entity type, and {definition.name} is a {kind_of(definition)}: {how}"
+            f"CHANGES is of an entity type or a view, and {definition.name} is a change table: read "
+            f"{definition.name} itself"
         )
+    if definition is not None:
+        found = names.columns_of(definition, names.view.published)  # refuses where one is dropped
+        arguments[0].replace(exp.Literal.string(found.entity_type))
+        table.meta[OF_VIEW] = definition
 
 
 class _Hints:

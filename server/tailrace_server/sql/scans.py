@@ -18,6 +18,7 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
+from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import hidden_in, read_shown
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
@@ -113,18 +114,19 @@ class StatementScan:
         self._names = EntityNames(schema, use.entity_type)
         self._shown: ShownRows | None = None
         if source.shown is not None:
+            is_change = use.changes is not None
             self._shown = source.shown.rows(
-                use.entity_type, self._view, use.version, changes=use.changes is not None
+                use.entity_type, self._view, use.version, changes=is_change
             )
         every = self._shown_of(schema.entity_types[use.entity_type])
+        if use.view is not None:
+            self._shown = of = ChangesOfView(self._view, self._names, schema, use.view, self._shown)
+            every = of.named(every)
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.
         self._columns = tuple(named or (every if use.changes is not None else ()))
-        self._reader_of = partial(
-            ColumnReader,
-            stated=first_stated(self._view.schemas()),
-            placeholders=schema.placeholders,
-        )
+        stated = first_stated(self._view.schemas())
+        self._reader_of = partial(ColumnReader, stated=stated, placeholders=schema.placeholders)
         self._reader = self._reader_of(self._columns)
         self._form = (
             None

@@ -26,6 +26,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.conditions import conditions_of, log_order_of
 from tailrace_server.sql.pushing import (
     EVERYTHING,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
     from tailrace_server.sql.shown_changes import ShownChanges
+    from tailrace_server.wal.files.definition_documents import ViewDocument
 
 _STATEMENT_BYTES_MAX: Final = 1 << 16
 """Length of a statement, UTF-8."""
@@ -90,6 +92,8 @@ class TableUse:
     """Of a change table the kinds of changes that alone can matter; None: all."""
     form: ShownChanges | None = None
     """The change table whose changes they are; None: none."""
+    view: ViewDocument | None = None
+    """The view whose changes they are; None: none, or of a change table on it."""
     asked_us: int = 0
     """Time, µs, from which on alone the statement asks for changes; 0: it does not say one."""
 
@@ -332,7 +336,9 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         form: ShownChanges | None = table.meta.get(SHOWN)
         if form is not None:
             names = form.names
-        return TableUse(alias, name, tables.newest, Bounds(first, last), names, None, form=form)
+        view = table.meta.get(OF_VIEW)
+        bounds = Bounds(first, last)
+        return TableUse(alias, name, tables.newest, bounds, names, None, form=form, view=view)
     version = tables.newest
     at = table.args.get("version") or table.args.get("when")
     if at is not None:

@@ -159,6 +159,12 @@ async def test_a_change_table_shows_what_enters_and_leaves_the_rows_that_are_gra
     assert [json.loads(each)["event_type"] for (each,) in of_view] == ["upsert", "upsert", "delete"]
     asked = "SELECT _commit_version FROM CHANGES('product') WHERE _change_type = 'delete'"
     assert await ask(engine, asked, caller) == [[5]]
+    changes = "SELECT _change_type, before.name AS old, after.name FROM CHANGES('named')"
+    assert await ask(engine, changes, caller) == [
+        ["insert", None, "table"],
+        ["update", "table", "desk"],
+        ["delete", "desk", None],
+    ]
 
 
 async def test_what_is_not_granted_is_not_there(engine: Engine) -> None:
