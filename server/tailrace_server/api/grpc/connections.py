@@ -15,6 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,9 +26,11 @@ _LIBC: Final = ctypes.PyDLL(None)
 """Called without letting go of Python's lock. The event loop takes it at each chance, and returns it after
 milliseconds: a hundred connections would go one by one, and what others send meanwhile is not looked at."""
 
+_log = structlog.get_logger("tailrace.grpc")
+
 
 def disconnect(peer: str) -> bool:
-    """Shut down the connections of a peer, as grpc names it; return whether there was one.
+    """Shut down the connections of a peer, as grpc names it, that does not read; return whether there was one.
 
     Every stream on it ends; clients resume. Linux only, and not for sockets with a path, which have no peer.
     """
@@ -35,7 +39,11 @@ def disconnect(peer: str) -> bool:
         return False
     host, _, port = address.rpartition(":")
     is_its = partial(_is_of, peer=(host.strip("[]"), port))
-    return any([shut_down(descriptor, is_its) for descriptor in _descriptors()])
+    was_there = any([shut_down(descriptor, is_its) for descriptor in _descriptors()])
+    if was_there:
+        reason = "what it does not read is in memory that others wait for"
+        _log.warning("connection cut: it does not read", peer=f"{host}:{port}", reason=reason)
+    return was_there
 
 
 def disconnect_all(port: int) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_server.api.grpc import connections
 from tailrace_server.api.grpc.connections import disconnect
@@ -42,7 +43,11 @@ def test_the_connection_of_a_peer_is_shut_down_and_that_of_its_neighbour_stays(
                 each.settimeout(10)
                 each.connect(listener.getsockname())
             with closing(listener.accept()[0]), closing(listener.accept()[0]) as other:
-                assert disconnect(peer.format(port=client.getsockname()[1]))
+                port = client.getsockname()[1]
+                with capture_logs() as lines:
+                    assert disconnect(peer.format(port=port))
+                (line,) = lines
+                assert line["peer"].endswith(f":{port}")
                 assert client.recv(1) == b""
                 other.sendall(b"x")
                 assert neighbour.recv(1) == b"x"
