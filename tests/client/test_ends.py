@@ -58,6 +58,7 @@ class Stage:
         self._server = GrpcServer(self.engine)
         port = await self._server.start(self.target or "127.0.0.1:0")
         self.target = f"127.0.0.1:{port}"
+        await self._server.knock()  # it waits for calls from here on, in a task for each method
 
     async def go(self) -> None:
         await self._server.stop(0.0)
