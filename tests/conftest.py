@@ -32,7 +32,9 @@ settings.load_profile("tailrace")
 
 # Its handlers for a fork kill one child in seven where streams are busy: PySpark forks to start Java.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-quiet_core()  # as every command does
+# Servers of this process come and go, which gRPC's older listener does not survive (docs/adr/0033); processes
+# of tests have it, as every command does.
+quiet_core()
 
 pytest_plugins = ["tests.support.fix_leftovers", "tests.support.fix_log"]
 

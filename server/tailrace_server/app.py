@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
+from grpc.aio import init_grpc_aio  # type: ignore[attr-defined]  # the stubs leave it out
 
 from tailrace_server import process
 from tailrace_server.access.admissions import RecordedAdmissions
@@ -102,6 +103,9 @@ def _identified(settings: ServerSettings) -> bool:
 
 
 async def _run(settings: ServerSettings) -> int:
+    # For as long as the process lives: what is left of gRPC with the last server walks over freed memory where
+    # connections still wait to write (docs/adr/0033).
+    init_grpc_aio()
     stopping = asyncio.Event()
     with (
         closing(Audit(settings.auditing)) as audit,

@@ -22,6 +22,7 @@ from websockets import Subprotocol
 from websockets.asyncio.client import connect
 
 import tailrace
+from tailrace_server.process import poll_in_calling_thread
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 
@@ -95,4 +96,5 @@ async def main(root: str, *addresses: str) -> None:
 
 
 if __name__ == "__main__":
+    poll_in_calling_thread()
     asyncio.run(main(*sys.argv[1:]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server import process
-from tailrace_server.process import VERBOSITY
+from tailrace_server.process import EXPERIMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,13 +92,15 @@ def test_blocks_of_a_batch_come_from_the_heap_and_larger_ones_do_not() -> None:
     assert done.stdout.split() == [b"False", b"True"]
 
 
+_USE_GRPC = "import grpc; grpc.insecure_channel('127.0.0.1:1').close()"
+_CHOOSE = "from tailrace_server.process import poll_in_calling_thread; poll_in_calling_thread(); "
 _SEEN_BY_GRPC = f"""
 import os, sys
 
 class Seen:
     def find_spec(self, name, path=None, target=None):
         if name == "grpc":
-            print(os.environ.get("{VERBOSITY}"), flush=True)
+            print(os.environ.get("{EXPERIMENTS}"), flush=True)
             os._exit(0)
 
 sys.meta_path.insert(0, Seen())
@@ -108,25 +110,27 @@ main()
 """
 
 
-def seen_by_grpc(**said: str) -> list[str]:
-    """Return how much gRPC is told to write, where the environment says so and where it does not."""
-    environment = {name: value for name, value in os.environ.items() if name != VERBOSITY} | said
-    done = subprocess.run(
-        [sys.executable, "-c", _SEEN_BY_GRPC],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+def ran(code: str, experiments: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run code with the variable set, or without it."""
+    environment = {name: value for name, value in os.environ.items() if name != EXPERIMENTS}
+    if experiments is not None:
+        environment[EXPERIMENTS] = experiments
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    return done.stdout.split()
 
 
-def test_every_command_quiets_grpc_before_it_is_imported() -> None:
-    assert seen_by_grpc() == ["NONE"]
+def test_grpc_knows_what_it_is_told() -> None:
+    assert "Unknown experiment" in ran(_USE_GRPC, "-never_heard_of").stderr
+    assert ran(_CHOOSE + _USE_GRPC).stderr == ""
+
+
+def test_every_command_says_it_before_grpc_is_imported() -> None:
+    assert ran(_SEEN_BY_GRPC).stdout.split() == ["-event_engine_listener"]
 
 
 def test_what_the_environment_says_stands() -> None:
-    assert seen_by_grpc(**{VERBOSITY: "INFO"}) == ["INFO"]
+    assert ran(_SEEN_BY_GRPC, "event_engine_fork").stdout.split() == ["event_engine_fork"]
 
 
 _RAISE_LIMIT = """
