@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from tailrace.conditions.json_values import checked_text, shown_value
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition, ConditionType, ConditionValue
 
@@ -97,7 +98,7 @@ def read_where(where: Where | None, path: str = "where") -> str | ConditionTree 
     if where is None or isinstance(where, str | ConditionTree):
         return where
     if not isinstance(where, Mapping):
-        raise InvalidRequest(f"{path}: must be a text or a dict, not {_shown(where)}")
+        raise InvalidRequest(f"{path}: must be a text or a dict, not {shown_value(where)}")
     return ConditionTree.of(where, path)
 
 
@@ -150,10 +151,10 @@ def fill(
                 _fill_value(inner, each, place, takes_floats)
         elif field.type == FieldDescriptor.TYPE_BOOL:
             if not isinstance(part, bool):
-                raise InvalidRequest(f"{at}: must be true or false, not {_shown(part)}")
+                raise InvalidRequest(f"{at}: must be true or false, not {shown_value(part)}")
             setattr(message, field.name, part)
         else:
-            setattr(message, field.name, _text(part, at))
+            setattr(message, field.name, checked_text(part, at))
 
 
 def _fill_value(message: ConditionValue, value: object, path: str, takes_floats: bool) -> None:
@@ -162,7 +163,7 @@ def _fill_value(message: ConditionValue, value: object, path: str, takes_floats:
     elif isinstance(value, int | Decimal) or (takes_floats and isinstance(value, float)):
         message.number = str(value)
     elif isinstance(value, str):
-        message.text = _text(value, path)
+        message.text = checked_text(value, path)
     elif isinstance(value, date | time):
         message.text = value.isoformat()
     elif isinstance(value, Mapping):
@@ -172,7 +173,7 @@ def _fill_value(message: ConditionValue, value: object, path: str, takes_floats:
     else:
         hint = f'; write {{"number": "{value}"}}' if isinstance(value, float) else ""
         raise InvalidRequest(
-            f"{path}: must be a text, a whole number, true, false or an object, not {_shown(value)}{hint}"
+            f"{path}: must be a text, a whole number, true, false or an object, not {shown_value(value)}{hint}"
         )
 
 
@@ -183,15 +184,17 @@ def _fill_written(message: ConditionValue, form: Mapping[str, object], path: str
         if field.name == "type":
             names = [name.removeprefix(_TYPE_PREFIX) for name in ConditionType.keys()[1:]]
             if part not in names:
-                raise InvalidRequest(f"{at}: must be one of {', '.join(names)}, not {_shown(part)}")
+                raise InvalidRequest(
+                    f"{at}: must be one of {', '.join(names)}, not {shown_value(part)}"
+                )
             message.type = ConditionType.Value(f"{_TYPE_PREFIX}{part}")
             continue
         kinds.append(field.name)
         if field.type != FieldDescriptor.TYPE_BOOL:
-            setattr(message, field.name, _text(part, at))
+            setattr(message, field.name, checked_text(part, at))
         elif not isinstance(part, bool) or (field.name == "null" and not part):
             what = "true" if field.name == "null" else "true or false"
-            raise InvalidRequest(f"{at}: must be {what}, not {_shown(part)}")
+            raise InvalidRequest(f"{at}: must be {what}, not {shown_value(part)}")
         else:
             setattr(message, field.name, part)
     if len(kinds) != 1:
@@ -203,7 +206,7 @@ def _members(
 ) -> list[tuple[FieldDescriptor, object, str]]:
     """Return the fields that a form gives, each with its value and path."""
     if not isinstance(form, Mapping):
-        raise InvalidRequest(f"{path}: must be an object, not {_shown(form)}")
+        raise InvalidRequest(f"{path}: must be an object, not {shown_value(form)}")
     fields = _fields(message.DESCRIPTOR)
     found = []
     for name, part in form.items():
@@ -223,7 +226,7 @@ def _messages(
         target.SetInParent()
         return [(target, part, path)]
     if isinstance(part, str | bytes) or not isinstance(part, Sequence):
-        raise InvalidRequest(f"{path}: must be a list, not {_shown(part)}")
+        raise InvalidRequest(f"{path}: must be a list, not {shown_value(part)}")
     if not part:
         raise InvalidRequest(f"{path}: the list is empty")
     return [(target.add(), each, f"{path}[{place}]") for place, each in enumerate(part)]
@@ -244,20 +247,3 @@ def _part(field: FieldDescriptor, value: Any) -> object:
     if field.type == FieldDescriptor.TYPE_ENUM:
         return ConditionType.Name(value).removeprefix(_TYPE_PREFIX)
     return value
-
-
-def _text(value: object, path: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{path}: must be a text, not {_shown(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
-    return value
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping | list):
-        return "an object" if isinstance(value, Mapping) else "a list"
-    text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -22,6 +22,7 @@ import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from tailrace.conditions.json_values import checked_text, shown_value
 from tailrace.conditions.tree import fill
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body, Condition
@@ -174,7 +175,7 @@ def _as_value(field: FieldDescriptor, name: str, text: str) -> object:
     if field.type != FieldDescriptor.TYPE_BOOL:
         return text
     if text not in ("true", "false"):
-        raise InvalidRequest(f"{name}: must be true or false, not {_shown(text)}")
+        raise InvalidRequest(f"{name}: must be true or false, not {shown_value(text)}")
     return text == "true"
 
 
@@ -196,7 +197,9 @@ def enum_names(enum: EnumDescriptor) -> Mapping[str, int]:
 
 def _fill(message: Message, value: object, path: str, without: frozenset[str]) -> None:
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{path or 'the request'}: must be an object, not {_shown(value)}")
+        raise InvalidRequest(
+            f"{path or 'the request'}: must be an object, not {shown_value(value)}"
+        )
     fields = _fields(message.DESCRIPTOR)
     for name, part in value.items():
         at = f"{path}.{name}" if path else name
@@ -210,7 +213,7 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
             _set(message, field, part, at)
             continue
         if not isinstance(part, list):
-            raise InvalidRequest(f"{at}: must be a list, not {_shown(part)}")
+            raise InvalidRequest(f"{at}: must be a list, not {shown_value(part)}")
         target = getattr(message, field.name)
         if field.type == FieldDescriptor.TYPE_STRING and all(type(each) is str for each in part):
             # Keys may be 100,000 in one list: one call instead of one each, while the loop waits.
@@ -239,16 +242,10 @@ def _set(message: Message, field: FieldDescriptor, value: object, path: str) -> 
 
 def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
     if field.type == FieldDescriptor.TYPE_STRING:
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{path}: must be a text, not {_shown(value)}")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
-        return value
+        return checked_text(value, path)
     if field.type == FieldDescriptor.TYPE_BOOL:
         if not isinstance(value, bool):
-            raise InvalidRequest(f"{path}: must be true or false, not {_shown(value)}")
+            raise InvalidRequest(f"{path}: must be true or false, not {shown_value(value)}")
         return value
     if field.type == FieldDescriptor.TYPE_ENUM:
         assert field.enum_type is not None
@@ -260,9 +257,9 @@ def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
 def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
     names = enum_names(enum)
     if not isinstance(value, str):
-        raise InvalidRequest(f"{path}: must be one of {', '.join(names)}, not {_shown(value)}")
+        raise InvalidRequest(f"{path}: must be one of {', '.join(names)}, not {shown_value(value)}")
     if value not in names:
-        raise Unsupported(path, f"{_shown(value)} is none of {', '.join(names)}")
+        raise Unsupported(path, f"{shown_value(value)} is none of {', '.join(names)}")
     return names[value]
 
 
@@ -281,20 +278,13 @@ def integer(allowed: range, value: object, path: str, *, bounds: range | None = 
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{path}: must be a whole number, not {_shown(value)}")
+        raise InvalidRequest(f"{path}: must be a whole number, not {shown_value(value)}")
     if value not in allowed:
         bounds = bounds or allowed
         raise InvalidRequest(
-            f"{path}: {_shown(value)} does not lie in {bounds.start} to {bounds.stop - 1}"
+            f"{path}: {shown_value(value)} does not lie in {bounds.start} to {bounds.stop - 1}"
         )
     return value
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def _json_names() -> dict[str, str]:

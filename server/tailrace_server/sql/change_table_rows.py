@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
+from tailrace_server.sql.shown import refuse_hidden
 from tailrace_server.sql.shown_changes import CDC_JSON
 from tailrace_server.sql.view_changes import RowsInView, ViewChanges
 from tailrace_server.typed.misfits import ValueMisfit
@@ -20,7 +20,7 @@ from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,7 +107,10 @@ class ChangeTableRows:
         if self._of_view is None or not len(rows):
             return rows
         # Before a value is looked at: what is wrong with one that is hidden would tell it.
-        self._refuse_hidden(head.primary_keys.take(pa.array(rows)), self._of_view.asked)
+        if self._shown is not None:
+            asked = [each.name for each in self._columns if each.id in self._of_view.asked]
+            keys = head.primary_keys.take(pa.array(rows))
+            refuse_hidden(self._shown, asked, keys, self._form.table)
         found = self._of_view.judged(head, rows, bodies, operations)
         before, after = np.zeros((2, len(head.versions)), np.bool_)
         before[rows], after[rows] = found
@@ -115,17 +118,6 @@ class ChangeTableRows:
         truncates = head.key_hashes[rows] == 0
         kept: NDArray[np.int64] = rows[found.before | found.after | truncates]
         return kept
-
-    def _refuse_hidden(self, keys: pa.StringArray, ids: Collection[int]) -> None:
-        """Refuse to judge rows by values that may not be seen in them."""
-        if self._shown is None:
-            return
-        for column in self._columns:
-            hidden = self._shown.hidden(column.name, keys) if column.id in ids else None
-            if hidden is not None and pc.any(hidden).as_py():
-                raise InvalidRequest(
-                    f"{self._form.table} is judged by {column.name!r}, which you may see in some rows only"
-                )
 
     def arrays(
         self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]

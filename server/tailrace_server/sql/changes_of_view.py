@@ -15,10 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
-from tailrace.errors import InvalidRequest
-from tailrace_server.sql.shown import ChangesShown
+from tailrace_server.sql.shown import ChangesShown, refuse_hidden
 from tailrace_server.sql.view_changes import ViewChanges
-from tailrace_server.wal.record.text_columns import NameLists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,15 +104,17 @@ class ChangesOfView:
         if self._granted is not None and self._granted.judges:
             head, bodies, rows = self._granted.judged(head, rows, bodies)
         # 1. Before a value is looked at: what is wrong with one that is hidden would tell it.
-        self._refuse_hidden(head.primary_keys.take(pa.array(rows)))
+        if self._granted is not None:
+            asked = [self._columns[each] for each in self._changes.asked]
+            keys = head.primary_keys.take(pa.array(rows))
+            refuse_hidden(self._granted, asked, keys, self._asked.name)
         was, is_in = np.zeros((2, len(head.versions)), np.bool_)
         was[rows], is_in[rows] = self._changes.judged(head, rows, bodies, operations)
         # 2. What enters has no row before and nothing that changed; what leaves is removed.
         enters, leaves = is_in & ~was, was & ~is_in
         shown = head.operations.copy()
         shown[leaves & (shown == Operation.UPSERT)] = Operation.REMOVE
-        places = pa.array(np.arange(len(was)), pa.int64(), mask=enters)
-        names = NameLists.of(head.names.array.take(places)) if enters.any() else head.names
+        names = head.names.without(enters)
         outside = {"before": ~was, "after": ~is_in}
         images = {
             name: pc.if_else(pa.array(~outside[name]), body, pa.scalar(None, body.type))
@@ -149,13 +149,3 @@ class ChangesOfView:
             for names, place in zip(changed, which.tolist(), strict=True)
         ]
         return np.array(found, np.bool_)
-
-    def _refuse_hidden(self, keys: pa.StringArray) -> None:
-        if self._granted is None:
-            return
-        for name in (self._columns[each] for each in self._changes.asked):
-            hidden = self._granted.hidden(name, keys)
-            if hidden is not None and pc.any(hidden).as_py():
-                raise InvalidRequest(
-                    f"{self._asked.name} is judged by {name!r}, which you may see in some rows only"
-                )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -98,6 +100,28 @@ def hidden_in(
     """Return, by the name of a column that some of the rows hide, in which rows it is hidden."""
     masks = ((each.name, shown.hidden(each.name, keys)) for each in columns)
     return {name: mask for name, mask in masks if mask is not None}
+
+
+def refuse_hidden(
+    shown: ShownRows, columns: Iterable[str], keys: pa.StringArray, asked: str
+) -> None:
+    """Refuse to judge rows by values that may not be seen in them.
+
+    Args:
+        shown: What may be read.
+        columns: Names of what the rows are judged by.
+        keys: Of the rows.
+        asked: What is asked for, for the error.
+
+    Raises:
+        InvalidRequest: One of them is hidden in one of the rows.
+    """
+    for column in columns:
+        hidden = shown.hidden(column, keys)
+        if hidden is not None and pc.any(hidden).as_py():
+            raise InvalidRequest(
+                f"{asked} is judged by {column!r}, which you may see in some rows only"
+            )
 
 
 def read_shown(

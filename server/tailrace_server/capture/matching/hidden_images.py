@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,11 +14,12 @@ from tailrace_server.capture.matching.transitions import (
     hidden_before,
     is_veiled_move,
 )
-from tailrace_server.wal.record.text_columns import NameLists, Texts
+from tailrace_server.wal.record.text_columns import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from tailrace_server.capture.codecs.columns import CaptureColumns
@@ -38,7 +38,7 @@ def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> Capture
         name: Texts.of(_without(body.array, hidden[name])) if hidden[name].any() else body
         for name, body in columns.texts.items()
     }
-    return replace(columns, texts=texts, names=_names(columns.names, codes))
+    return replace(columns, texts=texts, names=columns.names.without(is_veiled_move(codes)))
 
 
 def batch_without_hidden(
@@ -55,7 +55,9 @@ def batch_without_hidden(
     operations = head.operations.copy()
     operations[hidden_after(codes) & (operations == Operation.UPSERT)] = Operation.REMOVE
     shown = {name: _without(body, hidden[name]) for name, body in bodies.items()}
-    return replace(head, operations=operations, names=_names(head.names, codes)), shown
+    return replace(
+        head, operations=operations, names=head.names.without(is_veiled_move(codes))
+    ), shown
 
 
 def _hidden(
@@ -70,15 +72,5 @@ def _hidden(
     return {"before": hidden_before(codes), "after": after, "change": change}
 
 
-def _names(names: NameLists, codes: NDArray[np.uint8]) -> NameLists:
-    veiled = is_veiled_move(codes)
-    return NameLists.of(_masked(names.array, veiled)) if veiled.any() else names
-
-
 def _without(body: pa.BinaryArray, hidden: NDArray[np.bool_]) -> pa.BinaryArray:
     return pc.if_else(pa.array(~hidden), body, pa.scalar(None, body.type))
-
-
-def _masked(array: pa.ListArray, hidden: NDArray[np.bool_]) -> pa.ListArray:
-    places = pa.array(np.arange(len(array)), pa.int64(), mask=hidden)
-    return array.take(places)

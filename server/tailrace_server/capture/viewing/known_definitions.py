@@ -33,6 +33,8 @@ class KnownDefinitions:
         self._known = Definitions()
         self._entity_types: Collection[str] = ()
         """Those that there were when the last look began that found something."""
+        self.has_had_views = False
+        """Whether a look has ever found a view: until then nobody can have asked for one."""
         self._turn = asyncio.Lock()
         self._looks = 0
         """How many looks have begun."""
@@ -95,4 +97,5 @@ class KnownDefinitions:
             )
         except LogError as error:
             return kept(error)
+        self.has_had_views |= bool(self._known.views)
         return self._known

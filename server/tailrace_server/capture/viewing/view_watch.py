@@ -16,7 +16,7 @@ from tailrace.errors import InvalidRequest, kept
 from tailrace_server.capture.viewing.shown_views import ViewedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tailrace.schema import Schema
     from tailrace_server.capture.delivery.followed_log import FollowedLog
@@ -61,22 +61,29 @@ class ViewWatch:
         if schema is self._schema:
             return
         self._schema = schema
-        for publisher in self._publishers():
-            shown = publisher.predicate.shown
-            if not isinstance(shown, ViewedRows):
-                continue
+        for publisher, shown in self._viewed():
             try:
                 shown.refuse_changed(schema)
             except InvalidRequest as error:
                 for each in tuple(publisher.subscriptions):
                     each.end(kept(error))
 
+    def _viewed(self) -> Iterator[tuple[Publisher[Subscription], ViewedRows]]:
+        """Yield the publishers of what views show."""
+        if (
+            not self._log.definitions.has_had_views
+        ):  # most logs have none, and thousands of publishers
+            return
+        for publisher in self._publishers():
+            shown = publisher.predicate.shown
+            if isinstance(shown, ViewedRows):
+                yield publisher, shown
+
     def _users(self) -> list[tuple[Subscription, tuple[ViewDocument, ...]]]:
         return [
             (each, each.options.use.views)
-            for publisher in self._publishers()
+            for publisher, _ in self._viewed()
             for each in publisher.subscriptions
-            if each.options.use.views
         ]
 
     async def _follow(self) -> None:

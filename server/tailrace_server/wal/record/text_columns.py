@@ -27,6 +27,8 @@ from tailrace_server.wal.record.columns import NAME_TYPE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from numpy.typing import NDArray
+
 _V = TypeVar("_V")
 _NAMES_TYPE: Final = pa.list_(NAME_TYPE)
 _bounds = struct.Struct("<ii").unpack_from
@@ -178,6 +180,13 @@ class NameLists(_Column):
         )
         names = pa.DictionaryArray.from_arrays(codes, self._dictionary.array, safe=False)
         return pa.Array.from_buffers(_NAMES_TYPE, self._rows, [*self._buffers], children=[names])
+
+    def without(self, unsaid: NDArray[np.bool_]) -> NameLists:
+        """Return the column without the lists of some records, a bool for each."""
+        if not unsaid.any():
+            return self
+        places = pa.array(np.arange(len(unsaid)), pa.int64(), mask=unsaid)
+        return NameLists.of(self.array.take(places))
 
     def _names(self, start: int, stop: int) -> list[str]:
         codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
