@@ -70,7 +70,7 @@ def start_of(
             )
         return Since(position)
     if after is not None:
-        cursor = after if isinstance(after, Cursor) else _parsed(after)
+        cursor = cursor_of(after)
         return After(cursor, None if from_time is None else micros(from_time))
     return None if from_time is None else FromTime(micros(from_time))
 
@@ -94,7 +94,7 @@ def beginning_of(
         raise InvalidRequest(
             "give initial without since and from_time: a state is of the version of now, and changes follow"
         )
-    return FromState(after if isinstance(after, Cursor | None) else _parsed(after))
+    return FromState(None if after is None else cursor_of(after))
 
 
 def lower_bound_of(
@@ -142,7 +142,15 @@ def version_of(name: str, version: object) -> int:
     return index(version)
 
 
-def _parsed(after: object) -> Cursor:
+def cursor_of(after: object) -> Cursor:
+    """Return a cursor that may be given as its text.
+
+    Raises:
+        InvalidRequest: It is neither.
+        CursorInvalid: The text is none.
+    """
+    if isinstance(after, Cursor):
+        return after
     if not isinstance(after, str):
         raise InvalidRequest(f"after {after!r}: write a cursor, as `capture.cursor`, or its text")
     return Cursor.parse(after)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tailrace.arguments import message_bytes, micros, milliseconds, sendable, waited_version
+from tailrace.arguments import (
+    cursor_of,
+    message_bytes,
+    micros,
+    milliseconds,
+    sendable,
+    waited_version,
+)
+from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.reads.calls import ReadCalls
 from tailrace.sql.answer import Answer, SqlArrow, SqlRows
-from tailrace.sql.poll import Poll
+from tailrace.sql.poll import Beginning, Poll
 from tailrace.sql.values import parameter_text
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
 from tailrace.v1.sql_pb2 import (
@@ -44,6 +52,7 @@ class SqlCalls(ReadCalls):
         *,
         parameters: Mapping[str, object] | None = None,
         since: int | datetime | None = None,
+        after: Cursor | str | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
         patience_s: float = _ANSWER_S,
@@ -58,6 +67,7 @@ class SqlCalls(ReadCalls):
                 times travel as texts, which the statement casts: ``$day::DATE``.
             since: ``$from`` in the statement: a version, 0 the oldest kept, or an aware datetime. ``$to`` is
                 then ``header.version``. None: it has neither.
+            after: ``$from`` is the version behind this cursor, ``header.cursor`` of an earlier answer.
             wait_for: Wait until this version is published: who has written V reads what it wrote.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             patience_s: For the header, which comes once the columns are known.
@@ -70,7 +80,7 @@ class SqlCalls(ReadCalls):
             catalog,
             statement,
             parameters,
-            since,
+            _begin_of(since, after),
             wait_for,
             wait_s,
             max_message_bytes,
@@ -85,6 +95,7 @@ class SqlCalls(ReadCalls):
         *,
         parameters: Mapping[str, object] | None = None,
         since: int | datetime | None = None,
+        after: Cursor | str | None = None,
         wait_for: int | None = None,
         wait_s: float = 10.0,
         patience_s: float = _ANSWER_S,
@@ -95,7 +106,7 @@ class SqlCalls(ReadCalls):
             catalog,
             statement,
             parameters,
-            since,
+            _begin_of(since, after),
             wait_for,
             wait_s,
             max_message_bytes,
@@ -109,6 +120,7 @@ class SqlCalls(ReadCalls):
         statement: str,
         *,
         since: int | datetime = 0,
+        after: Cursor | str | None = None,
         every_s: float = 1.0,
         parameters: Mapping[str, object] | None = None,
         patience_s: float = _ANSWER_S,
@@ -121,22 +133,26 @@ class SqlCalls(ReadCalls):
             statement: One SELECT over ``CHANGES('product', $from, $to)``.
             since: The first version, or an aware datetime: the first one committed from then on. 0: the oldest
                 kept.
+            after: In place of ``since``: ``cursor`` of an earlier poll, or of a state or a subscription, at the
+                end of a version. It tells a log that was restored and written anew, which a number does not.
             every_s: How often to ask.
             parameters: As ``sql``.
             patience_s: As ``sql``.
             max_message_bytes: As ``sql``.
         """
 
-        def ask(since: int | datetime) -> SqlRows:
+        def ask(begin: Beginning) -> SqlRows:
             return self.sql(
                 *(catalog, statement),
                 parameters=parameters,
-                since=since,
+                since=None if isinstance(begin, Cursor) else begin,
+                after=begin if isinstance(begin, Cursor) else None,
                 patience_s=patience_s,
                 max_message_bytes=max_message_bytes,
             )
 
-        return Poll(ask, since, every_s, self._retry, self._timeouts)
+        begin = _begin_of(since or None, after) or 0
+        return Poll(ask, begin, every_s, self._retry, self._timeouts)
 
     def _answer(self, kind: type[_A], request: QuerySqlRequest, patience_s: float) -> _A:
         def open_stream() -> Stream:
@@ -149,7 +165,7 @@ def _request(
     catalog: str,
     statement: str,
     parameters: Mapping[str, object] | None,
-    since: int | datetime | None,
+    begin: Beginning | None,
     wait_for: int | None,
     wait_s: float,
     max_message_bytes: int,
@@ -168,11 +184,19 @@ def _request(
             wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
             max_message_bytes=message_bytes(max_message_bytes),
         )
-        if isinstance(since, int):
-            request.since_version = since
-        elif since is not None:
-            request.from_time = micros(since)
+        if isinstance(begin, Cursor):
+            request.after = str(begin)
+        elif isinstance(begin, int):
+            request.since_version = begin
+        elif begin is not None:
+            request.from_time = micros(begin)
     return request
+
+
+def _begin_of(since: int | datetime | None, after: Cursor | str | None) -> Beginning | None:
+    if since is not None and after is not None:
+        raise InvalidRequest("give at most one of since and after")
+    return since if after is None else cursor_of(after)
 
 
 def _parameter(name: str, value: object) -> str:

@@ -7,32 +7,36 @@
         async for answer in poll:
             async for row in answer:
                 print(row)
-            save(poll.since)        # where to go on, also in another process
+            save(poll.cursor)       # where to go on, also in another process: ``after`` it
 
 Each answer is of whole versions: from ``$from``, where the last one ended, to ``$to``, the newest that was
-published when it was asked for. No clock has a part in it.
+published when it was asked for. No clock has a part in it. Behind the first answer each question says by a
+cursor what has been read. So a log that was restored from an older copy is told from one that is quiet.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tailrace.clock import SystemClock
-from tailrace.errors import CatalogReplaced, SubscriptionClosed, TailraceError
+from tailrace.cursor import Cursor
+from tailrace.errors import SubscriptionClosed, TailraceError
 from tailrace.retry import Attempts
 from tailrace.sql.answer import Answer
 from tailrace.transport.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from types import TracebackType
-    from uuid import UUID
 
     from tailrace.retry import Retry, Timeouts
 
 
 _A = TypeVar("_A", bound=Answer[Any])
+
+Beginning = int | datetime | Cursor
+"""Where a poll begins: at a version, at the first one committed at or after a time, or behind a cursor."""
 
 
 class Poll(OnOneLoop, Generic[_A]):
@@ -40,8 +44,8 @@ class Poll(OnOneLoop, Generic[_A]):
 
     def __init__(
         self,
-        ask: Callable[[int | datetime], _A],
-        since: int | datetime,
+        ask: Callable[[Beginning], _A],
+        since: Beginning,
         every_s: float,
         retry: Retry,
         timeouts: Timeouts,
@@ -49,8 +53,8 @@ class Poll(OnOneLoop, Generic[_A]):
         """Keep how to ask; nothing is asked before it is iterated.
 
         Args:
-            ask: Returns the answer that begins with a version.
-            since: The first version.
+            ask: Returns the answer that begins there.
+            since: The first version, a time, or the cursor behind which to begin.
             every_s: From one question to the next.
             retry: How often a question is asked again that nobody answers.
             timeouts: How long the first one is.
@@ -61,15 +65,20 @@ class Poll(OnOneLoop, Generic[_A]):
         self._clock = SystemClock()
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._asked_at: float | None = None
-        self._uuid: UUID | None = None
         self._answer: _A | None = None
         """The one that the caller has."""
 
     @property
     def since(self) -> int | datetime:
         """Where the next answer begins: behind the last one that was taken whole."""
-        self._note_taken()
-        return self._since
+        begin = self._begin()
+        return begin.version + 1 if isinstance(begin, Cursor) else begin
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The same as a cursor, which also says of which log; None while nothing was taken."""
+        begin = self._begin()
+        return begin if isinstance(begin, Cursor) else None
 
     async def __aenter__(self) -> Self:
         self._note_loop()
@@ -95,6 +104,8 @@ class Poll(OnOneLoop, Generic[_A]):
         Raises:
             PositionCompacted: The next versions were trimmed.
             CatalogReplaced: The catalog was made anew; its versions are others.
+            CursorAhead: The log was restored from an older copy, which ends before what was read.
+            HistoryReplaced: It was also written anew.
             TailraceError: The server refused, or could not be reached for as long as ``Retry`` says.
         """
         self._check_loop()
@@ -108,7 +119,7 @@ class Poll(OnOneLoop, Generic[_A]):
                 await self._clock.sleep(max(0.0, self._every_s - waited))
             self._asked_at = self._clock.monotonic()
             # 2. The header says which versions are in the answer, before any row comes.
-            answer = self._ask(self.since)
+            answer = self._ask(self._begin())
             try:
                 await answer.__aenter__()
             except TailraceError as error:
@@ -116,17 +127,16 @@ class Poll(OnOneLoop, Generic[_A]):
                 continue
             self._attempts.acknowledged, self._attempts.number = True, 0
             self._answer = answer
-            # 3. A server that is behind, or to which nothing was written, has none that is new.
+            # 3. Where nothing was written there is none that is new. All there is has been read then, but for
+            #    one who begins at a time to come: what is written until then is not his.
             header = answer.header
-            if self._uuid not in (None, header.catalog_uuid):
-                assert self._uuid is not None
-                raise CatalogReplaced(header.catalog, self._uuid, header.catalog_uuid)
-            self._uuid = header.catalog_uuid
             first = header.since_version
             assert first is not None
             if header.version >= first:
                 return answer
-            self._answer, self._since = None, first
+            self._answer = None
+            if not isinstance(self._since, datetime):
+                self._since = header.cursor
             await answer.__aexit__(None, None, None)
 
     async def _leave(self) -> None:
@@ -136,6 +146,10 @@ class Poll(OnOneLoop, Generic[_A]):
             answer, self._answer = self._answer, None
             await answer.__aexit__(None, None, None)
 
+    def _begin(self) -> Beginning:
+        self._note_taken()
+        return self._since
+
     def _note_taken(self) -> None:
         if self._answer is not None and self._answer.is_over:
-            self._since = self._answer.header.version + 1
+            self._since = self._answer.header.cursor

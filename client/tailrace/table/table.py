@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from tailrace.arguments import version_of
-from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
+from tailrace.errors import (
+    InvalidRequest,
+    PositionCompacted,
+    SubscriptionClosed,
+    TailraceError,
+    again,
+    kept,
+)
 from tailrace.table.changes import LiveChanges, TableRestarted
 from tailrace.table.contents import ChangeLog
 from tailrace.transport.event_loop import OnOneLoop
@@ -47,6 +54,8 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Of the rows that are visible; None: there are none yet."""
         self._moves = 0
         """Counts what makes other rows visible."""
+        self._replaced: TailraceError | None = None
+        """Why its versions are those of another history since the last time."""
         self._ready = False
         """Whether it has reached what was published when it was entered."""
         self._lost: TailraceError | None = None
@@ -159,12 +168,17 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Wait until the rows are as of a version or a later one; return which.
 
         Raises:
+            CatalogReplaced, CursorAhead, HistoryReplaced: Meanwhile another log or history took the place of
+                the one that the version was of; the rows were read anew.
             TailraceError: The table has ended.
         """
         wanted = version_of("version", version)
         self._require()
+        replaced = self._replaced
         while self.version < wanted:
             await self._moved()
+            if self._replaced is not None and self._replaced is not replaced:
+                raise again(self._replaced)
         return self.version
 
     def changes(self) -> LiveChanges:
@@ -266,6 +280,8 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Note that the rows were read anew, and are as of a version."""
         self._version = version
         self._moves += 1
+        if not isinstance(because, PositionCompacted):
+            self._replaced = because
         self._log = ChangeLog(self._backlog)
         for each in tuple(self._listeners):
             each.restart(TableRestarted(version, because))

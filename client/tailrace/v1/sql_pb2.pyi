@@ -56,6 +56,7 @@ class QuerySqlRequest(_message.Message):
     WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     statement: _builtins.str
@@ -66,18 +67,22 @@ class QuerySqlRequest(_message.Message):
     """As what the answer comes."""
     since_version: _builtins.int
     """Of a poll: `$from` in the statement is this version, and `$to` the `version` of the answer, both inclusive. So
-    the next poll has `version` + 1 here, and none is lost or comes twice. 0: the oldest kept.
+    the next poll has `version` + 1 here, and none is lost or comes twice. 0: the oldest kept. More than one above
+    the newest published: CURSOR_AHEAD, since nobody can have read what comes before it. At most one of this,
+    `from_time` and `after`.
     """
     from_time: _builtins.int
-    """The same from the first version committed at or after this time; microseconds since the epoch. Not with
-    `since_version`.
-    """
+    """The same from the first version committed at or after this time; microseconds since the epoch."""
     wait_for_version: _builtins.int
     """As in ReadStateRequest."""
     wait_ms: _builtins.int
     """As in ReadStateRequest."""
     max_message_bytes: _builtins.int
     """As in SubscribeRequest, but a row that is larger is INVALID_REQUEST."""
+    after: _builtins.str
+    """The same from the version behind this cursor: the `resume_cursor` of the last answer. Unlike a number it says
+    which log was read, so one that was restored and written anew is told too. It stands at the end of a version.
+    """
     @_builtins.property
     def parameter(self) -> _containers.RepeatedCompositeFieldContainer[Global___SqlParameter]:
         """Values of `$name` in the statement. One that it does not name: INVALID_REQUEST."""
@@ -94,11 +99,14 @@ class QuerySqlRequest(_message.Message):
         wait_for_version: _builtins.int | None = ...,
         wait_ms: _builtins.int | None = ...,
         max_message_bytes: _builtins.int | None = ...,
+        after: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "catalog", b"catalog", "form", b"form", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "parameter", b"parameter", "since_version", b"since_version", "statement", b"statement", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "catalog", b"catalog", "form", b"form", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "parameter", b"parameter", "since_version", b"since_version", "statement", b"statement", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
     _WhichOneofReturnType__from_time: _TypeAlias = _typing.Literal["from_time"]  # noqa: Y015
     _WhichOneofArgType__from_time: _TypeAlias = _typing.Literal["_from_time", b"_from_time"]  # noqa: Y015
     _WhichOneofReturnType__max_message_bytes: _TypeAlias = _typing.Literal["max_message_bytes"]  # noqa: Y015
@@ -109,6 +117,8 @@ class QuerySqlRequest(_message.Message):
     _WhichOneofArgType__wait_for_version: _TypeAlias = _typing.Literal["_wait_for_version", b"_wait_for_version"]  # noqa: Y015
     _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
     _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__from_time) -> _WhichOneofReturnType__from_time | None: ...
     @_typing.overload

@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.v1.sql_pb2 import SQL_FORM_ARROW
 from tailrace_server.api import requests
@@ -26,6 +27,7 @@ def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
 
     Raises:
         InvalidRequest: What has no meaning or contradicts itself.
+        CursorInvalid: ``after`` is no cursor.
     """
     wait = requests.waited(request)
     more: dict[str, Any] = {}
@@ -35,6 +37,8 @@ def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
         more["since_version"] = requests.at_least(0, request.since_version, "since_version")
     if request.HasField("from_time"):
         more["from_time"] = requests.at_least(0, request.from_time, "from_time")
+    if request.HasField("after"):
+        more["after"] = Cursor.parse(request.after)
     if form is None:
         form = SqlForm.ARROW if request.form == SQL_FORM_ARROW else SqlForm.ROWS
     return SqlAsked(

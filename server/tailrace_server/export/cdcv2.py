@@ -134,6 +134,12 @@ class Cdcv2Export:
             # 2. Does the log reach back far enough? A snapshot is folded from the log's beginning, so it
             #    needs version 1 until it has been written.
             frontier = folder.frontier()
+            if frontier > log.view.published + 1:
+                raise FolderTaken(
+                    folder.path,
+                    f"has the versions up to {frontier - 1}, and the log ends at {log.view.published}, as one "
+                    "does that was restored from an older copy",
+                )
             records.require(1 if frontier <= wanted.since else frontier)
             # 3. Check every version, also those that are in the folder: whether an UPSERT without ``before``
             #    is an insert depends on all records before it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,13 @@ import pytest
 
 import tailrace
 from tailrace.clock import SystemClock
-from tailrace.errors import CatalogReplaced, PositionCompacted
+from tailrace.errors import (
+    CatalogReplaced,
+    CursorAhead,
+    HistoryReplaced,
+    InvalidRequest,
+    PositionCompacted,
+)
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.wal.catalog import drop_catalog
@@ -41,6 +48,13 @@ class SwayingClock(SystemClock):
     def now(self) -> int:
         self._looks += 1
         return super().now() - 3_600_000_000 * (self._looks % 2)
+
+
+class SetClock(SystemClock):
+    seconds = 0
+
+    def now(self) -> int:
+        return self.seconds * 1_000_000
 
 
 def append(writer: LogWriter, version: int) -> None:
@@ -123,6 +137,7 @@ async def test_contract_42_an_answer_that_is_left_comes_again_and_a_range_stays_
             first = [row async for row in again]
             assert [row["v"] for row in first] == [2, 2, 2, 3, 3, 3]
             assert poll.since == 4
+            assert poll.cursor == again.header.cursor
             # 1. The same range by its times, before and behind a compaction.
             header = again.header
             times = (
@@ -145,6 +160,61 @@ async def test_contract_42_an_answer_that_is_left_comes_again_and_a_range_stays_
             await until(lambda: observer.log.view.oldest.version == 5)
             with pytest.raises(PositionCompacted):
                 await anext(poll)
+
+
+async def test_a_poll_goes_on_behind_a_cursor_and_only_in_the_log_that_was_read(
+    log_root: Path,
+) -> None:
+    write_one(log_root)
+    async with served(log_root) as (_, client):
+        async with client.poll("shop", KEYS, every_s=0.0) as poll:
+            assert len([row async for row in await anext(poll)]) == 3
+            cursor = poll.cursor
+        assert cursor is not None
+        with LogWriter.open(log_root, "shop") as writer:
+            append(writer, 2)
+            writer.commit(publish=True)
+        async with client.poll("shop", KEYS, after=str(cursor)) as poll:
+            assert poll.since == 2
+            assert [row["v"] async for row in await anext(poll)] == [2, 2, 2]
+        # By its number a version may be another's: of a log that was restored and written anew.
+        for after, error in (
+            (replace(cursor, commit_timestamp=1), HistoryReplaced),
+            (replace(cursor, version=9), CursorAhead),
+        ):
+            async with client.poll("shop", KEYS, after=after) as poll:
+                with pytest.raises(error):
+                    await anext(poll)
+        async with client.poll("shop", KEYS, since=9) as poll:
+            assert poll.cursor is None
+            with pytest.raises(CursorAhead, match="restored from an older copy"):
+                await anext(poll)
+        with pytest.raises(InvalidRequest, match="at most one"):
+            client.poll("shop", KEYS, since=1, after=cursor)
+
+
+async def test_a_poll_from_a_time_to_come_passes_over_what_comes_before_it(log_root: Path) -> None:
+    clock = SetClock()
+    with LogWriter.open(log_root, "shop", clock=clock) as writer:
+        append(writer, 1)
+        writer.commit(publish=True)
+        async with (
+            served(log_root) as (engine, client),
+            client.poll("shop", KEYS, since=datetime.fromtimestamp(3, UTC), every_s=0.0) as poll,
+        ):
+            coming = asyncio.create_task(anext(poll))
+
+            def asked() -> int:
+                found = engine.reads.statements.statistics()
+                return found.answered + found.left
+
+            for version in (2, 3):
+                seen = asked()
+                await until(lambda seen=seen: asked() > seen)  # type: ignore[misc]
+                clock.seconds = version
+                append(writer, version)
+                writer.commit(publish=True)
+            assert [row["v"] async for row in await coming] == [3, 3, 3]
 
 
 async def test_a_catalog_that_was_made_anew_is_told(log_root: Path) -> None:

@@ -322,13 +322,17 @@ async def test_a_catalog_that_is_replaced_starts_the_table_again(
         drop_catalog(log_root, "shop")
         await until(lambda: table.lost is not None)
         assert sorted(table) == ["1", "2"]
+        third = asyncio.create_task(table.wait_until(3))
         other = ModelWriter(log_root, "shop", ModelLog())
         other.write([upsert("3")])
         restarted = await anext(changes)
         assert isinstance(restarted, TableRestarted)
         assert isinstance(restarted.because, CatalogReplaced)
         assert (restarted.version, sorted(table)) == (1, ["3"])
+        with pytest.raises(CatalogReplaced):  # version 3 would be of the other log
+            await third
         other.write([upsert("4")])
+        assert await table.wait_until(2) == 2
         change = await anext(changes)
         assert isinstance(change, TableChange)
         assert change.primary_key == "4"

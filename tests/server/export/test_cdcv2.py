@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from itertools import pairwise
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,18 @@ def test_a_restart_goes_on_where_the_folder_ends(
     export(log_root, out)
     assert collections(statements(out)) == (history_of(shop), 41)
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
+
+
+def test_a_log_that_ends_before_its_folder_is_told(log_root: Path, tmp_path: Path) -> None:
+    """It was restored from an older copy. What comes in the place of its versions would be left out."""
+    publish(log_root, [item(1, None, 1)])
+    shutil.copytree(log_root / "shop", tmp_path / "older")
+    publish(log_root, [item(1, 1, 2)])
+    export(log_root, tmp_path / "out")
+    shutil.rmtree(log_root / "shop")
+    (tmp_path / "older").rename(log_root / "shop")
+    with pytest.raises(FolderTaken, match="versions up to 2, and the log ends at 1"):
+        export(log_root, tmp_path / "out")
 
 
 def test_stopping_ends_behind_a_file(

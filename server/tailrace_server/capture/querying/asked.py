@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
+from tailrace.position import END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +42,8 @@ class SqlAsked:
     """Of a poll: ``$from`` is this version, 0 the oldest kept, and ``$to`` the newest published."""
     from_time: int | None = None
     """The same from the first version committed at or after this time, µs."""
+    after: Cursor | None = None
+    """The same from the version behind this cursor."""
     wait_for_version: int | None = None
     """Wait until this version is published."""
     wait_s: float = 10.0
@@ -49,15 +53,33 @@ class SqlAsked:
         """Refuse what contradicts itself."""
         if not self.statement.strip():
             raise InvalidRequest("statement: it is empty; give one SELECT")
-        if self.since_version is not None and self.from_time is not None:
-            raise InvalidRequest("give at most one of since_version and from_time")
+        if len(self._begins) > 1:
+            raise InvalidRequest(
+                f"give at most one of since_version, from_time, after, not {' and '.join(self._begins)}"
+            )
+        if self.after is not None and (
+            self.after.index != END or isinstance(self.after, StateCursor)
+        ):
+            raise InvalidRequest(
+                f"after: a poll is of whole versions, and {self.after} does not stand behind one; give the "
+                "resume_cursor of an answer"
+            )
         named = [name for name in _BOUND if name in self.parameters]
         if self.is_poll and named:
-            raise InvalidRequest(
-                f"parameter ${named[0]}: since_version and from_time give it; leave it out"
-            )
+            raise InvalidRequest(f"parameter ${named[0]}: {self._begins[0]} gives it; leave it out")
 
     @property
     def is_poll(self) -> bool:
         """Whether the server binds a range of versions."""
-        return self.since_version is not None or self.from_time is not None
+        return bool(self._begins)
+
+    @property
+    def read_version(self) -> int:
+        """Of a poll: the version that its reader says it has read, with all before it; 0: none."""
+        return max((self.since_version or 0) - 1, 0) if self.after is None else self.after.version
+
+    @property
+    def _begins(self) -> list[str]:
+        """What says where a poll begins."""
+        names = ("since_version", "from_time", "after")
+        return [name for name in names if getattr(self, name) is not None]

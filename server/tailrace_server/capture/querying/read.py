@@ -15,8 +15,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
+from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, PositionCompacted, again
 from tailrace.position import END, FIRST
+from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.capture.querying.forms import answer_columns, form_of
 from tailrace_server.capture.querying.work import StatementWork
 from tailrace_server.capture.reading.frames import Frames
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tailrace.cursor import Cursor
     from tailrace.errors import TailraceError
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.querying.asked import SqlAsked
@@ -144,7 +145,14 @@ class SqlRead(LogRead):
             if oldest > FIRST and asked.from_time < view.timestamp_of(oldest.version):
                 raise PositionCompacted(oldest.preceding(), oldest, self._log.newest)
             return view.version_at(asked.from_time)
-        return view.oldest.version if asked.since_version == 0 else asked.since_version
+        if not asked.is_poll:
+            return None
+        if asked.since_version == 0:
+            return view.oldest.version
+        # Who begins behind a version has read it. A number does not say of which log; a cursor does.
+        passed = asked.after or Cursor(view.uuid, asked.read_version, END)
+        refuse_other_history(view, passed)
+        return passed.version + 1
 
     async def begin(self) -> None:
         """Compute up to the columns of the answer.

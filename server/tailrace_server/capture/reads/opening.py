@@ -182,6 +182,7 @@ class Reads:
             InvalidRequest: What is wrong with the statement, and where; a table or a column that is not granted
                 is one that is not known.
             PositionCompacted: It asks for versions that the log no longer has.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A poll goes on behind what is not in this log.
         """
         criteria = (Criteria(area=Area.DATA),)
         with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
@@ -192,6 +193,8 @@ class Reads:
             with self._charged(observer, use, admission) as kept:
                 if asked.wait_for_version is not None:
                     await observer.log.reach(asked.wait_for_version, asked.wait_s)
+                # Another server may have answered last, which had read the folder a moment earlier.
+                await observer.log.view_with(asked.read_version)
                 terms = self._terms(kept, use, admission, max_message_bytes)
                 bytes_max = max_message_bytes or self._settings.max_message_bytes
                 read = await self.statements.begun(

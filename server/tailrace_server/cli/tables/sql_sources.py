@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from tailrace.cursor import Cursor
 from tailrace.errors import PositionCompacted
-from tailrace.position import FIRST
+from tailrace.position import END, FIRST
 from tailrace.retry import Retry, Timeouts
 from tailrace.sql.poll import Poll
+from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.cli.output import note
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from tailrace import Client, SqlArrow
     from tailrace.errors import LogCorrupted
+    from tailrace.sql.poll import Beginning
     from tailrace_server.sql.query import QueryLimits
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.commit_log import CommitLog
@@ -71,10 +74,11 @@ def local_answers(
 ) -> Generator[ShownAnswer, None, None]:
     """Yield the answer, or with ``since`` one after another for ever."""
     log = open_catalog(root, asked.catalog)
-    since = None if asked.since is None else _first_version(log.view, asked.since)
+    begin = asked.since
     with BatchReader(log.path) as reader:
         while True:
             version = log.view.published
+            since = None if begin is None else _first_version(log.view, begin)
             polled = None if since is None else (since, version)
             if since is None or version >= since:
                 source = _source(log, reader)
@@ -85,13 +89,14 @@ def local_answers(
                     yield ShownAnswer(query.version, query.schema, query.batches())
                 if since is None:
                     return
-                since = version + 1
+                begin = version + 1
             time.sleep(asked.every_s)
             log.refresh()
 
 
 def _first_version(view: LogView, since: int | datetime) -> int:
     if isinstance(since, int):
+        refuse_other_history(view, Cursor(view.uuid, max(since - 1, 0), END))
         return since or view.oldest.version
     micros = round(since.timestamp() * 1_000_000)
     oldest = view.oldest
@@ -138,9 +143,12 @@ class ServerAnswers:
                 yield self._shown(answer)
             return
 
-        def ask(since: int | datetime) -> SqlArrow:
+        def ask(begin: Beginning) -> SqlArrow:
             return self._client.sql_arrow(
-                asked.catalog, asked.text, parameters=asked.parameters, since=since
+                *(asked.catalog, asked.text),
+                parameters=asked.parameters,
+                since=None if isinstance(begin, Cursor) else begin,
+                after=begin if isinstance(begin, Cursor) else None,
             )
 
         poll = Poll(ask, asked.since, asked.every_s, Retry(), Timeouts())

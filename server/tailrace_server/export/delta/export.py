@@ -24,6 +24,7 @@ from uuid import uuid4
 from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
+from tailrace_server.export.delta.errors import LakeTableChanged
 from tailrace_server.export.delta.table import LakeTable
 from tailrace_server.export.delta.tables import TableExport, TableStep
 from tailrace_server.failpoints import reach
@@ -319,7 +320,12 @@ class DeltaExport:
             # By the name that it had first, so that a rename leaves the table where it is.
             first = EntityNames(schema, name).first_name(view)
             table = LakeTable(self._settings.target / folder_of(first), app_id, self._run)
-            self._tables[identity] = TableExport(table, schema, name, self._settings.on_misfit)
+            export = TableExport(table, schema, name, self._settings.on_misfit)
+            # Behind a gate it may show what is committed and not published.
+            if export.seen > (newest := self.log.state.last_version):
+                reason = f"it shows version {export.seen}, and the log ends at {newest}, as one does that was "
+                raise LakeTableChanged(table.path, f"{reason}restored from an older copy")
+            self._tables[identity] = export
 
     def _tidy(self) -> None:
         """Join small files and delete old ones, of tables that have had enough commits since."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from tailrace.errors import (
+    CatalogReplaced,
+    CursorAhead,
+    HistoryReplaced,
     InvalidRequest,
     NotPermitted,
     PositionCompacted,
@@ -413,3 +418,27 @@ async def test_a_poll_is_bound_by_the_server(engine: Engine, write: LogWriter) -
     with pytest.raises(PositionCompacted):
         await ask(engine, text, since_version=2)
     assert await ask(engine, text, since_version=0) == [["3"]]
+
+
+async def test_a_poll_behind_what_the_log_does_not_have_is_refused(engine: Engine) -> None:
+    """A log that was restored from an older copy would be asked for ever. A cursor says which one was read."""
+    text = "SELECT _primary_key FROM CHANGES('product', $from, $to) ORDER BY _commit_version"
+    with await begun(engine, text, since_version=1) as read:
+        cursor = read.cursor
+    assert await ask(engine, text, after=cursor) == []
+    assert await ask(engine, text, after=replace(cursor, version=1, commit_timestamp=None)) == [
+        ["2"]
+    ]
+    with pytest.raises(CursorAhead) as ahead:
+        await ask(engine, text, since_version=4)
+    assert ahead.value.newest.version == 2
+    with pytest.raises(CursorAhead):
+        await ask(engine, text, after=replace(cursor, version=3))
+    with pytest.raises(HistoryReplaced):
+        await ask(engine, text, after=replace(cursor, commit_timestamp=1))
+    with pytest.raises(CatalogReplaced):
+        await ask(engine, text, after=replace(cursor, catalog_uuid=uuid4()))
+    with pytest.raises(InvalidRequest, match="a poll is of whole versions"):
+        await ask(engine, text, after=replace(cursor, index=0))
+    with pytest.raises(InvalidRequest, match="not since_version and after"):
+        await ask(engine, text, since_version=1, after=cursor)

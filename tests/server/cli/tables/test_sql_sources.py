@@ -6,11 +6,12 @@ import asyncio
 import io
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import CursorAhead, InvalidRequest
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.cli import options
@@ -89,6 +90,9 @@ def test_a_log_is_followed_by_its_versions(log_root: Path, writer: ModelWriter) 
         writer.commit([upsert(str(version + 1))])
         writer.publish()
     answers.close()
+    ahead = replace(asked, since=6)
+    with pytest.raises(CursorAhead):  # and not a wait: the log was restored from an older copy
+        next(local_answers(ahead, log_root, QueryLimits(), Interruption()))
 
 
 def test_a_source_is_named_and_since_is_of_what_follows(log_root: Path) -> None:

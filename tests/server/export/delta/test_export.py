@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,11 @@ from tailrace.clock import SystemClock
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.export.delta import export as export_module
-from tailrace_server.export.delta.errors import LakeColumnUnfit, LakeValueUnfit
+from tailrace_server.export.delta.errors import (
+    LakeColumnUnfit,
+    LakeTableChanged,
+    LakeValueUnfit,
+)
 from tailrace_server.export.delta.export import DeltaExport, folder_of
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.gate import take_away_gate
@@ -65,6 +70,21 @@ def test_a_table_is_the_state_at_each_version_and_says_which(log_root: Path, lak
     table = DeltaTable(str(lake / "item"))
     [app] = {each for each in (f"tailrace/{writer.uuid}/1",) if table.transaction_version(each)}
     assert table.transaction_version(app) == newest
+
+
+def test_a_log_that_ends_before_its_tables_is_told(
+    log_root: Path, lake: Path, tmp_path: Path
+) -> None:
+    """It was restored from an older copy. The rest of the tables' versions would be waited for."""
+    with open_shop(log_root) as writer:
+        put(writer, item(1, 1))
+        shutil.copytree(log_root / "shop", tmp_path / "older")
+        put(writer, item(1, 2))
+        export(log_root, lake)
+    shutil.rmtree(log_root / "shop")
+    (tmp_path / "older").rename(log_root / "shop")
+    with pytest.raises(LakeTableChanged, match="shows version 2, and the log ends at 1"):
+        export(log_root, lake)
 
 
 def test_a_row_that_is_removed_and_was_never_there_changes_nothing(
