@@ -109,6 +109,12 @@ def _family_of_value(value: Value) -> Family | None:
     return value.family or Family.TEXT
 
 
+def _compared(what: str, family: Family) -> str:
+    """Return what something is compared with, and for numbers that are texts how they become numbers."""
+    hint = "; if it holds numbers, declare its type for the ingest (--schema)"
+    return f"{what} is compared with {_COMPARES[family]}{hint if family is Family.TEXT else ''}"
+
+
 class _Binder:
     def __init__(self, forms: Mapping[str, Form], parameters: Mapping[str, str]) -> None:
         self._forms = forms
@@ -198,16 +204,16 @@ class _Binder:
             if value.name not in self._parameters:
                 raise refused(value.place, f"the parameter {value.name!r} has no value")
             if value.family not in (None, family):
-                raise refused(value.place, f"{column!r} is compared with {_COMPARES[family]}")
+                raise refused(value.place, _compared(f"{column!r}", family))
             return self._parameters[value.name]
         if isinstance(value, Given):
             if value.family not in (None, family):
-                raise refused(value.place, f"{column!r} is compared with {_COMPARES[family]}")
+                raise refused(value.place, _compared(f"{column!r}", family))
             return value.text
         written = value.family
         # A text without a cast becomes what its column is, except a number, which is written as one.
         fits = written is family or (written is None and family is not Family.NUMBER)
         if value.text is not None and not fits:
             what = "LIKE" if column is None else f"{column!r}"
-            raise refused(value.place, f"{what} is compared with {_COMPARES[family]}")
+            raise refused(value.place, _compared(what, family))
         return value.text

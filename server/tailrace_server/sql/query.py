@@ -272,6 +272,7 @@ class Query:
             view.schemas,
             view.version_at,
             self._constant,
+            self._names.unknown,
             self._pushes,
             self._polled is not None,
         )

@@ -139,7 +139,7 @@ class StatementScan:
         self.all_columns = (
             (*(each.name for each in every), *metadata)
             if use.form is None
-            else (ROW_TIMESTAMP, *use.form.keys, CDC_JSON)
+            else (ROW_TIMESTAMP, *(use.form.keys or ("_primary_key",)), CDC_JSON)
         )
         """Names of the columns that there are, those among them that are not read."""
         self.rows = 0

@@ -16,6 +16,7 @@ never one too few.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -59,7 +60,12 @@ _CHANGES: Final = "changes"
 TOO_DEEP: Final = (
     "the statement cannot be read: its parts are nested too deeply; nest less, or use WITH"
 )
-_ONE: Final = "give one SELECT; SHOW, DESCRIBE, EXPLAIN, CREATE, ALTER and DROP stand alone too"
+_ONE: Final = (
+    "give one SELECT; SHOW TABLES, VIEWS or CDC, DESCRIBE of a table, EXPLAIN of a SELECT, and CREATE, ALTER "
+    "and DROP of a VIEW or CDC stand alone too"
+)
+_TOKEN: Final = re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL)
+"""What the parser says of a word in some of its errors."""
 
 
 class Bounds(NamedTuple):
@@ -128,6 +134,8 @@ class Tables:
     """Returns the first version that was committed at or after a time, µs."""
     constant: Evaluate
     """Computes the constants that columns are compared with."""
+    unknown: Callable[[str], InvalidRequest]
+    """Returns the error of a name that means nothing."""
     pushes: bool = True
     """Whether conditions let scans leave rows out; False changes no answer."""
     is_poll: bool = False
@@ -152,9 +160,8 @@ def parsed(text: str) -> exp.Query:
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         place = f"line {first.get('line')}, column {first.get('col')}"
-        raise InvalidRequest(
-            f"{place}: {first.get('description', error)} (near {first.get('highlight')!r})"
-        ) from None
+        reason = _TOKEN.sub(r"'\1'", str(first.get("description", error)))
+        raise InvalidRequest(f"{place}: {reason} (near {first.get('highlight')!r})") from None
     except RecursionError:
         raise InvalidRequest(TOO_DEEP) from None
     except SqlglotError as error:
@@ -332,7 +339,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
                     f"CHANGES from {begin} to {end} is reversed: it would begin at version {first}, and end at "
                     f"{last}; give the earlier bound first"
                 )
-        name = _known(arguments[0].name, tables.schema_of(tables.newest), quoted=True)
+        name = _known(arguments[0].name, tables.schema_of(tables.newest), tables, quoted=True)
         form: ShownChanges | None = table.meta.get(SHOWN)
         if form is not None:
             names = form.names
@@ -354,7 +361,8 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         schema = tables.schema_of(number)
         if _matching(written, schema, quoted=quoted) or number == tables.newest:
             break
-    return TableUse(alias, _known(written, schema, quoted=quoted), version, None, names, None)
+    name = _known(written, schema, tables, quoted=quoted)
+    return TableUse(alias, name, version, None, names, None)
 
 
 def _matching(written: str, schema: Schema, *, quoted: bool) -> list[str]:
@@ -365,14 +373,14 @@ def _matching(written: str, schema: Schema, *, quoted: bool) -> list[str]:
     return [each for each in schema.entity_types if each.lower() == written.lower()]
 
 
-def _known(written: str, schema: Schema, *, quoted: bool) -> str:
+def _known(written: str, schema: Schema, tables: Tables, *, quoted: bool) -> str:
     found = _matching(written, schema, quoted=quoted)
     if len(found) == 1:
         return found[0]
     if found:
         listed = ", ".join(f'"{each}"' for each in sorted(found))
         raise InvalidRequest(f"table {written!r} may be {listed}: write it in double quotes")
-    raise InvalidRequest(f"there is no table {written!r}{nearest(written, schema.entity_types)}")
+    raise tables.unknown(written)
 
 
 def nearest(written: str, names: Iterable[str]) -> str:

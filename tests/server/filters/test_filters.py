@@ -246,7 +246,10 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
             "character 14: there is no column 'stocks'; did you mean 'stock'",
         ),
         ("stock = 'x'", "character 9: 'stock' is compared with a number"),
-        ("name = 1", "'name' is compared with a text in single quotes"),
+        (
+            "name = 1",
+            "'name' is compared with a text in single quotes; if it holds numbers, declare",
+        ),
         ("active > FALSE", "without order"),
         ("day = DATE '2023-02-29'", "there is no such day"),
         ("day = TIMESTAMP '2023-02-28 00:00:00'", "compared with a day"),

@@ -378,6 +378,8 @@ def test_a_key_that_nobody_declared_is_a_text(log_root: Path) -> None:
     assert images(log_root, "SELECT * FROM product_cdc") == [
         ("p 1", {"event_type": "upsert", "change_image": {"a": "1"}})
     ]
+    with pytest.raises(InvalidRequest, match=r"no column .id.; there are .*, _primary_key"):
+        images(log_root, "SELECT id FROM product_cdc")
 
 
 def test_a_key_that_is_not_of_its_columns_is_named(log_root: Path) -> None:
