@@ -191,7 +191,9 @@ class Query:
     def _database(self) -> Database:
         """Where it is computed: taken when it is needed, as most that is wrong is found before."""
         if self._taken is None:
+            # Before it begins: what may not get ready for long can be interrupted.
             self._taken = self._databases.take(self._limits.memory_bytes, self._limits.threads)
+            self._taken.begin()
         return self._taken
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -300,11 +302,12 @@ class Query:
             self._refuse_older(use)
             scan = StatementScan(self._source, use, lambda: self.interruption.is_asked)
             self.scans.append(scan)
-            self._database.register(use.alias, self._kept(scan))
         values = self._values(statement.parameters)
         self._refuse_stopped()
         self._is_clean = False  # until the last row was read
         try:
+            for scan in self.scans:
+                self._database.register(scan.use.alias, self._kept(scan))
             return self._database.run(prefix + statement.text, values)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._told(error) from None

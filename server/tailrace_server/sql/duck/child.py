@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from tailrace_server.sql.duck.frames import FrameKind, batch_of, bytes_of, read_frame, write_frame
-from tailrace_server.sql.duck.locked import answer_of, opened
+from tailrace_server.sql.duck.locked import LockedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +36,9 @@ class Child:
         """Take requests from a queue, and write answers."""
         self._asked = asked
         self._answers = answers
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._database: LockedDatabase | None = None
         self._bounds: tuple[int, int] | None = None
         self._reader: pa.RecordBatchReader | None = None
-        self._aliases: list[str] = []
 
     def serve(self) -> None:
         """Answer whatever is asked, for ever."""
@@ -54,19 +53,22 @@ class Child:
                 kind = type(error).__name__ if isinstance(error, duckdb.Error) else "Error"
                 told = f"{kind}\n{error}".encode()
                 answer = (FrameKind.MEMORY, b"") if out else (FrameKind.FAILED, told)
-            self._answer(*answer)
+            if answer is not None:
+                self._answer(*answer)
 
     def _answer(self, kind: FrameKind, content: bytes | memoryview = b"") -> None:
         write_frame(self._answers, kind, content)
 
-    def _answered(self, kind: FrameKind, content: bytes) -> tuple[FrameKind, bytes | memoryview]:
+    def _answered(
+        self, kind: FrameKind, content: bytes
+    ) -> tuple[FrameKind, bytes | memoryview] | None:
         match kind:
             case FrameKind.TAKE:
                 self._take(*pickle.loads(content))
                 return FrameKind.DONE, b""
             case FrameKind.VALUE:
                 text, values = pickle.loads(content)
-                found = self._ready.sql(text, params=values).to_arrow_table()
+                found = self._ready.connection.sql(text, params=values).to_arrow_table()
                 return FrameKind.BATCH, bytes_of(found.slice(0, 1))
             case FrameKind.RUN:
                 return FrameKind.SCHEMA, self._run(*pickle.loads(content))
@@ -76,31 +78,30 @@ class Child:
                     return FrameKind.BATCH, bytes_of(self._reader.read_next_batch())
                 return FrameKind.END, b""
             case _:
-                self._back()
-                return FrameKind.DONE, b""
+                self._reader = None
+                self._ready.empty()
+                return None
 
     @property
-    def _ready(self) -> duckdb.DuckDBPyConnection:
-        assert self._connection is not None
-        return self._connection
+    def _ready(self) -> LockedDatabase:
+        assert self._database is not None
+        return self._database
 
     def _take(self, memory_bytes: int, threads: int) -> None:
         if self._bounds != (memory_bytes, threads):
-            self._connection = opened(memory_bytes, threads)
+            self._database = LockedDatabase(memory_bytes, threads)
             self._bounds = memory_bytes, threads
             with suppress(FileNotFoundError):  # Linux alone says how much there is already
                 bound = _data_bytes() + memory_bytes + _SLACK_BYTES
                 resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-        # now() is the start of a transaction: all parts of a statement have the same.
-        self._ready.execute("BEGIN TRANSACTION")
+        self._ready.begin()
 
     def _run(self, text: str, values: dict[str, object] | None, tables: dict[str, bytes]) -> bytes:
         for alias, schema in tables.items():
             read = pa.ipc.read_schema(pa.py_buffer(schema))
             batches = self._batches_of(alias)
             self._ready.register(alias, pa.RecordBatchReader.from_batches(read, batches))
-            self._aliases.append(alias)
-        self._reader = answer_of(self._ready, text, values)
+        self._reader = self._ready.run(text, values)
         return bytes(self._reader.schema.serialize())
 
     def _batches_of(self, alias: str) -> Iterator[pa.RecordBatch]:
@@ -112,14 +113,6 @@ class Child:
             batch = batch_of(content)
             if batch is not None:
                 yield batch
-
-    def _back(self) -> None:
-        self._reader = None
-        # First, as what failed has stopped the transaction; it takes the tables with it, not their readers.
-        self._ready.execute("ROLLBACK")
-        for alias in self._aliases:
-            self._ready.unregister(alias)
-        self._aliases.clear()
 
 
 def _data_bytes() -> int:

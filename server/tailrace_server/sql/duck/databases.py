@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import duckdb
 
-from tailrace.errors import InvalidRequest
-from tailrace_server.sql.duck.locked import answer_of, opened
+from tailrace.errors import InvalidRequest, ServerFull
+from tailrace_server.sql.duck.locked import LockedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,20 @@ _IDLE_MAX: Final = 2
 """Databases that are kept for the statements to come, a few MB each."""
 
 
+class DatabaseGone(duckdb.Error):
+    """What computed a statement is there no more, by nobody's doing who waits for it. Another may be."""
+
+
 class Database(Protocol):
     """An empty database, which one statement has for itself. Threads may take turns with it."""
+
+    def begin(self) -> None:
+        """Make it ready, before anything else is asked of it. ``interrupt`` ends that, too.
+
+        Raises:
+            duckdb.Error: It cannot be made ready.
+            ServerFull: The machine has no room for another one.
+        """
 
     def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
         """Add a table, whose batches are read as they are needed."""
@@ -58,11 +70,14 @@ class Databases(Protocol):
     """Where a statement gets its database from. Any thread may call it."""
 
     def take(self, memory_bytes: int, threads: int) -> Database:
-        """Return a database that nobody else has.
+        """Return a database that nobody else has, and that is to ``begin``.
 
         Args:
             memory_bytes: What a statement may take; nothing is put into files, so it ends there.
             threads: How many it may use.
+
+        Raises:
+            ServerFull: The machine has no room for another one.
         """
 
 
@@ -87,9 +102,7 @@ class DatabasesHere:
                     break
             else:
                 found = None
-        found = found or _DatabaseHere(self, memory_bytes, threads)
-        found.begin()
-        return found
+        return found or _DatabaseHere(self, memory_bytes, threads)
 
     def put(self, database: _DatabaseHere) -> None:
         """Keep a database that is empty, in place of one that has waited for longer."""
@@ -104,40 +117,23 @@ class _DatabaseHere:
     def __init__(self, home: DatabasesHere, memory_bytes: int, threads: int) -> None:
         self._home = home
         self.bounds = (memory_bytes, threads)
-        self._connection = opened(memory_bytes, threads)
-        self._aliases: list[str] = []
-
-    def begin(self) -> None:
-        # now() is the start of a transaction: all parts of a statement have the same.
-        self._connection.execute("BEGIN TRANSACTION")
-
-    def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
-        self._connection.register(alias, reader)
-        self._aliases.append(alias)
+        self._database = LockedDatabase(memory_bytes, threads)
+        self.begin = self._database.begin
+        self.register = self._database.register
+        self.run = self._database.run
+        self.interrupt = self._database.connection.interrupt
+        self.close = self._database.connection.close
 
     def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
-        rows = self._connection.execute(text, values).fetchall()
+        rows = self._database.connection.execute(text, values).fetchall()
         return rows[0][0] if rows else None
-
-    def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
-        return answer_of(self._connection, text, values)
-
-    def interrupt(self) -> None:
-        self._connection.interrupt()
 
     def give_back(self, *, is_clean: bool) -> None:
         if not is_clean:
-            self._connection.close()
+            self.close()
             return
-        # First, as what failed has stopped the transaction; it takes the tables with it, not their readers.
-        self._connection.execute("ROLLBACK")
-        for alias in self._aliases:
-            self._connection.unregister(alias)
-        self._aliases.clear()
+        self._database.empty()
         self._home.put(self)
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 HERE: Final = DatabasesHere()
@@ -147,6 +143,8 @@ HERE: Final = DatabasesHere()
 def told(error: Exception) -> TailraceError:
     """Return what DuckDB or Arrow says of a statement, in one paragraph."""
     text = str(error)
+    if isinstance(error, DatabaseGone):
+        return ServerFull(f"{text}; ask again")
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
         return InvalidRequest(
             "the statement needs more memory than it may have: read less, sort or group less at once, or raise "

@@ -8,7 +8,7 @@ r"""What a process that computes statements and the one that asks it tell each o
             VALUE text and values, pickled                           ◀── BATCH, a stream of one row or none
             RUN   text, values, and the schemas of tables, pickled   ◀── SCHEMA
             MORE                                                     ◀── BATCH, or END behind the last one
-            BACK                                                     ◀── DONE
+            BACK, behind which the next one is TAKE                      no answer
     in the middle of each
                                               TABLE, the name of one ──▶
             BATCH, or END behind the last one                        ◀──

@@ -29,13 +29,50 @@ _LOCKED: Final = {
 }
 
 
-def opened(memory_bytes: int, threads: int) -> duckdb.DuckDBPyConnection:
-    """Return the only connection to an empty database in memory.
+class LockedDatabase:
+    """An empty database in memory, with the only connection to it. Statements have it one after the other."""
 
-    Args:
-        memory_bytes: What sorts, groups and joins may take. What functions make of one value is not counted.
-        threads: How many it may use.
-    """
+    def __init__(self, memory_bytes: int, threads: int) -> None:
+        """Open it.
+
+        Args:
+            memory_bytes: What sorts, groups and joins may take. What functions make of one value is not
+                counted.
+            threads: How many it may use.
+        """
+        self.connection = _opened(memory_bytes, threads)
+        self._aliases: list[str] = []
+
+    def begin(self) -> None:
+        """Let a statement have it."""
+        # now() is the start of a transaction: all parts of a statement have the same.
+        self.connection.execute("BEGIN TRANSACTION")
+
+    def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
+        """Add a table, whose batches are read as they are needed."""
+        self.connection.register(alias, reader)
+        self._aliases.append(alias)
+
+    def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
+        """Return an answer, which is computed as it is read.
+
+        Raises:
+            duckdb.Error: The statement is wrong, or takes too much; while the answer is read, too.
+        """
+        found = self.connection.sql(text, params=values)
+        reader: pa.RecordBatchReader = found.to_arrow_reader(_BATCH_ROWS)
+        return reader
+
+    def empty(self) -> None:
+        """Take back all that a statement did: the next one finds nothing of it."""
+        # First, as what failed has stopped the transaction; it takes the tables with it, not their readers.
+        self.connection.execute("ROLLBACK")
+        for alias in self._aliases:
+            self.connection.unregister(alias)
+        self._aliases.clear()
+
+
+def _opened(memory_bytes: int, threads: int) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         **_LOCKED,
         "memory_limit": f"{memory_bytes >> 10}KiB",
@@ -47,16 +84,3 @@ def opened(memory_bytes: int, threads: int) -> duckdb.DuckDBPyConnection:
     connection.execute("SET streaming_buffer_size = '256KiB'")
     connection.execute("SET lock_configuration = true")
     return connection
-
-
-def answer_of(
-    connection: duckdb.DuckDBPyConnection, text: str, values: Mapping[str, object] | None
-) -> pa.RecordBatchReader:
-    """Return an answer, which is computed as it is read.
-
-    Raises:
-        duckdb.Error: The statement is wrong, or takes too much.
-    """
-    found = connection.sql(text, params=values)
-    reader: pa.RecordBatchReader = found.to_arrow_reader(_BATCH_ROWS)
-    return reader

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import pyarrow as pa
 
+from tailrace.errors import ServerFull
+from tailrace_server.sql.duck.databases import DatabaseGone
 from tailrace_server.sql.duck.frames import FrameKind, batch_of, bytes_of, read_frame, write_frame
 
 if TYPE_CHECKING:
@@ -46,22 +49,12 @@ class DatabasesBeside:
 
     def take(self, memory_bytes: int, threads: int) -> Database:
         """Return one, as the Protocol says."""
-        while True:
-            with self._lock:
-                idle = self._idle.pop() if self._idle else None
-            found = idle or _DatabaseBeside(self)
-            try:
-                found.begin(memory_bytes, threads)
-            except duckdb.Error:
-                # One that was idle may have gone: where the machine has no memory left, it goes first.
-                found.end()
-                if idle is None:
-                    raise
-            except BaseException:
-                found.end()
-                raise
-            else:
-                return found
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
+        if found is None:
+            found = _DatabaseBeside(self)
+        found.bounds = memory_bytes, threads
+        return found
 
     def put(self, database: _DatabaseBeside) -> None:
         """Keep one that is empty, or end it."""
@@ -85,19 +78,46 @@ class _DatabaseBeside:
     def __init__(self, home: DatabasesBeside) -> None:
         self._home = home
         self._tables: dict[str, pa.RecordBatchReader] = {}
+        self.bounds = (0, 1)
+        """Of the statement that has it: memory in bytes, and threads."""
+        self._has_begun = False
+        """Whether the process has ever answered."""
+        self._process = self._started()
+
+    @staticmethod
+    def _started() -> subprocess.Popen[bytes]:
         # Arrow's own allocators reserve a gigabyte, which would count as used.
         environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-        self._process = subprocess.Popen(
-            (sys.executable, "-P", "-m", _CHILD),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # Ctrl-C in a terminal is for the server alone
-        )
+        try:
+            return subprocess.Popen(
+                (sys.executable, "-P", "-m", _CHILD),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the server alone
+            )
+        except OSError as error:
+            raise ServerFull(
+                f"no process can be started that computes the statement ({error.strerror}); ask again"
+            ) from None
 
-    def begin(self, memory_bytes: int, threads: int) -> None:
-        self._ask(FrameKind.TAKE, (memory_bytes, threads))
+    def begin(self) -> None:
+        try:
+            self._ready()
+        except duckdb.Error:
+            if not self._has_begun:
+                raise
+            # One that was idle may have gone: where the machine has no memory left, it goes first. Or what it
+            # was given back with has failed.
+            self.end()
+            self._has_begun = False
+            self._process = self._started()
+            self._ready()
+
+    def _ready(self) -> None:
+        self._ask(FrameKind.TAKE, self.bounds)
         self._answer()
+        self._has_begun = True
 
     def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
         self._tables[alias] = reader
@@ -161,11 +181,18 @@ class _DatabaseBeside:
             raise self._gone() from None
 
     def _gone(self) -> duckdb.Error:
-        """Return why there is no answer: nothing but its bound ends a process that nobody ends."""
+        """Return why there is no answer.
+
+        Its bound ends a process by an exception that nobody catches, in Python or below it. A signal comes from
+        elsewhere: SIGKILL from the kernel too, where the machine has no memory left.
+        """
         status = self._process.wait()
-        if status:
+        if self._has_begun and (status > 0 or status == -signal.SIGABRT):
             return duckdb.OutOfMemoryException(f"the process that computed it ended ({status})")
-        return duckdb.Error("the process that computed it was stopped")
+        why = f"by signal {-status}" if status < 0 else f"with status {status}"
+        if status == -signal.SIGKILL:
+            why += ", as it is where the machine has no memory left"
+        return DatabaseGone(f"the process that computes the statement was ended {why}")
 
     def interrupt(self) -> None:
         self._process.kill()
@@ -176,8 +203,8 @@ class _DatabaseBeside:
             self.end()
             return
         try:
+            # Nobody could interrupt it any more, so nobody waits: who has it next finds out how that went.
             self._ask(FrameKind.BACK)
-            self._answer()
         except duckdb.Error:
             self.end()
         else:

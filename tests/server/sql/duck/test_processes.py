@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.errors import InvalidRequest, ServerFull, TailraceError
 from tailrace_server.child_processes import children_of
 from tailrace_server.sql.duck.databases import HERE
 from tailrace_server.sql.duck.processes import DatabasesBeside
@@ -114,6 +115,50 @@ def test_a_process_that_went_while_nobody_had_it_is_replaced(
     (idle,) = set(children_of(os.getpid())) - set(before)
     os.kill(idle, signal.SIGKILL)
     assert ask(log_root, "SELECT 2", databases=beside) == [(2,)]
+
+
+def test_one_that_stands_still_while_nobody_has_it_ends_with_the_statement_that_waits_for_it(
+    log_root: Path, beside: DatabasesBeside
+) -> None:
+    products(log_root)
+    before = children_of(os.getpid())
+    assert ask(log_root, "SELECT 1", databases=beside) == [(1,)]
+    (idle,) = set(children_of(os.getpid())) - set(before)
+    os.kill(idle, signal.SIGSTOP)
+    interruption = Interruption()
+    nobody_waits = threading.Timer(0.2, interruption.ask, ("nobody waits for it",))
+    nobody_waits.start()
+    with pytest.raises(InvalidRequest, match="nobody waits"):
+        ask(log_root, "SELECT 2", databases=beside, interruption=interruption)
+    nobody_waits.join(PATIENCE_S)
+    assert ask(log_root, "SELECT 3", databases=beside) == [(3,)]
+
+
+def test_one_that_somebody_kills_is_no_fault_of_its_statement(
+    log_root: Path, beside: DatabasesBeside
+) -> None:
+    """Nor of another that is under way."""
+    products(log_root)
+    with opened(log_root, "SELECT * FROM range(99999)", databases=beside) as other:
+        before = children_of(os.getpid())
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            with opened(log_root, "SELECT * FROM range(1000000000000)", databases=beside) as query:
+                (mine,) = set(children_of(os.getpid())) - set(before)
+                os.kill(mine, number)
+                with pytest.raises(ServerFull, match=f"by signal {int(number)}.*; ask again"):
+                    for _ in query.batches():
+                        pass
+        assert sum(map(len, other.batches())) == 99_999
+
+
+def test_one_that_cannot_be_started_is_told_as_that(beside: DatabasesBeside) -> None:
+    bounds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, bounds[1]))
+    try:
+        with pytest.raises(ServerFull, match=r"no process can be started .*Too many open files"):
+            beside.take(16 << 20, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, bounds)
 
 
 def test_a_uuid_is_found_whatever_letters_its_key_has(
