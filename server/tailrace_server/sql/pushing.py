@@ -192,11 +192,19 @@ def change_types(head: RecordColumns, rows: NDArray[np.int64]) -> pa.Array:
 def change_codes(head: RecordColumns, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the kind of each change, as its place in CHANGE_TYPES."""
     operations = head.operations[rows]
-    # Of all records: to take lists and texts out first costs more.
-    updated = head.changed.is_valid().to_numpy(zero_copy_only=False)[rows]
-    keyed = head.primary_keys.is_valid().to_numpy(zero_copy_only=False)[rows]
-    codes = np.where(updated, 1, 0)
-    codes[operations == Operation.REMOVE] = 2
-    codes[operations == Operation.EXPIRE] = 3
-    codes[(operations == Operation.REMOVE) & ~keyed] = 4
+    codes = _are_there(head.changed, rows).astype(np.int64)
+    codes[operations == np.uint8(Operation.REMOVE)] = 2
+    codes[operations == np.uint8(Operation.EXPIRE)] = 3
+    if head.primary_keys.null_count:
+        keyed = _are_there(head.primary_keys, rows)
+        codes[(operations == np.uint8(Operation.REMOVE)) & ~keyed] = 4
     return codes
+
+
+def _are_there(column: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of some rows a column has a value of."""
+    if column.null_count in (0, len(column)):  # all rows of a batch are often alike
+        return np.full(len(rows), not column.null_count)
+    # Of all records: to take lists and texts out first costs more.
+    found: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)[rows]
+    return found

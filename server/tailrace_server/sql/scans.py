@@ -230,7 +230,8 @@ class StatementScan:
     def _times(self, versions: NDArray[np.int64]) -> pa.Array:
         """Return when versions were committed; null where the log has forgotten it."""
         found = self._view.known_timestamps_of(versions)
-        return pa.array(found, pa.timestamp("us", "UTC"), mask=found == 0)
+        times = pa.array(found, mask=None if found.all() else found == 0)
+        return times.view(_OF_STATE["_commit_timestamp"])
 
     def amount(self) -> Amount | None:
         """Return how much of the log it will read, as far as that can be known without reading it.
@@ -459,10 +460,10 @@ class StatementScan:
     def _image_structs(
         self, bodies: pa.BinaryArray, places: pa.Array, head: RecordColumns, rows: NDArray[np.int64]
     ) -> pa.Array:
-        images = bodies.take(places)
+        images = bodies if bodies.null_count == len(bodies) else bodies.take(places)
         if images.null_count == len(images):  # as before inserts
-            return pa.nulls(len(images), pa.struct(list(self._reader.schema)))
-        keys = head.primary_keys.take(places)
+            return pa.nulls(len(rows), pa.struct(list(self._reader.schema)))
+        keys = None if self._shown is None else head.primary_keys.take(places)
         typed = self._typed(images, head.versions[rows], head.indexes[rows], keys)
         fields = list(typed.schema)
         return pa.StructArray.from_arrays(typed.columns, fields=fields, mask=images.is_null())
@@ -474,7 +475,7 @@ class StatementScan:
         images: pa.BinaryArray,
         versions: NDArray[np.int64],
         indexes: NDArray[np.int32],
-        keys: pa.StringArray,
+        keys: pa.StringArray | None,
     ) -> pa.RecordBatch:
         """Return the columns of images, each read by the schema of its version, as far as they are shown.
 
@@ -486,7 +487,7 @@ class StatementScan:
         schemas, which = self._view.schemas_of(versions)
         written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
         try:
-            if self._shown is not None:
+            if self._shown is not None and keys is not None:
                 hidden = hidden_in(self._shown, self._columns, keys)
                 return read_shown(self._reader, self._reader_of, images, written, which, hidden)
             return self._reader.read_mixed(images, written, which).batch

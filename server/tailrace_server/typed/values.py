@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _NULL: Final = b"null"
 _WIDTH: Final = 64
+# Numbers as wide as the states, so that NumPy compares bytes with bytes.
+_ABSENT: Final = np.uint8(ValueState.ABSENT)
+_VALUE: Final = np.uint8(ValueState.VALUE)
+_DOUBTFUL: Final = np.uint8(ValueState.DOUBTFUL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class _Read:
     array: pa.Array
     states: NDArray[np.uint8]
     """A `ValueState` for each row."""
+    left: int
+    """How many of them it left."""
 
 
 class ValueReader:
@@ -88,12 +94,13 @@ class ValueReader:
         if loops is None or is_left or not count:
             return self._one_by_one(members, place, restate)
         found = self._compiled(members, place, loops)
-        # What a parser read is not in what compiled code saw, so it says that there is nothing.
-        found.states[[*members.parsed]] = ValueState.DOUBTFUL
-        left = np.flatnonzero(found.states >= ValueState.DOUBTFUL)
-        present = found.states != ValueState.ABSENT
-        if not len(left):
+        if members.parsed:
+            # What a parser read is not in what compiled code saw, so it says that there is nothing.
+            found.states[[*members.parsed]] = _DOUBTFUL
+        present = found.states != _ABSENT
+        if not found.left and not members.parsed:
             return ColumnValues(found.array, pa.array(present), ())
+        left = np.flatnonzero(found.states >= _DOUBTFUL)
         return self._completed(found, left, present, members, place)
 
     def _one_by_one(
@@ -186,26 +193,27 @@ class ValueReader:
         table[ValueTable.STATES] = address(states)
         # 2. Numbers come as such, all others as bytes one behind the other.
         if not texts:
-            loops.numbers(address(table))
-            return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states)
-        loops.texts(address(table))
-        bitmap = pa.py_buffer(np.packbits(states == ValueState.VALUE, bitorder="little"))
+            left = loops.numbers(address(table))
+            return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states, left)
+        left = loops.texts(address(table))
+        bitmap = _bitmap(states)
         data = pa.py_buffer(out[: int(offsets[-1])])
         kind = pa.string() if notation is Notation.NUMBER else form.type
         array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), data])
         if not pa.types.is_floating(form.type):
-            return _Read(array, states)
+            return _Read(array, states, left)
         # 3. Arrow reads floats, and takes what is beyond the greatest for infinite.
         floats = array.cast(form.type)
         infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
-        states[infinite & (states == ValueState.VALUE)] = ValueState.DOUBTFUL
-        return _Read(floats, states)
+        infinite &= states == _VALUE
+        states[infinite] = _DOUBTFUL
+        return _Read(floats, states, left + int(np.count_nonzero(infinite)))
 
 
 def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
     """Return numbers as an array of a type that holds them."""
     count = len(numbers)
-    bitmap = pa.py_buffer(np.packbits(states == ValueState.VALUE, bitorder="little"))
+    bitmap = _bitmap(states)
     if pa.types.is_boolean(kind):
         data = np.packbits(numbers.astype(np.bool_), bitorder="little")
     elif pa.types.is_decimal(kind):
@@ -215,5 +223,13 @@ def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.Da
         wide[:, 1:] = (numbers >> 63)[:, None]  # the sign, in all higher words
         data = wide.view(np.uint8).reshape(-1)
     else:
-        data = numbers.astype(f"i{kind.bit_width // 8}").view(np.uint8)
+        data = numbers.astype(f"i{kind.bit_width // 8}", copy=False).view(np.uint8)
     return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data)])
+
+
+def _bitmap(states: NDArray[np.uint8]) -> pa.Buffer | None:
+    """Return which rows have a value, as Arrow has it; None where all have."""
+    are_values = states == _VALUE
+    if are_values.all():
+        return None
+    return pa.py_buffer(np.packbits(are_values, bitorder="little"))

@@ -144,11 +144,14 @@ class LogView:
         """Return the commit timestamps, µs, of published versions in any order; 0 where they are forgotten."""
         if not len(versions) or not self._commit_count:
             return np.zeros_like(versions)
-        order = np.argsort(versions, kind="stable")
-        found = np.empty_like(versions)
-        found[order] = self.timestamps_of(versions[order])
-        found[versions < self._commits.item(0, 0)] = 0
-        return found
+        if (versions[1:] >= versions[:-1]).all():  # in order already, as changes are
+            found = self.timestamps_of(versions)
+        else:
+            order = np.argsort(versions, kind="stable")
+            found = np.empty_like(versions)
+            found[order] = self.timestamps_of(versions[order])
+        forgotten = versions < self._commits.item(0, 0)
+        return np.where(forgotten, 0, found) if forgotten.any() else found
 
     def version_at(self, timestamp: int) -> int:
         """Return the first retained version whose commit timestamp is at or after a time, µs.
