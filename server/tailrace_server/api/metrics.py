@@ -52,6 +52,7 @@ _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("publishers", "publishers", "Shared publishers, one for each distinct criteria set."),
     ("subscriptions", "subscriptions", "Subscriptions that are open."),
     ("ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
+    ("log_bytes_over", "bytes_over", "By how much the records exceed max_bytes, else 0."),
 )
 _COMMIT_AGES: Final = {
     "newest": "Since the newest published version was committed.",
@@ -60,11 +61,7 @@ _COMMIT_AGES: Final = {
 _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
     ("subscriptions_failed", "subscriptions_failed", "Subscriptions ended by an error."),
-    (
-        "disconnected_for_memory",
-        "disconnected_for_memory",
-        "Stalled readers ended because memory was short.",
-    ),
+    ("disconnected_for_memory", "disconnected_for_memory", "Readers ended to free memory."),
     ("captures_delivered", "captures_delivered", "Captures handed to transports."),
     ("delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
     ("heartbeats_sent", "heartbeats_sent", "Heartbeats handed to transports."),

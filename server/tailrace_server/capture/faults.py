@@ -6,6 +6,7 @@ A fault is there as long as its cause is, and goes by itself::
     log_not_read         its storage does not answer, or its reader stands still
     base_damaged         state is read around a file that keeps rows of tables, more slowly
     unpublished          versions are durable, and whoever is to publish them does not
+    too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/excess.py)
     disk_full            little room is left for those who write the log
     read_only            its file system was writable, and is not any more
     audit_not_written    its file takes nothing (access/audit)
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from tailrace_server.wal.upkeep.excess import Excess
 
 FaultKind = Literal[
     "log_unreadable",
     "log_not_read",
     "base_damaged",
     "unpublished",
+    "too_large",
     "disk_full",
     "read_only",
     "audit_not_written",
@@ -48,6 +51,8 @@ FaultKind = Literal[
 ]
 UNPUBLISHED_S: Final = 60.0
 """How long versions may wait for their publication: it follows the commit at once."""
+_UNTRIMMED_S: Final = 900.0
+"""How long a trim that is due may be awaited: it makes a base of all tables first."""
 _EVERY_S: Final = 1.0
 _log = structlog.get_logger("tailrace.faults")
 
@@ -74,6 +79,9 @@ class CanBeFaulty(Protocol):
 
     def versions(self) -> CatalogVersions | None:
         """Return how far the log is published and durable; None while it cannot be read."""
+
+    def excess(self) -> Excess | None:
+        """Return by how much the log is larger than its settings want, or None."""
 
 
 class CatalogVersions(NamedTuple):
@@ -127,6 +135,7 @@ class FaultWatch:
         self._room_bytes = room_bytes
         self._catalogs = catalogs
         self._unpublished: list[ServerFault] = []
+        self._too_large: list[ServerFault] = []
         self._rooms: dict[str, Room] = {}
         """The file systems of the logs, as they are."""
         self._first_rooms: dict[str, Room] = {}
@@ -135,17 +144,21 @@ class FaultWatch:
     def found(self, may_read: Callable[[str], bool] = lambda name: True) -> tuple[ServerFault, ...]:
         """Return what is wrong now; of the catalogs, only with those that may be read."""
         logs = [each.fault() for name, each in sorted(self._catalogs.items()) if may_read(name)]
-        unpublished = [each for each in self._unpublished if may_read(each.subject)]
+        seen = (*self._unpublished, *self._too_large)
+        unkept = [each for each in seen if may_read(each.subject)]
         full = room_faults(self._rooms, self._first_rooms, self._room_bytes)
-        return (*filter(None, logs), *unpublished, *full, *self._others())
+        return (*filter(None, logs), *unkept, *full, *self._others())
 
     async def run(self) -> None:
         """Look every second until cancelled, and write to the log what comes and goes."""
-        told, unpublished = FaultLog(), UnpublishedVersions()
+        told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
         while True:
             await asyncio.sleep(_EVERY_S)
+            now = time.monotonic()
             versions = {name: each.versions() for name, each in self._catalogs.items()}
-            self._unpublished = unpublished.see(versions, time.monotonic())
+            self._unpublished = unpublished.see(versions, now)
+            excesses = {name: each.excess() for name, each in self._catalogs.items()}
+            self._too_large = too_large.see(excesses, now)
             told.tell(self.found())
 
     async def look_at_files(self, threads: Executor) -> None:
@@ -196,6 +209,28 @@ class UnpublishedVersions:
                     f"{now - since:.0f} s: {why}"
                 )
                 faults.append(ServerFault("unpublished", name, reason))
+        return faults
+
+
+class TooLargeLogs:
+    """Since when each catalog has been larger than its settings want, although a trim is due."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._due_since: dict[str, float] = {}
+
+    def see(self, catalogs: Mapping[str, Excess | None], now: float) -> list[ServerFault]:
+        """Take the excesses of a moment of the monotonic clock; return those that stay, or do for too long."""
+        before, self._due_since = self._due_since, {}
+        faults = []
+        for name, excess in catalogs.items():
+            if excess is None:
+                continue
+            if excess.is_due:
+                since = self._due_since[name] = before.get(name, now)
+                if now - since < _UNTRIMMED_S:
+                    continue
+            faults.append(ServerFault("too_large", name, str(excess)))
         return faults
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
     from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.upkeep.excess import Excess
 
 _log = structlog.get_logger("tailrace.engine")
 
@@ -122,6 +123,10 @@ class ObservedCatalog:
             if one is None
             else CatalogVersions(one.log.view.published, one.committed, self._gate())
         )
+
+    def excess(self) -> Excess | None:
+        """Return by how much the log is larger than its settings want, or None."""
+        return None if self.observer is None else self.observer.log.excess
 
     async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.

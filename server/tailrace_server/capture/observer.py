@@ -248,6 +248,7 @@ class Observer:
             oldest=oldest,
             oldest_timestamp=log.view.known_timestamp_of(oldest) or 0,
             bodies_from=log.view.bodies.by_name(log.view.published),
+            bytes_over=0 if log.excess is None else log.excess.bytes_over,
         )
 
     def publishers(self) -> tuple[Publisher[Subscription], ...]:

@@ -96,6 +96,8 @@ class ObserverStatistics:
     """Its commit timestamp, µs; 0 for none."""
     bodies_from: Mapping[str, int] = field(default_factory=dict)
     """First version that has bodies, of each entity type that has lost some."""
+    bytes_over: int = 0
+    """By how much its records exceed ``max_bytes``; 0 where they do not, or none is set."""
 
 
 @dataclass(frozen=True, slots=True)

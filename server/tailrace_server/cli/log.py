@@ -272,6 +272,8 @@ def _before_by_settings(path: Path, now: int) -> int:
     """
     from tailrace_server.wal.settings.kept import newest_settings
     from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+    from tailrace_server.wal.upkeep.excess import excess_of
     from tailrace_server.wal.upkeep.keeping import judge
 
     log = CommitLog.open(path)
@@ -282,10 +284,10 @@ def _before_by_settings(path: Path, now: int) -> int:
             "say --before, or set how long the log is kept: tailrace catalog set "
             f"{log.view.name} max_lookback=7d"
         )
-    verdict = judge(log.state, settings, now)
-    if verdict.bytes_over:
-        note(f"{verdict.bytes_over:,} bytes more than max_bytes are within the lookback, and stay")
-    return verdict.before
+    excess = excess_of(log.view, settings, SubscriptionSequences(path, log.uuid).all(), now)
+    if excess is not None and not excess.is_due:
+        note(f"the log is too large and stays so: {excess}")
+    return judge(log.view, settings, now).before
 
 
 def _note_waiting(path: Path) -> None:

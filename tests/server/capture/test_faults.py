@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 
 from tailrace.errors import LogCorrupted
+from tailrace_server.capture import faults
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
@@ -19,14 +20,19 @@ from tailrace_server.capture.faults import (
     UNPUBLISHED_S,
     CatalogVersions,
     Room,
+    TooLargeLogs,
     UnpublishedVersions,
     room_faults,
 )
+from tailrace_server.capture.named import loss_watch
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.excess import Excess
 from tests.server.wal.logs import upsert
 from tests.support.polling import until
 
@@ -114,13 +120,48 @@ async def test_contract_33_an_entry_that_is_lost_before_it_was_read_is_told(log_
             await until(lambda: faults_of(engine) == [])
 
 
+async def test_contract_38_a_log_that_keeps_more_than_max_bytes_is_a_fault_until_more_is_allowed(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_watch, "_EVERY_S", 0.02)
+    monkeypatch.setattr(faults, "_EVERY_S", 0.02)
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+    log = CommitLog.open(log_root / "shop")
+    change_settings(log.store, log.view, {"max_lookback": 1 << 40, "max_bytes": 1}, 1)
+    with structlog.testing.capture_logs() as lines:
+        async with Engine(log_root) as engine:
+            await until(lambda: told(lines, "fault") == [("too_large", "shop")])
+            [fault] = engine.statistics(ANONYMOUS).faults
+            assert "more than its max_bytes: what is younger than its max_lookback" in fault.reason
+            observers = {each.catalog: each for each in engine.statistics(ANONYMOUS).observers}
+            assert observers["shop"].bytes_over > 0
+            change_settings(log.store, log.view, {"max_bytes": None}, 2)
+            await until(lambda: told(lines, "fault mended") == [("too_large", "shop")])
+            assert faults_of(engine) == []
+
+
+def test_a_trim_that_is_due_is_waited_for_before_a_log_that_is_too_large_is_a_fault() -> None:
+    due, logs = Excess(20, 5, True, "a trim is due"), TooLargeLogs()
+    assert logs.see({"shop": due, "other": None}, 100.0) == []
+    assert logs.see({"shop": due}, 999.0) == []
+    [fault] = logs.see({"shop": due}, 1_000.0)
+    assert (fault.kind, fault.subject) == ("too_large", "shop")
+    # One that was small meanwhile is waited for anew.
+    assert logs.see({"shop": None}, 1_001.0) == []
+    assert logs.see({"shop": due}, 1_002.0) == []
+
+
 _FULL = """
 import asyncio, json, os, subprocess, sys
 from pathlib import Path
 root = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=True)
 from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.capture import faults
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.named import loss_watch
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server import logging_setup

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.upkeep.excess import Excess
 
 _NEWEST_AT_ONCE: Final = 2
 
@@ -35,6 +36,7 @@ class FollowedLog:
         "_on_view",
         "_refresh",
         "definitions",
+        "excess",
         "newest_turns",
         "reading",
         "retention",
@@ -69,6 +71,8 @@ class FollowedLog:
         self.turns = turns
         self.retention = NO_TERMS
         """What the settings of the catalog keep, as read last."""
+        self.excess: Excess | None = None
+        """By how much the log is larger than they want, as seen last."""
         self.definitions = KnownDefinitions(reading.batches.store, view.uuid)
         """The views of the catalog."""
         self.states = StatePhases()

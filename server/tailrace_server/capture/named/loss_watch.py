@@ -1,4 +1,4 @@
-"""Looks at named subscriptions and settings of every catalog: for metrics, heartbeats and warnings."""
+"""Looks at named subscriptions and settings of every catalog: for metrics, heartbeats, faults and warnings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tailrace_server.capture.named.values import NamedView
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.upkeep.excess import excess_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tailrace_server.capture.observer import Observer
@@ -72,14 +73,15 @@ class LossWatch:
     async def _look_at(self, catalog: str, observer: Observer) -> None:
         view = observer.log.view
         try:
-            terms, documents = await asyncio.to_thread(_read, self._root / catalog, view)
+            settings, documents = await asyncio.to_thread(_read, self._root / catalog, view)
         except Exception as error:  # the storage's doing, mostly; it is looked at again
             _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
             return
         finally:
             self._looking.discard(catalog)
-        observer.log.retention = terms
         view, now = observer.log.view, time.time_ns() // 1000
+        observer.log.retention = terms = RetentionTerms.of(settings)
+        observer.log.excess = excess_of(view, settings, documents, now)
         found = tuple(_watched(each, view, terms, now) for each in documents)
         self._found[catalog] = found
         for each in found:
@@ -110,9 +112,9 @@ class LossWatch:
             )
 
 
-def _read(path: Path, view: LogView) -> tuple[RetentionTerms, list[SubscriptionDocument]]:
+def _read(path: Path, view: LogView) -> tuple[Mapping[str, int], list[SubscriptionDocument]]:
     settings = newest_settings(LocalFiles(path), view.uuid).settings
-    return RetentionTerms.of(settings), SubscriptionSequences(path, view.uuid).all()
+    return settings, SubscriptionSequences(path, view.uuid).all()
 
 
 def _watched(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.settings.kept import CatalogSettings
     from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep.excess import Excess
     from tailrace_server.wal.upkeep.keeping import Keeping
 
 CatalogName = Annotated[
@@ -96,7 +97,8 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
 
     opened = _opened(log, name)
     known = newest_settings(opened.store, opened.uuid)
-    verdict = judge(opened.state, known.settings, SystemClock().now())
+    now = SystemClock().now()
+    verdict, excess = judge(opened.view, known.settings, now), _excess(opened, known, now)
     if as_json:
         import orjson
 
@@ -107,7 +109,8 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
             "oldest": str(view.oldest),
             "oldestTimestamp": view.known_timestamp_of(view.oldest.version) or None,
             "bytes": verdict.bytes,
-            "bytesOver": verdict.bytes_over,
+            "bytesOver": 0 if excess is None else excess.bytes_over,
+            "tooLarge": None if excess is None else str(excess),
             "settings": dict(known.settings),
             "entityTypes": {
                 each: {
@@ -120,7 +123,7 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
         sys.stdout.buffer.write(orjson.dumps(document) + b"\n")
         sys.stdout.buffer.flush()
         return 0
-    _echo(_lines(opened, known, verdict))
+    _echo(_lines(opened, known, verdict, excess))
     return 0
 
 
@@ -136,8 +139,18 @@ def _change(
     known = change_settings(opened.store, opened.view, changes, now, entity_type=entity_type)
     if known.number == before.number:
         note("that is how it was set; nothing was changed")
-    _echo(_lines(opened, known, judge(opened.state, known.settings, now)))
+    verdict, excess = judge(opened.view, known.settings, now), _excess(opened, known, now)
+    _echo(_lines(opened, known, verdict, excess))
     return 0
+
+
+def _excess(log: CommitLog, known: CatalogSettings, now: int) -> Excess | None:
+    """Return by how much a log is larger than is set, at a time in µs."""
+    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+    from tailrace_server.wal.upkeep.excess import excess_of
+
+    named = SubscriptionSequences(log.path, log.uuid).all()
+    return excess_of(log.view, known.settings, named, now)
 
 
 def _opened(root: Path, name: str) -> CommitLog:
@@ -190,7 +203,9 @@ def _echo(lines: Sequence[tuple[str, str]]) -> None:
         typer.echo(f"{label.rjust(width)}  {text}")
 
 
-def _lines(log: CommitLog, known: CatalogSettings, verdict: Keeping) -> list[tuple[str, str]]:
+def _lines(
+    log: CommitLog, known: CatalogSettings, verdict: Keeping, excess: Excess | None
+) -> list[tuple[str, str]]:
     """Return what is shown of a catalog, each line with its label."""
     from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
 
@@ -228,11 +243,6 @@ def _lines(log: CommitLog, known: CatalogSettings, verdict: Keeping) -> list[tup
                 f"a trim to version {verdict.before:,}, by the next writer or tailrace log trim",
             )
         )
-    if verdict.bytes_over:
-        lines.append(
-            (
-                "too large",
-                f"by {verdict.bytes_over:,} bytes, which are kept: see docs/operations.md",
-            )
-        )
+    if excess is not None:
+        lines.append(("too large", str(excess)))
     return lines

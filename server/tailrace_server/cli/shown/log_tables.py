@@ -40,6 +40,8 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
     for name, value in summary.settings.items():
         kind = OF_CATALOG.get(name)
         grid.add_row(printable(name), str(value) if kind is None else kind.shown(value))
+    if summary.excess:
+        grid.add_row("too large", f"[yellow]{printable(summary.excess)}[/]")
     for name in summary.type_settings | summary.bodies_from:
         found = summary.type_settings.get(name, {}).items()
         shown = [

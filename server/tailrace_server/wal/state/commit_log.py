@@ -428,6 +428,14 @@ class CommitLog:
             self.read_schemas()
             return self._make_view(self.state.last_version)
 
+    def published_view(self) -> LogView:
+        """Return a view of what is published as far as is known here; a writer's ``view`` is as it opened it.
+
+        For times and bytes: its newest schemas may not be read.
+        """
+        with self._lock:
+            return self._make_view()
+
     def durable_view(self) -> tuple[LogView, int]:
         """Read what is new; return a view of all that is committed and durable, and its last entry.
 

@@ -11,7 +11,9 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.wal.record.small_arrays import repeated
 from tailrace_server.wal.state.batch_table import (
+    FIRST_INDEX,
     FIRST_ROW,
+    FIRST_VERSION,
     ROWS,
     SEGMENT,
     batch_ref,
@@ -220,6 +222,18 @@ class LogView:
             return 0
         first, last = (int(self._batches[SEGMENT, each]) for each in (place, self._batch_count - 1))
         return int(self._segments.sizes[first : last + 1].sum())
+
+    def first_within(self, size: int) -> int:
+        """Return the first version of the newest segments that have so many bytes; the newest is always one."""
+        if not self._batch_count:
+            return self.published + 1
+        segments = self._batches[SEGMENT, : self._batch_count]
+        sizes = self._segments.sizes[: int(segments[-1]) + 1]
+        kept = int(np.searchsorted(np.cumsum(sizes[::-1]), size, "right"))
+        place = int(np.searchsorted(segments, len(sizes) - max(1, kept), "left"))
+        version, index = (int(self._batches[each, place]) for each in (FIRST_VERSION, FIRST_INDEX))
+        # A segment may begin in the middle of a version, whose beginning is in the segment before it.
+        return min(version if index == 0 else version + 1, self.published + 1)
 
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""

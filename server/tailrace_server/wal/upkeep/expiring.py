@@ -124,7 +124,7 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
 def _due(
     log: CommitLog, settings: Mapping[str, Mapping[str, int]], now: int, *, at_once: bool
 ) -> list[_Due]:
-    view, state = log.view, log.state
+    view, state, published = log.view, log.state, log.published_view()
     schema = view.schema_of(view.published)
     found = []
     for entity_type, given in settings.items():
@@ -133,14 +133,14 @@ def _due(
             continue
         names = EntityNames(schema, entity_type)
         begun = max(view.oldest.version, view.bodies.first_kept(entity_type, view.published))
-        first = min(first_after(state, now - kept), _unpublished(state))
+        first = min(first_after(published, now - kept), _unpublished(state))
         first = held_from(log.path, view, first, now)  # a named subscription may want bodies
         segments = _segments_with(log, names, begun, first)
         if not len(segments):
             continue
         oldest = max(begun, _first_version(state, int(segments[0])))
         late = now - kept - (0 if at_once else slack_of(kept))
-        if oldest < first_after(state, late):
+        if oldest < first_after(published, late):
             found.append(_Due(entity_type, names, first, segments))
     return found
 

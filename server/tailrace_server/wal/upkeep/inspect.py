@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from tailrace.clock import SystemClock
 from tailrace.criteria import Area, Operation
 from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
@@ -23,6 +24,8 @@ from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.retention import orphans, unnamed
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ class LogSummary:
     """Commit timestamp of its version; 0 where nothing is kept."""
     settings: dict[str, int]
     """What is set of the catalog: lengths of time in µs, amounts in bytes."""
+    excess: str
+    """By how much its records exceed ``max_bytes``, and what keeps them; empty where they do not."""
     type_settings: dict[str, dict[str, int]]
     """The same of entity types."""
     views: tuple[str, ...]
@@ -193,6 +198,8 @@ def summarize(path: Path) -> LogSummary:
     known = newest_bases(log.store, log.uuid)
     definitions = newest_definitions(log.store, log.uuid)
     known_settings = newest_settings(log.store, log.uuid)
+    named = SubscriptionSequences(path, log.uuid).all()
+    excess = excess_of(view, known_settings.settings, named, SystemClock().now())
     counts: Counter[str] = Counter()
     for segment in state.batches.segments:
         counts.update(segment.counts or {})
@@ -206,6 +213,7 @@ def summarize(path: Path) -> LogSummary:
         oldest=state.oldest,
         oldest_timestamp=view.known_timestamp_of(state.oldest.version) or 0,
         settings=dict(known_settings.settings),
+        excess="" if excess is None else str(excess),
         type_settings={name: dict(of) for name, of in known_settings.by_type(view).items()},
         views=tuple(definitions.views),
         change_tables=tuple(definitions.change_tables),

@@ -54,7 +54,7 @@ from tailrace_server.wal.state.checkpoint import (
 )
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.subscriptions.holds import held_from, release
-from tailrace_server.wal.upkeep.keeping import Keeping, first_after, judge
+from tailrace_server.wal.upkeep.keeping import Keeping, first_after, is_worth, judge
 from tailrace_server.wal.upkeep.key_files import delete_needless_key_files
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ DELETE_FILES: Final = 4_096
 compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
 
 _ATTEMPTS: Final = 8
-_WORTH: Final = 8
-"""Where a named subscription holds the log back, a trim by settings waits until one part in so many can go."""
 
 
 def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
@@ -137,20 +135,13 @@ def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
         LogError: As ``trim``; or the settings are damaged.
     """
     log = CommitLog.open(path)
-    verdict = judge(log.state, newest_settings(log.store, log.uuid).settings, now)
-    if (verdict.due and _is_worth(path, log, verdict, now)) or (
+    verdict = judge(log.view, newest_settings(log.store, log.uuid).settings, now)
+    kept = held_from(path, log.view, verdict.before, now) if verdict.due else verdict.before
+    if (verdict.due and is_worth(log.view, verdict, kept)) or (
         at_once and verdict.before > log.state.oldest.version
     ):
         trim(path, verdict.before, now)
     return verdict
-
-
-def _is_worth(path: Path, log: CommitLog, verdict: Keeping, now: int) -> bool:
-    """Return whether enough may go of what named subscriptions hold back in part: each trim makes a base."""
-    kept = held_from(path, log.view, verdict.before, now)
-    if kept == verdict.before:
-        return True
-    return (verdict.bytes - log.view.bytes_from(Position(kept, 0))) * _WORTH >= verdict.bytes
 
 
 def _make_base(path: Path, before: int, now: int) -> bool:
@@ -185,7 +176,7 @@ def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
     lookback = newest_settings(log.store, log.uuid).settings.get(MAX_LOOKBACK)
     if lookback is None:
         return
-    kept = first_after(log.state, now - lookback)
+    kept = first_after(log.view, now - lookback)
     if min(oldest.version, log.state.published + 1) > kept:
         raise InvalidRequest(
             f"catalog {log.view.name!r} keeps version {kept} and what follows: it is younger than max_lookback "

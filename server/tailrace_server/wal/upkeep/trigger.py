@@ -19,19 +19,23 @@ from typing import TYPE_CHECKING, Final
 from tailrace.errors import LogError, LogFull
 from tailrace_server.wal.base.making import base_is_due
 from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.settings.values import MAX_LOOKBACK
+from tailrace_server.wal.settings.values import MAX_BYTES
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
+from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.expiring import expiry_is_due
 from tailrace_server.wal.upkeep.keeping import judge
 from tailrace_server.wal.upkeep.key_files import key_file_is_due
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tailrace.clock import Clock
     from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.view import LogView
 
 DELETION_CHECK_S: Final = 60.0
 """A writer that publishes checks this often whether files have had their grace, a tenth of it, and whether the
@@ -163,18 +167,22 @@ class UpkeepTrigger:
         """Return whether the settings let go of versions or bodies; tell if the log is too large still."""
         known = newest_settings(log.store, log.uuid)
         settings = known.settings
-        verdict = judge(log.state, settings, self._clock.now())
-        now = self._clock.monotonic()
-        if verdict.bytes_over and not verdict.due and now >= self._next_large_warning:
-            self._next_large_warning = now + _LARGE_S
-            _log.warning(
-                "catalog %s has %d bytes of records, %d more than its max_bytes: %s; make room, or set less",
-                *(self._path.name, verdict.bytes, verdict.bytes_over),
-                "all of it is within its max_lookback, and so stays"
-                if MAX_LOOKBACK in settings
-                else "its newest segment alone is larger",
-            )
+        view = log.published_view()
+        verdict = judge(view, settings, self._clock.now())
+        if verdict.bytes > settings.get(MAX_BYTES, verdict.bytes):
+            self._tell_excess(log, view, settings)
         return verdict.due or expiry_is_due(log, known.by_type(log.view), self._clock.now())
+
+    def _tell_excess(self, log: CommitLog, view: LogView, settings: Mapping[str, int]) -> None:
+        """Log that the log is too large and stays so, now and then."""
+        now = self._clock.monotonic()
+        if now < self._next_large_warning:
+            return
+        named = SubscriptionSequences(log.path, log.uuid).all()
+        excess = excess_of(view, settings, named, self._clock.now())
+        if excess is not None and not excess.is_due:
+            self._next_large_warning = now + _LARGE_S
+            _log.warning("catalog %s is too large: %s", self._path.name, excess)
 
     def _put_off_deletion_check(self) -> None:
         self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S

@@ -63,7 +63,7 @@ def set_of(root: Path, **settings: int | None) -> CommitLog:
 
 
 def judged(root: Path, now: int, **settings: int) -> Keeping:
-    return judge(CommitLog.open(root / "shop").state, settings, now)
+    return judge(CommitLog.open(root / "shop").view, settings, now)
 
 
 def oldest(root: Path) -> int:
@@ -300,7 +300,9 @@ def test_a_log_that_is_too_large_is_told_of_once_an_hour(
     for _ in range(3):
         trigger.run_if_due(log)
         clock.time += int(DELETION_CHECK_S * 1e6)
-    assert caplog.text.count("more than its max_bytes: all of it is within its max_lookback") == 1
+    assert (
+        caplog.text.count("max_bytes: what is younger than its max_lookback alone is larger") == 1
+    )
     clock.time += HOUR
     trigger.run_if_due(log)
     assert caplog.text.count("more than its max_bytes") == 2
