@@ -21,6 +21,7 @@ from tailrace import (
 )
 from tests.conformance.reading import PATIENCE_S, collect, coordinates, heartbeat_past, published
 from tests.conformance.shop import OLDEST, remove, upsert
+from tests.support.inprocess import has_passed
 from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def latest_of(subscription: DrivenSubscription, version: int) -> list[Capt
             if not isinstance(message, Heartbeat):
                 assert isinstance(message, tuple)
                 captures += message
-            elif message.cursor.version >= version:
+            elif has_passed(message.cursor, version):
                 return captures
 
 

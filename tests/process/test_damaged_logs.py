@@ -15,6 +15,7 @@ from tailrace_server.wal.log_writer import LogWriter
 from tests.process.commands import ServerProcess
 from tests.server.wal.logs import upsert
 from tests.support.damage import CATALOGS, damages, small_log
+from tests.support.inprocess import has_passed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ async def read(
             async for message in subscription.messages():
                 if isinstance(message, tuple):
                     captures += [each._replace(catalog_uuid=UUID(int=0)) for each in message]
-                elif message.cursor.version >= getattr(message, "published", 0):
+                elif has_passed(message.cursor, getattr(message, "published", 0)):
                     break
     except tailrace.TailraceError as error:
         return captures, error

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tailrace.capture import Heartbeat
+from tailrace.position import END
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.catalog import create_catalog, open_writer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tailrace.cursor import Cursor
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.observer import Observer
@@ -118,6 +120,11 @@ async def receive(subscription: Subscription, count: int) -> list[dict[str, Any]
                 received.extend(objects(message))
     assert len(received) == count
     return received
+
+
+def has_passed(cursor: Cursor, version: int) -> bool:
+    """Return whether a safe cursor stands behind a whole version, and not before a match in the midst of it."""
+    return cursor.version > version or (cursor.version == version and cursor.index == END)
 
 
 async def heartbeat_at(subscription: Subscription, version: int) -> Heartbeat:

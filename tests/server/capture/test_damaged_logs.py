@@ -24,7 +24,7 @@ from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 from tests.support.damage import CATALOGS, damages, small_log
-from tests.support.inprocess import PATIENCE_S, objects, receive
+from tests.support.inprocess import PATIENCE_S, has_passed, objects, receive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,9 @@ async def read(engine: Engine, catalog: str) -> tuple[list[dict[str, Any]], Tail
                 message = await subscription.receive()
                 if isinstance(message, Frames):
                     captures += objects(message)
-                elif isinstance(message, Heartbeat) and message.cursor.version >= message.published:
+                elif isinstance(message, Heartbeat) and has_passed(
+                    message.cursor, message.published
+                ):
                     return captures, None
     except TailraceError as error:
         return captures, error

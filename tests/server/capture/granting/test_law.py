@@ -30,7 +30,7 @@ from tests.server.capture.granting.grants import (
     plain,
     shown,
 )
-from tests.support.inprocess import PATIENCE_S, ModelWriter
+from tests.support.inprocess import PATIENCE_S, ModelWriter, has_passed
 from tests.support.model import KNOWN, ModelLog, criteria_lists, transactions
 from tests.support.principals import Holder
 
@@ -270,5 +270,5 @@ async def _received(subscription: Subscription, version: int) -> list[dict[str, 
             message = await subscription.receive()
             if isinstance(message, Frames):
                 received += plain(message.data)
-            elif message.cursor.version >= version:
+            elif has_passed(message.cursor, version):
                 return received
