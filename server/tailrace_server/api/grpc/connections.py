@@ -29,20 +29,21 @@ milliseconds: a hundred connections would go one by one, and what others send me
 _log = structlog.get_logger("tailrace.grpc")
 
 
-def disconnect(peer: str) -> bool:
-    """Shut down the connections of a peer, as grpc names it, that does not read; return whether there was one.
+def disconnect(peer: str, port: int) -> bool:
+    """Shut down the connection of a peer, as grpc names it, that does not read; return whether there was one.
 
+    It is one to ``port``, of the listener: a peer may have another one from the same port of its own, to HTTP.
     Every stream on it ends; clients resume. Linux only, and not for sockets with a path, which have no peer.
     """
     kind, _, address = unquote(peer).partition(":")
     if kind not in {"ipv4", "ipv6"} or not os.path.isdir(_DESCRIPTORS):
         return False
-    host, _, port = address.rpartition(":")
-    is_its = partial(_is_of, peer=(host.strip("[]"), port))
+    host, _, source = address.rpartition(":")
+    is_its = partial(_is_of, peer=(host.strip("[]"), source), port=port)
     was_there = any([shut_down(descriptor, is_its) for descriptor in _descriptors()])
     if was_there:
         reason = "what it does not read is in memory that others wait for"
-        _log.warning("connection cut: it does not read", peer=f"{host}:{port}", reason=reason)
+        _log.warning("connection cut: it does not read", peer=f"{host}:{source}", reason=reason)
     return was_there
 
 
@@ -103,12 +104,12 @@ def _descriptors() -> Iterator[int]:
                 yield int(name)
 
 
-def _is_of(copy: socket.socket, peer: tuple[str, str]) -> bool:
-    """Whether a socket is connected to a host and port."""
-    if copy.family not in _FAMILIES:
+def _is_of(copy: socket.socket, peer: tuple[str, str], port: int) -> bool:
+    """Whether a socket connects a port of ours to a host and port."""
+    if not _is_to(copy, port):
         return False
-    host, port = copy.getpeername()[:2]
-    return (host.removeprefix("::ffff:"), str(port)) == peer
+    host, source = copy.getpeername()[:2]
+    return (host.removeprefix("::ffff:"), str(source)) == peer
 
 
 def _is_to(copy: socket.socket, port: int) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace.errors import SubscriberTooSlow, TailraceError, again
 from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.grpc import responses
-from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.guard import caller
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.peers import over_grpc
@@ -41,8 +40,11 @@ _Read = TypeVar("_Read", bound="LogRead")
 class ClosedReads:
     """Answers such calls of one service."""
 
-    def __init__(self, engine: Engine, guard: SendGuard) -> None:
-        """Read from an engine; the guard watches who does not take what is sent."""
+    def __init__(
+        self, engine: Engine, guard: SendGuard, disconnect: Callable[[str], object]
+    ) -> None:
+        """Read from an engine; the guard watches who does not take what is sent; such a one may be cut."""
+        self._disconnect = disconnect
         self._engine = engine
         self._guard = guard
 
@@ -135,7 +137,7 @@ class ClosedReads:
         except SendDeadlineExceeded:
             # As for a subscription: what is unread goes with its connection alone.
             if read.error is not None:
-                disconnect(context.peer())
+                self._disconnect(context.peer())
                 raise again(read.error) from None
             raise
 

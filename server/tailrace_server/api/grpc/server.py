@@ -19,7 +19,7 @@ from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
-from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect_all
+from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect, disconnect_all
 from tailrace_server.api.grpc.guard import guarded
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
@@ -93,7 +93,8 @@ class GrpcServer:
         bounds = engine.settings
         self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
         self._service = ChangeCaptureService(
-            engine, self._settings, self._guard, self._unread, self._age, proxies
+            *(engine, self._settings, self._guard, self._unread, self._age, proxies),
+            disconnect=lambda peer: disconnect(peer, self._address.port),
         )
         self._watching: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time

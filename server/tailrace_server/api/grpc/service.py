@@ -36,7 +36,6 @@ from tailrace_server.api import requests
 from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.abort import abort
-from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.guard import caller, entrance
 from tailrace_server.api.grpc.named import NamedCalls
 from tailrace_server.api.grpc.reads import ClosedReads, on_end
@@ -81,15 +80,21 @@ class ChangeCaptureService:
         unread: UnreadWatch,
         age: ConnectionAge,
         proxies: TrustedProxies,
+        disconnect: Callable[[str], object],
     ) -> None:
-        """Serve an engine; ``unread`` is told of every request, and knows the age of connections."""
+        """Serve an engine.
+
+        ``unread`` is told of every request, and knows the age of connections. ``disconnect`` cuts the one of
+        a peer.
+        """
+        self._disconnect = disconnect
         self._proxies = proxies
         self._age = age
         self._unread = unread
         self._engine = engine
         self._settings = settings
         self._guard = guard
-        self._reads = ClosedReads(engine, guard)
+        self._reads = ClosedReads(engine, guard, disconnect)
         self._named = NamedCalls(engine, self._parse, self._answered, proxies)
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
@@ -330,7 +335,7 @@ class ChangeCaptureService:
             # 4. The reader stalled. If the engine ended the subscription because memory is short, the whole
             #    connection goes: a status would wait behind the unread messages, which would stay in memory.
             if isinstance(subscription.error, SubscriberTooSlow):
-                disconnect(context.peer())
+                self._disconnect(context.peer())
             if subscription.error is not None:
                 return subscription.error
             cursor = str(subscription.resume_cursor())

@@ -110,6 +110,8 @@ class UnreadWatch:
         self._short_from = memory_bytes * 5 // 8
         self._bytes_max = memory_bytes // _SHARE
         self._deadline_s = deadline_s
+        self._port = 0
+        """Of the listener, once it runs."""
         self._connections: dict[str, _Connection] = {}
         self._taken: Counter[str] = Counter()
         """What each peer may have sent since the last look, by its host and port."""
@@ -142,6 +144,7 @@ class UnreadWatch:
                 stopped.set()
 
     def _watch(self, port: int, stopped: Event) -> None:
+        self._port = port
         due = soon = 0.0
         before = anonymous_bytes()
         while not stopped.wait(_LOOK_S):
@@ -185,7 +188,7 @@ class UnreadWatch:
             if total > room or late:
                 total -= one.held
                 del self._connections[peer]
-                if shut_down(one.descriptor, partial(_is_of, peer=peer)):
+                if shut_down(one.descriptor, partial(_is_of, peer=peer, port=self._port)):
                     self.cut += 1
                     gone.append((peer, int(one.held), late))
         # 3. A line for each only when all have gone: whoever reads the log may be slow.
@@ -245,8 +248,8 @@ def _tcp_info(connection: socket.socket) -> tuple[int, int, int]:
     return state, acked, received
 
 
-def _is_of(connection: socket.socket, peer: str) -> bool:
-    return _named(*connection.getpeername()[:2]) == peer
+def _is_of(connection: socket.socket, peer: str, port: int) -> bool:
+    return connection.getsockname()[1] == port and _named(*connection.getpeername()[:2]) == peer
 
 
 def _has_ended(connection: socket.socket, port: int) -> bool:

@@ -45,7 +45,7 @@ def test_the_connection_of_a_peer_is_shut_down_and_that_of_its_neighbour_stays(
             with closing(listener.accept()[0]), closing(listener.accept()[0]) as other:
                 port = client.getsockname()[1]
                 with capture_logs() as lines:
-                    assert disconnect(peer.format(port=port))
+                    assert disconnect(peer.format(port=port), listener.getsockname()[1])
                 (line,) = lines
                 assert line["peer"].endswith(f":{port}")
                 assert client.recv(1) == b""
@@ -55,7 +55,21 @@ def test_the_connection_of_a_peer_is_shut_down_and_that_of_its_neighbour_stays(
 
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:", "unix:/tmp/socket", "", "ipv4:"])
 def test_a_peer_that_is_not_connected_is_nobody(peer: str) -> None:
-    assert not disconnect(peer)
+    assert not disconnect(peer, 1)
+
+
+def test_a_connection_from_the_same_port_to_another_listener_stays() -> None:
+    """As one to HTTP may be: only both ends together name a connection."""
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as listener,
+        closing(socket.create_connection(listener.getsockname())) as client,
+        closing(listener.accept()[0]) as accepted,
+    ):
+        host, port = client.getsockname()
+        assert not disconnect(f"ipv4:{host}:{port}", listener.getsockname()[1] ^ 1)
+        accepted.sendall(b"x")
+        client.settimeout(10)
+        assert client.recv(1) == b"x"
 
 
 async def test_the_kernel_holds_no_more_for_a_grpc_connection_than_the_setting_says(
