@@ -16,6 +16,7 @@ never one too few.
 from __future__ import annotations
 
 import difflib
+import logging
 import re
 from dataclasses import dataclass, replace
 from itertools import count
@@ -64,8 +65,17 @@ _ONE: Final = (
     "give one SELECT; SHOW TABLES, VIEWS or CDC, DESCRIBE of a table, EXPLAIN of a SELECT, and CREATE, ALTER "
     "and DROP of a VIEW or CDC stand alone too"
 )
-_TOKEN: Final = re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL)
-"""What the parser says of a word in some of its errors."""
+_INNER: Final = (
+    (re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL), r"'\1'"),
+    (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
+)
+"""What the parser says of words and of its own classes in some errors, and what is said instead."""
+_PIVOT: Final = (
+    "PIVOT and UNPIVOT stand behind a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
+)
+
+# The parser logs what it does not understand, which anybody may write: here that is an error of the statement.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 class Bounds(NamedTuple):
@@ -160,7 +170,9 @@ def parsed(text: str) -> exp.Query:
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         place = f"line {first.get('line')}, column {first.get('col')}"
-        reason = _TOKEN.sub(r"'\1'", str(first.get("description", error)))
+        reason = str(first.get("description", error))
+        for pattern, instead in _INNER:
+            reason = pattern.sub(instead, reason)
         raise InvalidRequest(f"{place}: {reason} (near {first.get('highlight')!r})") from None
     except RecursionError:
         raise InvalidRequest(TOO_DEEP) from None
@@ -170,6 +182,8 @@ def parsed(text: str) -> exp.Query:
     if len(found) != 1:
         raise InvalidRequest(f"{len(found)} statements; {_ONE}")
     (query,) = found
+    if any(each.this is not None for each in query.find_all(exp.Pivot)):
+        raise InvalidRequest(_PIVOT)
     if not isinstance(query, exp.Query):
         kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
         if isinstance(
@@ -177,7 +191,7 @@ def parsed(text: str) -> exp.Query:
         ):  # a word that is no statement is a column to the parser
             kind = repr(text.strip()[:30])
         raise InvalidRequest(f"{kind} is not run here; {_ONE}")
-    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe):
+    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe, exp.Lock):
         if not isinstance(each, exp.Query):
             raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
     return query

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from tailrace.errors import TailraceError
 
-_UNLIKE: Final = "Cannot compare values of type"
+_UNLIKE: Final = (
+    "Cannot compare values of type",
+    "No function matches the given name and argument types",
+    "when casting from source column",
+)
+"""What DuckDB says where a value is of another type than the statement takes it for."""
 _UNLIKE_HINT: Final = (
     "; a column has the type that was declared for it, or that its values have, and DESCRIBE shows it: cast "
     "it, as price::DECIMAL(10,2), or declare it for the ingest (--schema)"
@@ -152,5 +157,5 @@ def told(error: Exception) -> TailraceError:
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("LINE ", "^"))][:_LINES_MAX]
-    hint = _UNLIKE_HINT if _UNLIKE in text else ""
+    hint = _UNLIKE_HINT if any(each in text for each in _UNLIKE) else ""
     return InvalidRequest(" ".join(shown) + hint)
