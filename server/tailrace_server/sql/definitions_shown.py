@@ -1,4 +1,4 @@
-"""What SHOW answers: the tables of a log, its views and its change tables."""
+"""What SHOW and DESCRIBE answer: the tables of a log, its views and its change tables, and their columns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace_server.sql.shown_changes import CDC_JSON
 from tailrace_server.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.schema import Column
     from tailrace_server.sql.ddl import Show
     from tailrace_server.sql.defined_names import DefinedNames
+    from tailrace_server.wal.files.definition_documents import ChangeTableDocument
 
 _MICROS: Final = 1_000_000
 _TIME: Final = pa.timestamp("us", "UTC")
@@ -19,6 +24,41 @@ _TIME: Final = pa.timestamp("us", "UTC")
 def shown(statement: Show, names: DefinedNames) -> pa.Table:
     """Return what there is of a kind."""
     return {"TABLES": _tables, "VIEWS": _views, "CDC": _change_tables}[statement.what](names)
+
+
+def described(
+    fields: pa.Schema, columns: Iterable[Column], table: ChangeTableDocument | None
+) -> pa.Table:
+    """Return what the columns of a table are, and of a change table what its definition says.
+
+    Args:
+        fields: The columns as a statement gives them.
+        columns: Those of the entity type.
+        table: The change table; None: it is none.
+    """
+    known = {column.name: column for column in columns}
+    types = [known[name].sql_type if name in known else None for name in fields.names]
+    keys = [name in known and bool(known[name].key) for name in fields.names]
+    found = {
+        "column": pa.array(fields.names, pa.string()),
+        "type": pa.array([str(each.type) for each in fields], pa.string()),
+        "sql_type": pa.array(types, pa.string()),
+        "key": pa.array(keys, pa.bool_()),
+    }
+    if table is not None:
+        options = [_options(table) if name == CDC_JSON else None for name in fields.names]
+        found["options"] = pa.array(options, pa.string())
+    return pa.table(found)
+
+
+def _options(table: ChangeTableDocument) -> str:
+    """Return what CREATE CDC would be told to make the same."""
+    lookback = f"MAX_LOOKBACK = '{_lookback(table)}', " if table.lookback_us else ""
+    return f"INCLUDE ({', '.join(table.images)}), {lookback}SALT_BUCKETS = {table.salt_buckets}"
+
+
+def _lookback(table: ChangeTableDocument) -> str:
+    return format_seconds(table.lookback_us / _MICROS) if table.lookback_us else ""
 
 
 def _tables(names: DefinedNames) -> pa.Table:
@@ -59,15 +99,12 @@ def _views(names: DefinedNames) -> pa.Table:
 def _change_tables(names: DefinedNames) -> pa.Table:
     tables = names.change_tables.values()
     on = [each.source if each.of_view else names.entity_type_of(each) for each in tables]
-    lookback = [
-        format_seconds(each.lookback_us / _MICROS) if each.lookback_us else "" for each in tables
-    ]
     return pa.table(
         {
             "change_table": pa.array([each.name for each in tables], pa.string()),
             "on": pa.array(on, pa.string()),
             "include": pa.array([", ".join(each.images) for each in tables], pa.string()),
-            "max_lookback": pa.array(lookback, pa.string()),
+            "max_lookback": pa.array([_lookback(each) for each in tables], pa.string()),
             "salt_buckets": pa.array([each.salt_buckets for each in tables], pa.int32()),
             "created": pa.array([each.created for each in tables], _TIME),
         }

@@ -21,7 +21,7 @@ from tailrace.position import END, FIRST, Position
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
-from tailrace_server.sql.definitions_shown import shown
+from tailrace_server.sql.definitions_shown import described, shown
 from tailrace_server.sql.duck.databases import HERE, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
@@ -471,19 +471,8 @@ class Query:
         fields = self._run(statement).schema
         use = statement.uses[0]
         columns = self._source.schema_of(use.version).entity_types.get(use.entity_type, ())
-        known = {column.name: column for column in columns}
-        found = {
-            "column": pa.array(fields.names, pa.string()),
-            "type": pa.array([str(each.type) for each in fields], pa.string()),
-            "sql_type": pa.array(
-                [known[name].sql_type if name in known else None for name in fields.names],
-                pa.string(),
-            ),
-            "key": pa.array(
-                [name in known and bool(known[name].key) for name in fields.names], pa.bool_()
-            ),
-        }
-        return pa.table(found).to_reader()
+        table = None if use.form is None else self._names.change_tables[use.form.table]
+        return described(fields, columns, table).to_reader()
 
     def _explained(self, statement: Statement) -> pa.RecordBatchReader:
         plan = self._run(statement, "EXPLAIN ").read_all()

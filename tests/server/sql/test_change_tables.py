@@ -199,11 +199,15 @@ def test_only_what_is_asked_for_is_read(log_root: Path) -> None:
     plan = str(ask(log_root, "EXPLAIN SELECT id FROM product_cdc WHERE id = 2")[0][0])
     assert "1 key; columns _commit_timestamp, id" in plan
     assert ask(log_root, "SELECT count(*) FROM product_cdc") == [(5,)]
-    assert [row[:1] for row in ask(log_root, "DESCRIBE product_cdc")] == [
-        ("PHOENIX_ROW_TIMESTAMP()",),
-        ("id",),
-        ("CDC JSON",),
-    ]
+    described = ask(log_root, "DESCRIBE product_cdc")
+    assert [row[0] for row in described] == ["PHOENIX_ROW_TIMESTAMP()", "id", "CDC JSON"]
+    assert [row[-1] for row in described] == [None, None, "INCLUDE (CHANGE), SALT_BUCKETS = 1"]
+    options = "INCLUDE (PRE, POST), MAX_LOOKBACK = '12 hours', SALT_BUCKETS = 4"
+    define(log_root, f"ALTER CDC product_cdc SET {options}")
+    # What it says can be written as it stands.
+    told = ask(log_root, "DESCRIBE product_cdc")[-1][-1]
+    define(log_root, f"ALTER CDC product_cdc SET {told}")
+    assert ask(log_root, "DESCRIBE product_cdc")[-1][-1] == told == options.replace(" hours", "h")
 
 
 def test_names_are_those_of_the_newest_schema(log_root: Path) -> None:
