@@ -7,6 +7,7 @@ is read here, and goes to it over a pipe, as it asks for it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import signal
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _CHILD: Final = "tailrace_server.sql.duck.child"
 _IDLE_MAX: Final = 2
 """Processes that are kept for the statements to come, about 60 MiB each."""
+_PIPE_BYTES: Final = 1 << 20
+"""Of each pipe, where the system grants it: a batch goes through in one turn of either side, not in ten."""
 _ERRORS: Final = {
     name: kind
     for name, kind in vars(duckdb).items()
@@ -89,7 +92,7 @@ class _DatabaseBeside:
         # Arrow's own allocators reserve a gigabyte, which would count as used.
         environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 (sys.executable, "-P", "-m", _CHILD),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -100,6 +103,12 @@ class _DatabaseBeside:
             raise ServerFull(
                 f"no process can be started that computes the statement ({error.strerror}); ask again"
             ) from None
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            # Linux alone can do it, up to what all pipes of a user may have.
+            with suppress(OSError, AttributeError):
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        return process
 
     def begin(self) -> None:
         try:
