@@ -137,7 +137,14 @@ class Poll(OnOneLoop, Generic[_A]):
             self._answer = None
             if not isinstance(self._since, datetime):
                 self._since = header.cursor
-            await answer.__aexit__(None, None, None)
+            # 4. It has no rows. What is read to its end leaves its process at the server to the next question.
+            try:
+                async for _ in answer:
+                    pass
+            except TailraceError as error:
+                await self._clock.sleep(self._attempts.wait_after(error))
+            finally:
+                await answer.__aexit__(None, None, None)
 
     async def _leave(self) -> None:
         """Close the last answer."""
