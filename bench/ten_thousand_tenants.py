@@ -5,9 +5,10 @@
     log ─▶ heads and images of a batch ─▶ router ─▶ 10,000 publishers: tenant = 't17' │ key 17   (baseline)
 
 Row 17 is tenant t17's, so both kinds find the same matches, one for each row. All rows are updates with both
-images, of 150 bytes each. As `where` of subscribers and as the condition of a grant; in large commits and in
-small ones. Conditions have to read the images, keys are in the head. CPU time of one thread, images in memory,
-best of several runs that alternate.
+images, of 150 bytes each. As `where` of subscribers or as the condition of a grant, which may hide columns.
+Also with a second condition, the same for all of them or another for each. In large commits and in small ones.
+Conditions have to read the images, keys are in the head. CPU time of one thread, images in memory, best of
+several runs that alternate.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import numpy as np
 from bench._harness import machine, pin_to_the_server, table
 from bench._routing import ENTITY_TYPE, read_batches, routed, write_updates
 from tailrace.criteria import Area, Criteria
+from tailrace_server.capture.grant import Columns
+from tailrace_server.capture.granting.shown import columns_shown
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
@@ -37,7 +40,13 @@ ROWS = 8_192
 ROWS_PER_COMMIT = (8_192, 64)
 RUNS = 3
 KEYS = "key = '17'"
-KINDS = (KEYS, "tenant = 't17'", "tenant = {tenant}, granted")
+WHERE = "tenant = 't17'"
+GRANTED = "tenant = {tenant}, granted"
+HIDING = f"{GRANTED}, columns hidden"
+SECOND = f"{GRANTED}, and price > 1"
+OTHERS = f"{GRANTED}, and note <> 'n17'"
+KINDS = (KEYS, WHERE, GRANTED, HIDING, SECOND, OTHERS)
+SHOWN = columns_shown(ENTITY_TYPE, Columns(frozenset({"id", "price"}), listed=True))
 
 
 def updates() -> Iterator[tuple[int, int, int, int]]:
@@ -53,10 +62,14 @@ def made(kind: str, columns: Sequence[Column], view: LogView) -> Router:
         if kind is KEYS:
             one = Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,), primary_key=(str(tenant),))
         else:
-            text = ConditionText(parse(f"tenant = 't{tenant}'"), is_granted="granted" in kind)
-            condition = RowCondition([text], columns, view.published)
+            texts = [ConditionText(parse(f"tenant = 't{tenant}'"), is_granted=kind is not WHERE)]
+            if kind is SECOND:
+                texts.append(ConditionText(parse("price > 1")))
+            elif kind is OTHERS:
+                texts.append(ConditionText(parse(f"note <> 'n{tenant}'")))
+            condition = RowCondition(texts, columns, view.published)
             one = filtered(Criteria(area=Area.DATA, entity_type=(ENTITY_TYPE,)), condition)
-        router.add(tenant, Predicate((one,)))
+        router.add(tenant, Predicate((one,), SHOWN if kind is HIDING else None))
     return router
 
 

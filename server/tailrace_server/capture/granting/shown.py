@@ -78,15 +78,15 @@ class Visibility:
 
     def moves_shown(
         self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
-    ) -> NDArray[np.int32]:
-        """Return those of some rows that enter or leave, and are shown though hidden columns alone changed.
+    ) -> NDArray[np.bool_]:
+        """Return which of some rows enter or leave, and are shown though hidden columns alone changed.
 
         Args:
             head: The head of a batch.
-            rows: Some of its rows.
+            rows: Some of its rows, in any order, each as often as it is asked for.
             codes: Of each of the rows, as of ``transitions``.
         """
-        return rows[is_veiled_move(codes)]
+        return is_veiled_move(codes)
 
     def check(self, head: BatchHead) -> None:
         """Refuse a batch of which it cannot be said what is shown; here it always can."""

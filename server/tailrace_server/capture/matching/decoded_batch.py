@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.capture.matching.batch_images import Images
-    from tailrace_server.capture.matching.condition_index import FoundConditions
+    from tailrace_server.capture.matching.finding.condition_index import FoundConditions
     from tailrace_server.wal.segment.reader import BatchHead
 
 
@@ -31,7 +31,7 @@ class DecodedBatch:
         columns: Mapping[str, Sequence[Column]],
     ) -> None:
         """Take a batch, and by entity type the columns that conditions need; nothing is decoded yet."""
-        self._head = head
+        self.head = head
         self._images = images
         self._columns = columns
         self._types: dict[int, TypedImages] = {}
@@ -44,7 +44,7 @@ class DecodedBatch:
 
     def decode(self) -> None:
         """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
-        for code, name in enumerate(self._head.entity_types):
+        for code, name in enumerate(self.head.entity_types):
             if name in self._columns and len(self._rows(code)):
                 self.of(code)
 
@@ -55,17 +55,17 @@ class DecodedBatch:
 
     def entity_type(self, code: int) -> str:
         """Return the name of an entity type."""
-        return self._head.entity_types[code]
+        return self.head.entity_types[code]
 
     def has(self, code: int) -> bool:
         """Return whether the batch has a record of an entity type."""
-        return bool((self._head.type_codes == code).any())
+        return bool((self.head.type_codes == code).any())
 
     def are_rows(self, code: int) -> bool:
         """Return whether all records of an entity type are rows that have their images."""
         found = self._are_rows.get(code)
         if found is None:
-            count = int(np.count_nonzero(self._head.type_codes == code))
+            count = int(np.count_nonzero(self.head.type_codes == code))
             found = self._are_rows[code] = count == len(self._rows(code))
         return found
 
@@ -76,7 +76,7 @@ class DecodedBatch:
     def _rows(self, code: int) -> NDArray[np.int32]:
         found = self._rows_by_type.get(code)
         if found is None:
-            head = self._head
+            head = self.head
             mine = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
             if self._images.gone is not None:
                 mine &= ~self._images.gone
@@ -88,7 +88,7 @@ class DecodedBatch:
         found = self._types.get(code)
         if found is None:
             begun = thread_time_ns()
-            head, name = self._head, self._head.entity_types[code]
+            head, name = self.head, self.head.entity_types[code]
             found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
             found.decode(self._columns.get(name, ()))
             self._cpu_ns[code] = thread_time_ns() - begun

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tailrace.schema import Column
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.decoded_batch import DecodedBatch
@@ -182,13 +183,10 @@ def may_be_judged(
 
     A row that hides one is left out, whatever the condition: else it would tell what is hidden.
     """
-    entity_type = typed.entity_type
-    names = typed.names_of(condition.asked)
-    rules = shown.rules_of(entity_type)
-    if all(
-        rule.keys is None and rule.bodies and all(map(rule.columns.shows, names)) for rule in rules
-    ):
+    if all_may_be_judged(shown, typed, condition.asked):
         return np.ones(len(rows), np.bool_)
+    names = typed.names_of(condition.asked)
+    entity_type = typed.entity_type
     keys = head.keys.values(rows.tolist())
     found = []
     for key in keys:
@@ -197,6 +195,17 @@ def may_be_judged(
             all(any(rule.bodies and rule.columns.shows(name) for rule in mine) for name in names)
         )
     return np.array(found, np.bool_)
+
+
+def all_may_be_judged(shown: Visibility, typed: TypedImages, asked: Sequence[Column]) -> bool:
+    """Return whether every row shows the columns that a reader asks for."""
+    if not asked:
+        return True
+    names = typed.names_of(asked)
+    return all(
+        rule.keys is None and rule.bodies and all(map(rule.columns.shows, names))
+        for rule in shown.rules_of(typed.entity_type)
+    )
 
 
 def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:

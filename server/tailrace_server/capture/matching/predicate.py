@@ -247,8 +247,8 @@ class Predicate:
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.has_conditions = any(each.condition is not None for each in self.alternatives)
         """Whether an alternative judges rows by their values."""
-        self.is_condition = shown is None and _is_condition(self.alternatives)
-        """Whether one condition says all of the rows that it takes."""
+        self.is_condition = _is_condition(self.alternatives)
+        """Whether one condition says all of the rows that it takes, of what is shown."""
         wants_columns = any(each.criteria.wants_columns for each in self.alternatives)
         self.images: tuple[str, ...] = ("after",) if wants_columns else ()
         """The images that selecting reads; empty: it reads the head alone."""
@@ -436,8 +436,7 @@ def _kept(
     kept = shown.kept(head, rows)
     if codes is None or len(kept) == len(rows):
         return kept
-    moved = shown.moves_shown(head, rows, codes[rows])
-    return kept if not len(moved) else np.union1d(kept, moved)
+    return rows[np.isin(rows, kept) | shown.moves_shown(head, rows, codes[rows])]
 
 
 def _of_some(codes: NDArray[np.uint8] | None, rows: NDArray[np.int32]) -> NDArray[np.uint8] | None:

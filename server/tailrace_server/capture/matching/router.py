@@ -16,27 +16,34 @@ generated criteria.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace_server.capture.matching.condition_index import ConditionIndex
 from tailrace_server.capture.matching.decoded_batch import DecodedBatch
+from tailrace_server.capture.matching.finding.condition_index import ConditionIndex
+from tailrace_server.capture.matching.finding.told_rows import ToldRows
+from tailrace_server.capture.matching.judging import all_may_be_judged
 from tailrace_server.capture.matching.judging_cost import JudgingCost, SharedCost
 from tailrace_server.capture.matching.record_classes import RecordClass
 from tailrace_server.capture.matching.run import BatchSelection, whole_batch
-from tailrace_server.capture.matching.transitions import VEILED, codes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from tailrace_server.capture.matching.batch_images import Images
+    from tailrace_server.capture.matching.finding.condition_index import Hits
+    from tailrace_server.capture.matching.finding.looked_up import ConditionKind
     from tailrace_server.capture.matching.predicate import Alternative, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.row_condition import RowCondition
+
+    _Alike = tuple[Hits, ConditionKind, bytes | None]
+    """What is found, by conditions of a kind, for readers who are shown the same."""
 
 _TABLE_BITS_MIN: Final = 12
 _TABLE_BITS_MAX: Final = 22
@@ -203,7 +210,7 @@ class Router:
 
     def _route_found(
         self, decoded: DecodedBatch, code: int, looking: dict[int, None]
-    ) -> Iterator[tuple[int, BatchSelection]]:
+    ) -> Iterator[tuple[int, BatchSelection | Exception]]:
         """Yield what the index of an entity type tells; who has to look is put into ``looking``."""
         # 1. Of records that are no rows a condition says nothing: they are for each of its readers.
         found = decoded.found.get(code)
@@ -212,22 +219,54 @@ class Router:
             return
         for one in found.whole:
             looking.update(one.ids)
-        # 2. Who has the condition and nothing else has its rows; others choose among them.
-        for one, rows in found:
-            for id in tuple(one.ids):
-                predicate = self._selecting.get(id)
-                if rows is None or predicate is None or not predicate.is_condition:
+        # 2. Who has the condition and nothing else is told of its rows; others choose among them.
+        groups: dict[_Alike, list[tuple[int, Predicate, Sequence[int]]]] = {}
+        for one, hits in found:
+            for id in one.ids:
+                predicate = self._selecting[id]
+                if hits is None or one.kind is None or not predicate.is_condition:
                     looking[id] = None
                     continue
-                codes = codes_of(rows.bits)
-                if one.condition.is_granted:
-                    codes |= np.uint8(VEILED)
-                yield (
-                    id,
-                    BatchSelection(
-                        predicate.identity, found.typed.rows[rows.places], transitions=codes
-                    ),
-                )
+                shown = predicate.shown
+                alike = hits, one.kind, None if shown is None else shown.identity
+                groups.setdefault(alike, []).append((id, predicate, hits.numbers[one]))
+        for (hits, kind, _), asking in groups.items():
+            told = self._told(decoded, code, hits, kind, asking)
+            if told is None:
+                looking.update(dict.fromkeys(id for id, _, _ in asking))
+                continue
+            for id, predicate, numbers in asking:
+                cost = None if told.is_shared else self._costs.get(id)
+                begun = 0 if cost is None else thread_time_ns()
+                try:
+                    rows, codes = told.of(numbers)
+                except Exception as error:
+                    yield id, error
+                    continue
+                if cost is not None:
+                    cost.own_ns += thread_time_ns() - begun
+                if len(rows):
+                    yield id, BatchSelection(predicate.identity, rows, transitions=codes)
+
+    def _told(
+        self,
+        decoded: DecodedBatch,
+        code: int,
+        hits: Hits,
+        kind: ConditionKind,
+        asking: Sequence[tuple[int, Predicate, Sequence[int]]],
+    ) -> ToldRows | None:
+        """Return what some predicates that differ in a value alone are told; None: they have to look."""
+        begun = thread_time_ns()
+        typed, shown = decoded.of(code), asking[0][1].shown
+        told: ToldRows | None = None
+        if shown is None or all_may_be_judged(shown, typed, kind.asked):
+            with suppress(Exception):  # each of them meets it, and is told, as it looks
+                told = ToldRows(decoded.head, typed, hits, kind, shown, len(asking))
+        shared = self._shared.get(decoded.entity_type(code))
+        if shared is not None:  # else all of them were removed while this was iterated
+            shared.add(thread_time_ns() - begun, 0)
+        return told
 
     def _route_broad(
         self,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
-from tailrace_server.capture.matching.transitions import ImageVerdict
+from tailrace_server.capture.matching.transitions import IS_IN, WAS_IN, ImageVerdict
 from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.typed.reader import ColumnReader
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.row_condition import RowCondition
-    from tailrace_server.filters.evaluation import RowFilter
+    from tailrace_server.filters.evaluation import Mask, RowFilter
     from tailrace_server.wal.segment.reader import BatchHead
 
 
@@ -141,10 +141,9 @@ class TypedImages:
         self.decode((column,))
         return self._decoded[column].array
 
-    @property
-    def misses_values(self) -> bool:
-        """Whether an image before does not tell a value of what is decoded."""
-        return any(each.unknown is not None for each in self._decoded.values())
+    def misses_values(self, columns: Iterable[Column]) -> bool:
+        """Return whether an image before does not tell a value of some decoded columns."""
+        return any(self._decoded[column].unknown is not None for column in columns)
 
     def open_places(self, columns: Sequence[Column]) -> NDArray[np.intp]:
         """Return the rows of which nobody knows the values before of all of some decoded columns."""
@@ -171,14 +170,11 @@ class TypedImages:
             asks_null: Whether it can be true of a value that is missing.
             places: Those of the rows that are to be judged; None: all.
         """
-        self.decode(row_filter.columns)
-        found = [self._decoded[column] for column in row_filter.columns]
-        names = [column.name for column in row_filter.columns]
-        images = pa.record_batch([each.array for each in found], names)
-        unknown = [each.unknown for each in found if each.unknown is not None]
+        images = self._images_of(row_filter.columns, places)
+        decoded = (self._decoded[column].unknown for column in row_filter.columns)
+        unknown = [each for each in decoded if each is not None]
         has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
         if places is not None:
-            images = images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
             unknown = [each[places] for each in unknown]
             has_before, has_after = has_before[places], has_after[places]
             was_there = was_there[places]
@@ -195,6 +191,37 @@ class TypedImages:
             may_have_been |= open_ones
             was_in &= ~open_ones
         return ImageVerdict(was_in, may_have_been, is_true[count:] & has_after)
+
+    def bits(
+        self, masks: Sequence[Mask], columns: Sequence[Column], places: NDArray[np.intp] | None
+    ) -> NDArray[np.uint8]:
+        """Return of which images all of some conditions are true, as bits of ``transitions`` for each row.
+
+        An image that is not there is as one of NULLs.
+
+        Args:
+            masks: The conditions, at least one.
+            columns: The columns that they need.
+            places: Those of the rows that are to be judged; None: all.
+        """
+        images = self._images_of(columns, places)
+        found = reduce(pc.and_, (pc.fill_null(mask.of(images), False) for mask in masks))
+        is_true = found.to_numpy(zero_copy_only=False)
+        count = len(is_true) // 2
+        bits: NDArray[np.uint8] = is_true[:count] * np.uint8(WAS_IN)
+        bits |= is_true[count:] * np.uint8(IS_IN)
+        return bits
+
+    def _images_of(
+        self, columns: Sequence[Column], places: NDArray[np.intp] | None
+    ) -> pa.RecordBatch:
+        """Return columns of the images, those before and those after; decode what is not decoded yet."""
+        self.decode(columns)
+        arrays = [self._decoded[column].array for column in columns]
+        images = pa.record_batch(arrays, [column.name for column in columns])
+        if places is None:
+            return images
+        return images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
 
     def _unknown(self, array: pa.Array, present: pa.BooleanArray) -> NDArray[np.bool_] | None:
         count = len(self.rows)

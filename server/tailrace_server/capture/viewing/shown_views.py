@@ -168,13 +168,13 @@ class ViewedRows(Visibility):
 
     def moves_shown(
         self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
-    ) -> NDArray[np.int32]:
-        """Return those of some rows that enter or leave the views by columns that these do not show."""
-        if self.granted is None:
-            return rows[is_move(codes)]
-        veiled = self.granted.moves_shown(head, rows, codes)
-        moved = self.granted.kept(head, rows[is_move(codes)])
-        return np.union1d(veiled, moved)
+    ) -> NDArray[np.bool_]:
+        """Return which of some rows enter or leave the views by columns that these do not show."""
+        moved = is_move(codes)
+        if self.granted is not None:
+            moved[moved] = np.isin(rows[moved], self.granted.kept(head, np.unique(rows[moved])))
+            moved |= self.granted.moves_shown(head, rows, codes)
+        return moved
 
     def shows_row(self, head: BatchHead, row: int) -> bool:
         """Return whether a record of a batch is shown."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.matching.looked_up import plain, sortable
+from tailrace_server.capture.matching.finding.looked_up import plain, sortable
 from tailrace_server.capture.matching.transitions import IS_IN, MAY_HAVE_BEEN, WAS_IN
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace_server.capture.matching.looked_up import Indexed
+    from tailrace_server.capture.matching.finding.looked_up import Indexed
 
 _NONE: Final = -1
 """The number of values that nobody asks for."""
@@ -48,6 +48,18 @@ class Finder(Protocol):
 
     def rows(self, number: int) -> RowsFound:
         """Return the rows of one of these numbers."""
+
+    @property
+    def grouped(self) -> GroupedRows | None:
+        """All of it, if no row is of two numbers but by its two images; None: some may be."""
+
+
+class GroupedRows(NamedTuple):
+    """The rows of one number after the other."""
+
+    found: RowsFound
+    bounds: list[int]
+    """Where those of each number begin, and where the last ones end."""
 
 
 def joined(count: int, parts: Sequence[RowsFound]) -> RowsFound:
@@ -91,71 +103,78 @@ class PointTable:
             if not owners:
                 del self._owners[value]
 
+    def askers(self, values: Sequence[Any]) -> int:
+        """Count how many conditions ask for some values."""
+        return sum(len(self._owners.get(value, ())) for value in values)
+
     def find(self, array: pa.Array) -> Finder:
         """Return what is found of a column's values, those before and those after."""
         values = plain(array)
         # What a commit of a few rows costs must not grow with the conditions, and they need no arrays.
         if len(values) < len(self._owners):
-            return _FewFound(values.to_pylist(), self._owners)
+            return _few_found(values.to_pylist(), self._owners)
         if self._listed is None:
             self._listed = pa.array([*self._owners], values.type), [*self._owners.values()]
         value_set, owners = self._listed
         codes = pc.index_in(values, value_set=value_set).fill_null(_NONE).to_numpy()
-        return _FoundPoints(codes, owners)
-
-
-class _FewFound:
-    """The images by their value, of fewer than there are values asked for."""
-
-    def __init__(self, values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> None:
-        count = len(values) // 2
-        found: dict[Any, dict[int, int]] = {}
-        for image, value in enumerate(values):
-            if value in owners:
-                row, bit = (image, WAS_IN) if image < count else (image - count, IS_IN)
-                bits = found.setdefault(value, {})
-                bits[row] = bits.get(row, 0) | bit
-        self._owners = [owners[value] for value in found]
-        self._rows = [*found.values()]
-
-    def owners(self) -> Iterator[tuple[int, Iterable[Indexed]]]:
-        return enumerate(self._owners)
-
-    def rows(self, number: int) -> RowsFound:
-        found = self._rows[number]
-        places = sorted(found)
-        return RowsFound(
-            np.array(places, np.intp), np.array([found[place] for place in places], np.uint8)
-        )
+        return _many_found(codes, owners)
 
 
 class _FoundPoints:
-    """The images by the number of their value."""
+    """The rows by the values that they have."""
 
-    def __init__(self, codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -> None:
-        count = len(codes) // 2
-        images = np.flatnonzero(codes != _NONE)
-        # 1. Sort them by value, row and side, all in one number.
-        keys = codes[images].astype(np.int64) * count + images % count
-        keys = keys << 1 | (images >= count)
-        keys.sort()
-        # 2. Both images of a row with one value are one.
-        pairs = keys >> 1
-        firsts = _firsts(pairs)
-        bits = np.where(keys & 1, np.uint8(IS_IN), np.uint8(WAS_IN))
-        self._bits = np.bitwise_or.reduceat(bits, firsts) if len(firsts) else bits
-        values, self._places = np.divmod(pairs[firsts], max(count, 1))
-        # 3. Where each value begins.
-        firsts = _firsts(values)
-        self._bounds = [*firsts.tolist(), len(values)]
-        self._owners = [owners[number] for number in values[firsts].tolist()]
+    def __init__(self, grouped: GroupedRows, owners: Sequence[Iterable[Indexed]]) -> None:
+        self.grouped = grouped
+        self._owners = owners
 
     def owners(self) -> Iterator[tuple[int, Iterable[Indexed]]]:
         return enumerate(self._owners)
 
     def rows(self, number: int) -> RowsFound:
-        part = slice(self._bounds[number], self._bounds[number + 1])
-        return RowsFound(self._places[part], self._bits[part])
+        (places, bits), bounds = self.grouped
+        part = slice(bounds[number], bounds[number + 1])
+        return RowsFound(places[part], bits[part])
+
+
+def _few_found(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> _FoundPoints:
+    """Look up fewer values than there are that are asked for."""
+    count = len(values) // 2
+    by_value: dict[Any, dict[int, int]] = {}
+    for image, value in enumerate(values):
+        if value in owners:
+            row, bit = (image, WAS_IN) if image < count else (image - count, IS_IN)
+            known = by_value.setdefault(value, {})
+            known[row] = known.get(row, 0) | bit
+    places: list[int] = []
+    bits: list[int] = []
+    bounds = [0]
+    for known in by_value.values():
+        places += sorted(known)
+        bits += (known[row] for row in sorted(known))
+        bounds.append(len(places))
+    found = RowsFound(np.array(places, np.intp), np.array(bits, np.uint8))
+    return _FoundPoints(GroupedRows(found, bounds), [owners[value] for value in by_value])
+
+
+def _many_found(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -> _FoundPoints:
+    """Group images by the numbers of their values."""
+    count = len(codes) // 2
+    images = np.flatnonzero(codes != _NONE)
+    # 1. Sort them by value, row and side, all in one number.
+    keys = codes[images].astype(np.int64) * count + images % count
+    keys = keys << 1 | (images >= count)
+    keys.sort()
+    # 2. Both images of a row with one value are one.
+    pairs = keys >> 1
+    firsts = _firsts(pairs)
+    bits = np.where(keys & 1, np.uint8(IS_IN), np.uint8(WAS_IN))
+    bits = np.bitwise_or.reduceat(bits, firsts) if len(firsts) else bits
+    values, places = np.divmod(pairs[firsts], max(count, 1))
+    # 3. Where each value begins.
+    firsts = _firsts(values)
+    bounds = [*firsts.tolist(), len(values)]
+    grouped = GroupedRows(RowsFound(places, bits), bounds)
+    return _FoundPoints(grouped, [owners[number] for number in values[firsts].tolist()])
 
 
 def _firsts(values: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -229,6 +248,8 @@ class _RankedRanges:
 
 class _FoundRanges:
     """The images in the order of their ranks."""
+
+    grouped = None
 
     def __init__(
         self, ranges: _RankedRanges, images: NDArray[np.intp], values: pa.Array, count: int

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Area, Criteria, Operation, canonical
+from tailrace.criteria import Area, Criteria, Operation, Transition, canonical
+from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
+from tailrace_server.capture.grant import Columns
+from tailrace_server.capture.granting.shown import Rule, Visibility, columns_shown
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.batch_images import Images
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.wal.segment.reader import BatchHead
 
 TYPES = {
     "id": "VARCHAR",
@@ -60,6 +64,23 @@ ASKED: dict[str, list[str]] = {
     "rate": ["-1.5", "0", "2.5", "CAST('NaN' AS DOUBLE)"],
     "is_open": ["TRUE", "FALSE"],
 }
+
+
+RESTS = ["price > 0", "cost IS NULL OR day > '2000-01-01'"]
+"""Of many conditions the same."""
+SOME, OTHERS = Columns(frozenset({"id", "price", "day"}), listed=True), Columns(frozenset({"cost"}))
+SHOWN_BY_NAME = (("product", (Rule(None, SOME, True),)),), (), None, True
+SHOWN = [
+    columns_shown("product", SOME),
+    columns_shown("product", OTHERS),
+    Visibility(
+        (("product", (Rule(frozenset("12"), SOME, True), Rule(frozenset("2"), OTHERS, True))),),
+        (),
+        None,
+        counted_are_all=True,
+    ),
+]
+"""What readers may be shown."""
 
 
 def columns_of(price: str) -> tuple[Column, ...]:
@@ -106,6 +127,9 @@ def a_mutation(random: Random, *, plain: bool) -> Mutation:
             "id": key,
             "name": "a",
         }
+    if before is not None and random.random() < 0.4:  # one column has changed, which few are shown
+        name = random.choice([*VALUES])
+        after = {**before, name: random.choice(VALUES[name])}
     images = [None if row is None else json.dumps(row).encode() for row in (before, after)]
     operation, changed = Operation.REMOVE, None
     if after is not None:
@@ -119,8 +143,8 @@ def a_predicate(random: Random, columns: tuple[Column, ...], since: int) -> Pred
     one = Criteria(
         area=Area.DATA,
         entity_type=("product",),
-        primary_key=random.choice([(), (), ("1", "2")]),
-        operation=random.choice([(), (), (Operation.REMOVE,)]),
+        primary_key=random.choice([(), (), (), ("1", "2")]),
+        operation=random.choice([(), (), (), (Operation.REMOVE,)]),
     )
     is_granted = random.random() < 0.3
     found: list[Criteria] = []
@@ -128,7 +152,16 @@ def a_predicate(random: Random, columns: tuple[Column, ...], since: int) -> Pred
         text = " AND ".join(a_part(random) for _ in range(random.choice([1, 1, 2])))
         part = ConditionText(parse(text), is_granted=is_granted)
         found.append(filtered(replace(one, where=text), RowCondition([part], columns, since)))
-    return Predicate(canonical(found))
+    return Predicate(canonical(found), random.choice([None, *SHOWN]))
+
+
+def one_of_a_crowd(random: Random, columns: tuple[Column, ...], since: int) -> Predicate:
+    """Return a predicate that differs from many others in a value alone."""
+    text = f"name = {random.choice(ASKED['name'])} AND {random.choice(RESTS)}"
+    part = ConditionText(parse(text), is_granted=random.random() < 0.5)
+    one = Criteria(area=Area.DATA, entity_type=("product",), where=text)
+    asked = filtered(one, RowCondition([part], columns, since))
+    return Predicate((asked,), random.choice([None, *SHOWN[::2]]))
 
 
 def told(found: BatchSelection | Exception) -> object:
@@ -162,7 +195,8 @@ def test_what_the_index_finds_is_what_judging_every_row_finds(log_root: Path, se
             writer.commit(batch_id=1000 * number, schema_changes=[(-1, schema)])
         if not predicates:
             since = CommitLog.open(log_root / "shop").view.published
-            predicates = [a_predicate(random, columns, since) for _ in range(60)]
+            predicates = [a_predicate(random, columns, since) for _ in range(50)]
+            predicates += (one_of_a_crowd(random, columns, since) for _ in range(90))
             for id, each in enumerate(predicates):
                 router.add(id, each)
         with LogWriter.open(log_root, "shop") as log:
@@ -185,3 +219,38 @@ def test_what_the_index_finds_is_what_judging_every_row_finds(log_root: Path, se
         router.remove(id)
     assert not router._conditions
     assert not router._shared
+
+
+@dataclass(frozen=True)
+class _Outdated(Visibility):
+    """As of a view, one of whose columns has been dropped."""
+
+    def check(self, head: BatchHead) -> None:
+        raise InvalidRequest("a column has been dropped")
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_who_cannot_be_told_gets_the_reason_and_the_others_their_rows(
+    log_root: Path, count: int
+) -> None:
+    create_catalog(log_root, "shop")
+    columns = columns_of("INTEGER")
+    with open_writer(log_root, "shop", writer="log-writer") as writer:
+        schema = Schema(1, {"product": columns})
+        writer.commit(batch_id=0, schema_changes=[(-1, schema)])
+    with LogWriter.open(log_root, "shop") as log:
+        log.append([Mutation("product", "1", after=b'{"id":"1","name":"a","price":3}')])
+        log.commit(publish=True)
+    view = CommitLog.open(log_root / "shop").view
+    condition = RowCondition([ConditionText(parse("name = 'a'"))], columns, view.published)
+    asked = (filtered(Criteria(area=Area.DATA, entity_type=("product",)), condition),)
+    router = Router()
+    for id in range(count):
+        router.add(id, Predicate(asked, _Outdated(*SHOWN_BY_NAME)))
+    router.add(count, Predicate(asked))
+    with BatchReader(log_root / "shop") as reader:
+        ref = view.batch(len(view) - 1)
+        found = dict(router.route(group_by_class(reader.head(ref)), images_of(reader, ref, view)))
+    assert told(found.pop(count)) == ([1], None, [Transition.ENTER])
+    assert {type(each) for each in found.values()} == {InvalidRequest}
+    assert len(found) == count

@@ -1,11 +1,12 @@
 """What of a condition its rows can be found by: values of one column, or a range of them.
 
 A condition is true only where each of its parts is that are joined by AND. So one part is enough to find the
-rows that come into question, and where it is all of the condition, they need not be judged any more::
+rows that come into question, and the rest is asked of those rows alone. Many conditions have the same rest, and
+are of one *kind* then: it is worked out once for all of them::
 
-    tenant = 't17'                   tenant: 't17'          is all of it
-    tenant = 't17' AND price > 4     tenant: 't17'          the rest is judged
-    price >= 2 AND price < 5         price: from 2 to 5     is all of it
+    tenant = 't17'                   tenant: 't17'          no rest
+    tenant = 't17' AND price > 4     tenant: 't17'          rest: price > 4
+    price >= 2 AND price < 5         price: from 2 to 5     no rest
     name LIKE 'a%' OR price = 3      nothing
 """
 
@@ -48,8 +49,8 @@ class LookedUp:
     """What is looked up."""
 
     column: Column
-    is_all: bool
-    """Whether the condition is true of each row that is found."""
+    rest: tuple[Mask, ...] = ()
+    """What else has to be true of the rows that are found."""
     values: tuple[Any, ...] | None = None
     """As of ``plain``; None: a range."""
     begins: tuple[RangeEnd, ...] = ()
@@ -60,10 +61,24 @@ class LookedUp:
     """Whether no value is in the range, whatever its ends."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ConditionKind:
+    """What conditions have in common that are found by one column; equal ones of an index are one."""
+
+    rest: tuple[Mask, ...]
+    """What else has to be true."""
+    columns: tuple[Column, ...]
+    """Those that conditions of this kind need."""
+    asked: tuple[Column, ...]
+    """Those of them that readers have named."""
+    is_granted: bool
+    """Whether a grant has part in them."""
+
+
 class Indexed:
     """A condition on one table."""
 
-    __slots__ = ("condition", "ids", "is_placed", "part", "row_filter")
+    __slots__ = ("condition", "found_by", "ids", "kind", "part", "row_filter")
 
     def __init__(self, condition: RowCondition) -> None:
         """Take it, by the columns that it is bound to; nobody asks for it yet."""
@@ -72,15 +87,17 @@ class Indexed:
         """Predicates that have it."""
         self.row_filter: RowFilter | None = condition.row_filter
         """What judges it by the schema of now; None: it does not fit."""
-        self.part = looked_up(condition.row_filter)
-        """What it is found by; None: by nothing, each row has to be judged."""
-        self.is_placed = False
-        """Whether the tables of its index have it."""
+        self.found_by = looked_up(condition.row_filter)
+        """What it can be found by; nothing: each row has to be judged."""
+        self.part: LookedUp | None = None
+        """Which of these its index has chosen."""
+        self.kind: ConditionKind | None = None
+        """What it has in common with others; None: its index does not have it yet."""
 
     def fit(self, row_filter: RowFilter | None) -> None:
         """Take what judges it by a schema; None: it does not fit."""
         self.row_filter = row_filter
-        self.part = None if row_filter is None else looked_up(row_filter)
+        self.found_by = () if row_filter is None else looked_up(row_filter)
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -93,10 +110,11 @@ class Indexed:
         return () if self.part is None else self.part.values or ()
 
 
-def looked_up(row_filter: RowFilter) -> LookedUp | None:
-    """Return what a condition is found by, equality before a range; None: by nothing."""
+def looked_up(row_filter: RowFilter) -> tuple[LookedUp, ...]:
+    """Return what a condition can be found by: equalities or else a range, any of them."""
     columns = {each.name: each for each in row_filter.columns}
     parts = [*_conjuncts(row_filter.mask)]
+    found = []
     for part in parts:
         match part:
             case Compared(asked, Operator.EQUAL, border):
@@ -107,14 +125,18 @@ def looked_up(row_filter: RowFilter) -> LookedUp | None:
                 continue
         values = _values(asked, borders)
         if values is not None:
-            return LookedUp(columns[asked.column], len(parts) == 1, values)
+            rest = tuple(each for each in parts if each is not part)
+            found.append(LookedUp(columns[asked.column], rest, values))
+    if found:
+        return tuple(found)
     ranges: dict[str, list[Compared]] = {}
     for part in parts:
         if isinstance(part, Compared) and _has_order(part):
             ranges.setdefault(part.asked.column, []).append(part)
     for name, comparisons in ranges.items():
-        return _range(columns[name], comparisons, is_all=len(comparisons) == len(parts))
-    return None
+        rest = tuple(each for each in parts if each not in comparisons)
+        return (_range(columns[name], comparisons, rest),)
+    return ()
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -180,7 +202,7 @@ def _has_order(comparison: Compared) -> bool:
     return border.scalar is None or not pa.types.is_decimal256(border.scalar.type)
 
 
-def _range(column: Column, comparisons: Sequence[Compared], *, is_all: bool) -> LookedUp:
+def _range(column: Column, comparisons: Sequence[Compared], rest: tuple[Mask, ...]) -> LookedUp:
     """Return the range that comparisons with values of a column take together."""
     begins: list[RangeEnd] = []
     ends: list[RangeEnd] = []
@@ -203,4 +225,4 @@ def _range(column: Column, comparisons: Sequence[Compared], *, is_all: bool) -> 
             begins.append(RangeEnd(value, is_behind=operator is Operator.GREATER))
         if operator not in _GREATER:
             ends.append(RangeEnd(value, is_behind=operator is not Operator.LESS))
-    return LookedUp(column, is_all, None, tuple(begins), tuple(ends), is_empty=is_empty)
+    return LookedUp(column, rest, None, tuple(begins), tuple(ends), is_empty=is_empty)

@@ -3,10 +3,10 @@
 A condition that is an equality, an ``IN`` or a range on one column, alone or joined by AND, is true only where
 that part is. So its rows are found by it, and the others are not looked at::
 
-    tenant = 't17'                 the values of `tenant` in the batch, each once ──▶ its rows, told
-    price BETWEEN 2 AND 5          the values of `price` in the batch, sorted     ──▶ its rows, told
-    tenant = 't17' AND price > 4   the values of `tenant`                         ──▶ rows to be judged
-    name LIKE '%a%'                nothing                                        ──▶ all rows are judged
+    tenant = 't17'                 the values of `tenant` in the batch, each once ──▶ its rows
+    price BETWEEN 2 AND 5          the values of `price` in the batch, sorted     ──▶ its rows
+    tenant = 't17' AND price > 4   the values of `tenant` ──▶ rows, of which those with `price > 4`
+    name LIKE '%a%'                nothing                ──▶ all rows are judged
 
 A row of which the source does not say what was before, or not the value that is looked up, is a row of every
 condition: each has to be told of it. That costs those rows alone, and not the others of their batch.
@@ -17,18 +17,17 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from tailrace_server.capture.matching.found_rows import (
-    Finder,
+from tailrace_server.capture.matching.finding.found_rows import (
     PointTable,
     RangeTable,
-    RowsFound,
     joined,
     open_rows,
 )
-from tailrace_server.capture.matching.looked_up import Indexed
+from tailrace_server.capture.matching.finding.looked_up import ConditionKind, Indexed
 from tailrace_server.filters.errors import ConditionRefused
 
 if TYPE_CHECKING:
@@ -37,6 +36,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
+    from tailrace_server.capture.matching.finding.found_rows import (
+        Finder,
+        GroupedRows,
+        RowsFound,
+    )
+    from tailrace_server.capture.matching.finding.looked_up import LookedUp
     from tailrace_server.capture.matching.row_condition import RowCondition
     from tailrace_server.capture.matching.typed_images import TypedImages
     from tailrace_server.filters.evaluation import RowFilter
@@ -58,8 +63,10 @@ class ConditionIndex:
         """What the others are fitted to."""
         self._whole: dict[Indexed, None] = {}
         """Those that are found by nothing."""
-        self._partly: dict[Indexed, None] = {}
-        """Those of which a part is looked up, and the rest is judged."""
+        self._kinds: WeakValueDictionary[object, ConditionKind] = WeakValueDictionary()
+        """The kinds of the others, by what they are equal in."""
+        self._partly: dict[Sequence[Column], dict[Indexed, None]] = {}
+        """Those of the others that have a rest, by the columns that they need."""
         self._tables: dict[tuple[Column, bool], PointTable | RangeTable] = {}
         """By column, and whether its values are looked up or ranges of them."""
 
@@ -107,9 +114,11 @@ class ConditionIndex:
             open_ones = typed.open_places((column,))
             found.add(table.find(typed.column(column)), table.asking, open_ones)
         # What is missing for the rest of a condition may leave it unknown, also where its part is NULL.
-        if typed.misses_values:
-            for one in self._partly:
-                found.open_all(one, typed.open_places(one.columns))
+        for columns, ones in self._partly.items():
+            if typed.misses_values(columns):
+                open_ones = typed.open_places(columns)
+                for one in ones:
+                    found.open_all(one, open_ones)
         return found
 
     def _fit(self, typed: TypedImages) -> None:
@@ -128,18 +137,21 @@ class ConditionIndex:
                 self._forget_columns(one)
                 one.fit(row_filter)
                 self._columns.update(one.columns)
-            if not one.is_placed:
+            if one.kind is None:
                 self._put_in(one)
         self._new.clear()
 
     def _put_in(self, one: Indexed) -> None:
-        one.is_placed = True
-        part = one.part
+        part = one.part = self._chosen(one)
+        rest = () if part is None else part.rest
+        condition = one.condition
+        kind = rest, tuple(one.columns), condition.asked, condition.is_granted
+        one.kind = self._kinds.setdefault(kind, ConditionKind(*kind))
         if part is None:
             self._whole[one] = None
             return
-        if not part.is_all:
-            self._partly[one] = None
+        if rest:
+            self._partly.setdefault(one.kind.columns, {})[one] = None
         by_values = part.values is not None
         table = self._tables.get((part.column, by_values))
         if table is None:
@@ -147,20 +159,35 @@ class ConditionIndex:
             self._tables[part.column, by_values] = table
         table.add(one)
 
+    def _chosen(self, one: Indexed) -> LookedUp | None:
+        """Return what a condition is found by: of several values those that the fewest others ask for."""
+        # So `state = 'open' AND tenant = 't17'` is found by the tenant, whichever comes first.
+        if len(one.found_by) < 2:
+            return one.found_by[0] if one.found_by else None
+
+        def askers(part: LookedUp) -> int:
+            table = self._tables.get((part.column, True))
+            assert part.values is not None
+            return table.askers(part.values) if isinstance(table, PointTable) else 0
+
+        return min(one.found_by, key=askers)
+
     def _take_out(self, one: Indexed) -> None:
-        if not one.is_placed:
+        kind, part = one.kind, one.part
+        if kind is None:
             return
-        one.is_placed = False
         self._whole.pop(one, None)
-        self._partly.pop(one, None)
-        part = one.part
-        if part is None:
-            return
-        key = part.column, part.values is not None
-        table = self._tables[key]
-        table.remove(one)
-        if not table.asking:
-            del self._tables[key]
+        if part is not None:
+            if part.rest:
+                del self._partly[kind.columns][one]
+                if not self._partly[kind.columns]:
+                    del self._partly[kind.columns]
+            key = part.column, part.values is not None
+            table = self._tables[key]
+            table.remove(one)
+            if not table.asking:
+                del self._tables[key]
+        one.kind = one.part = None
 
     def _forget_columns(self, one: Indexed) -> None:
         self._columns.subtract(one.columns)
@@ -169,17 +196,32 @@ class ConditionIndex:
                 del self._columns[column]
 
 
-class _Hits:
+class Hits:
     """What one table has found."""
 
     def __init__(self, finder: Finder, open_places: NDArray[np.intp]) -> None:
-        self.finder = finder
+        """Take it, and the rows that are for everybody of the table."""
+        self._finder = finder
         self.open_places = open_places
         self.numbers: dict[Indexed, list[int]] = {}
         """By condition, what of the finder's is its own."""
         for number, owners in finder.owners():
             for one in owners:
                 self.numbers.setdefault(one, []).append(number)
+
+    @property
+    def grouped(self) -> GroupedRows | None:
+        """All rows by number; None: some are of several numbers, or for everybody."""
+        return None if len(self.open_places) else self._finder.grouped
+
+    def rows(self, count: int, numbers: Sequence[int]) -> RowsFound:
+        """Return the rows of some numbers, and those for everybody; ``count`` rows there are."""
+        if len(numbers) == 1 and not len(self.open_places):
+            return self._finder.rows(numbers[0])
+        parts = [*map(self._finder.rows, numbers)]
+        if len(self.open_places):
+            parts.append(open_rows(self.open_places))
+        return joined(count, parts)
 
 
 class FoundConditions:
@@ -195,12 +237,12 @@ class FoundConditions:
         self.typed = typed
         self.whole = whole
         self._indexed = indexed
-        self._hits: list[_Hits] = []
+        self._hits: list[Hits] = []
         self._open: dict[Indexed, NDArray[np.intp]] = {}
 
     def add(self, finder: Finder, asking: Iterable[Indexed], open_places: NDArray[np.intp]) -> None:
         """Add what one table has found, and the rows that are for everybody of the table."""
-        hits = _Hits(finder, open_places)
+        hits = Hits(finder, open_places)
         if len(open_places):
             for one in asking:
                 hits.numbers.setdefault(one, [])
@@ -210,11 +252,14 @@ class FoundConditions:
         """Add rows to one condition that have to be judged for it in any case."""
         self._open[one] = open_places
 
-    def __iter__(self) -> Iterator[tuple[Indexed, RowsFound | None]]:
-        """Yield the conditions that were looked up and found, with their rows; None: these are to be judged."""
+    def __iter__(self) -> Iterator[tuple[Indexed, Hits | None]]:
+        """Yield the conditions that were looked up and found, with what has their rows; None: to be judged."""
         for hits in self._hits:
-            for one, numbers in hits.numbers.items():
-                yield one, self._rows(hits, numbers) if self._is_told(one, hits) else None
+            is_open = len(hits.open_places) > 0
+            for one in hits.numbers:
+                # What nobody can judge is refused where rows are granted: that is done where they are judged.
+                is_judged = one in self._open or (is_open and one.condition.is_granted)
+                yield one, None if is_judged else hits
         for one, places in self._open.items():
             if len(places):
                 yield one, None
@@ -222,26 +267,12 @@ class FoundConditions:
     def places(self, condition: RowCondition) -> NDArray[np.intp] | None:
         """Return the rows that come into question for a condition, rising; None: every row does."""
         one = self._indexed.get(condition)
-        if one is None or one.part is None or not one.is_placed:
+        if one is None or one.part is None:
             return None
-        parts = [self._rows(hits, hits.numbers[one]) for hits in self._hits if one in hits.numbers]
+        count = len(self.typed.rows)
+        parts = [hits.rows(count, hits.numbers[one]) for hits in self._hits if one in hits.numbers]
         if one in self._open:
             parts.append(open_rows(self._open[one]))
         if not parts:
             return _NOTHING
-        return parts[0].places if len(parts) == 1 else joined(len(self.typed.rows), parts).places
-
-    def _is_told(self, one: Indexed, hits: _Hits) -> bool:
-        """Return whether what was found says all of it, so that nothing is to be judged."""
-        if one.part is None or not one.part.is_all or one in self._open:
-            return False
-        # What nobody can judge is refused where rows are granted: that is done where they are judged.
-        return not (one.condition.is_granted and len(hits.open_places))
-
-    def _rows(self, hits: _Hits, numbers: Sequence[int]) -> RowsFound:
-        if len(numbers) == 1 and not len(hits.open_places):
-            return hits.finder.rows(numbers[0])
-        parts = [*map(hits.finder.rows, numbers)]
-        if len(hits.open_places):
-            parts.append(open_rows(hits.open_places))
-        return joined(len(self.typed.rows), parts)
+        return parts[0].places if len(parts) == 1 else joined(count, parts).places
