@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LOAD_FROM_IMAGES: Final = 256
 """So many images in one array, or more, start the loading."""
+_LOAD_FROM_ALL: Final = 2_048
+"""As do so many in arrays of fewer: small commits come one after the other."""
 _MODULE: Final = "tailrace_server.typed.compiled_values"
 _SOURCES: Final = (
     "tailrace_server.typed.compiled_members",
@@ -27,6 +29,8 @@ _SOURCES: Final = (
 )
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
+_images = 0
+"""Those of arrays of fewer so far."""
 _tried = False
 """Whether it was looked for."""
 _loops: Loops | None = None
@@ -42,8 +46,11 @@ class Loops(NamedTuple):
 
 def loops_for(images: int) -> Loops | None:
     """Return the compiled code for so many images; None until it is loaded. Any thread may call it."""
-    if not _tried and images >= _LOAD_FROM_IMAGES:
-        _load()
+    global _images
+    if not _tried:
+        _images += images  # threads may lose some of each other's, and load it later
+        if images >= _LOAD_FROM_IMAGES or _images >= _LOAD_FROM_ALL:
+            _load()
     return _loops
 
 
