@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -20,8 +20,9 @@ from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, Re
 from tailrace_server.api.websocket.protocol import TOO_SLOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from tailrace.errors import TailraceError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
 
 _log = structlog.get_logger("tailrace.rest")
+_T = TypeVar("_T")
 
 CONNECTION: Final = "tailrace.connection"
 """Key in the scope under which http/server.py hands in the connection that is answered."""
@@ -134,6 +136,25 @@ class StreamedAnswer(Guarded):
     def _abort(self) -> None:
         if self._connection is not None:
             self._connection.abort()
+
+
+async def made_for(request: Request, making: Awaitable[_T]) -> _T | None:
+    """Return what is made for a reader who is there; None where he left before, which ends the making."""
+    found: _T | None = None
+    failed: Exception | None = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watcher = tasks.create_task(_until_gone(request.receive), name="watch reader")
+            try:
+                found = await making
+            except Exception as error:  # it would leave the group as one of several
+                failed = error
+            watcher.cancel()
+    except* ReaderGone as gone:
+        forget_frames(gone)
+    if failed is not None:
+        raise failed
+    return found
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from tests.conformance.shop import upsert
 from tests.server.api.rest.test_documents import check, component
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -82,3 +84,19 @@ async def test_what_is_refused_is_a_problem_with_its_code(
         problem = answer.json()
         assert (answer.status_code, problem["code"]) == (status, code), problem
         assert told in problem["detail"]
+
+
+async def test_a_reader_who_leaves_before_the_first_row_ends_his_statement(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write([upsert("1")])
+    served = await serve()
+    statements = served.engine.reads.statements
+    body = json.dumps({"statement": "SELECT count(*) FROM range(1000000000000)"}).encode()
+    head = f"POST {SQL} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    _, stream = await asyncio.open_connection("127.0.0.1", served.port)
+    stream.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    await until(lambda: statements.statistics().statements == 1)
+    stream.close()
+    await until(lambda: statements.statistics().left == 1)
+    assert statements.statistics().statements == 0

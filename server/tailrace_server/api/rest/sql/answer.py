@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.responses import Response
+
 from tailrace.errors import InvalidRequest
 from tailrace.sql.values import parameter_text
 from tailrace.v1.sql_pb2 import QuerySqlRequest
@@ -33,17 +35,20 @@ from tailrace_server.api.rest.requests import (
     body,
     no_parameters,
 )
+from tailrace_server.api.rest.streaming import made_for
 from tailrace_server.capture.querying.asked import SqlForm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp
 
     from tailrace_server.api.rest.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.querying.asked import SqlAsked
     from tailrace_server.capture.querying.forms import AnswerColumn
     from tailrace_server.capture.querying.read import SqlRead
     from tailrace_server.capture.reading.frames import Frames
@@ -55,6 +60,8 @@ SQL_HEADERS: Final = {
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
 """What an answer is pinned to: header field → member of the JSON page."""
+_NOBODY: Final = 499
+"""Status for a reader who has gone: only the server's own records have it."""
 ELSEWHERE_OF_SQL: Final = ("catalog", "form", "parameter")
 """Fields of a request that stand in the path, in ``Accept`` and in ``parameters``."""
 _FORMS: Final = {
@@ -66,8 +73,8 @@ _FORMS: Final = {
 
 async def answer(
     request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
-) -> StreamedAnswer:
-    """Answer ``POST …/sql``.
+) -> ASGIApp:
+    """Answer ``POST …/sql``. A reader who leaves before the first row ends the statement.
 
     Raises:
         TailraceError: Before anything is sent: the statement cannot be answered.
@@ -80,6 +87,19 @@ async def answer(
         bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
     except InvalidRequest as error:
         raise in_json_names(error) from None
+    begun = _begun(request, engine, sockets, catalog, kind, asked, bytes_max)
+    return await made_for(request, begun) or Response(status_code=_NOBODY)
+
+
+async def _begun(
+    request: Request,
+    engine: Engine,
+    sockets: Sockets,
+    catalog: str,
+    kind: str,
+    asked: SqlAsked,
+    bytes_max: int,
+) -> StreamedAnswer:
     read = await engine.reads.sql(
         caller_of(request), over_http(REST, request), catalog, asked, max_message_bytes=bytes_max
     )
