@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,11 @@ from tailrace_server.capture.granting.narrowing import narrowed
 from tailrace_server.cli.errors import DONE
 from tailrace_server.filters.words import words_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace_server.access.policy import Policy
+
 app = typer.Typer(no_args_is_help=True, help="Policy files: who is granted what.")
 _ANONYMOUS: Final = "anonymous"
 _KINDS: Final = {"api_key": IdentityKind.API_KEY, "certificate": IdentityKind.CERTIFICATE}
@@ -35,11 +40,48 @@ PolicyPath = Annotated[
 
 
 @app.command()
-def check(file: PolicyPath) -> int:
+def check(
+    file: PolicyPath,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="ROOT",
+            help="The log root: say also which names of the policy mean nothing in its catalogs.",
+        ),
+    ] = None,
+) -> int:
     """Say in words what a policy file grants, or what is wrong with it."""
-    for line in policy_words(read_policy(file)):
+    policy = read_policy(file)
+    for line in policy_words(policy):
         typer.echo(line)
+    if log is not None:
+        for line in _meaningless(policy, log):
+            typer.echo(line)
     return DONE
+
+
+def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
+    """Yield a line for each name in a grant that is no entity type and no view of a catalog."""
+    from tailrace_server.capture.granting.unknown_grants import unknown_names_in
+    from tailrace_server.wal.catalog import list_catalogs, open_catalog
+    from tailrace_server.wal.definitions.kept import newest_definitions
+    from tailrace_server.wal.settings.values import nearest
+
+    for catalog in list_catalogs(root):
+        rules = [each for each in policy.rules if each.entity_types and each.is_for(catalog)]
+        if not rules:
+            continue
+        commits = open_catalog(root, catalog)
+        view = commits.view
+        views = newest_definitions(commits.store, view.uuid).views
+        known = [*view.schema_of(view.published).entity_types, *views]
+        for rule in rules:
+            for name in unknown_names_in(view, rule.entity_types or (), views):
+                yield (
+                    f"{rule.name}: {name!r} is no entity type and no view of catalog {catalog}, and gives "
+                    f"nothing until it is{nearest(name, known)}"
+                )
 
 
 @app.command("test")

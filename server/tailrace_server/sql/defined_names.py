@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
@@ -15,8 +15,9 @@ from tailrace_server.wal.state.entity_names import EntityNames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tailrace.schema import Schema
+    from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import ColumnName
+    from tailrace_server.sql.shown import ViewShown
     from tailrace_server.wal.definitions.kept import Definitions
     from tailrace_server.wal.state.view import LogView
 
@@ -41,7 +42,11 @@ class DefinedNames:
     """
 
     def __init__(
-        self, view: LogView, schema_of: Callable[[int], Schema], definitions: Definitions
+        self,
+        view: LogView,
+        schema_of: Callable[[int], Schema],
+        definitions: Definitions,
+        of_view: Callable[[ViewDocument], ViewShown | None] = lambda document: None,
     ) -> None:
         """Bind to them.
 
@@ -49,24 +54,41 @@ class DefinedNames:
             view: The log.
             schema_of: Returns the schema of a version, without what is hidden.
             definitions: What is defined of it.
+            of_view: Returns how a view is shown that is granted by its name; None: it is shown if nothing that
+                it needs is hidden.
         """
         self.view = view
         self.schema = schema_of(view.published)
         self._schema_of = schema_of
         self.definitions = definitions
-        shown = {name: each for name, each in definitions.views.items() if self._is_shown(each)}
-        self.views = shown
+        views = definitions.views
+        found = {name: given for name, each in views.items() if (given := of_view(each))}
+        self.through = {name: each for name, each in found.items() if self._is_there(each)}
+        """Those that are granted by their names; a change table on one of them is not shown."""
+        shown = {name: each for name, each in views.items() if self._is_shown(each)}
+        self.views = shown | {name: each.document for name, each in self.through.items()}
         """By name."""
         self.change_tables = {
             name: each
             for name, each in definitions.change_tables.items()
             if (
-                each.source in shown
+                each.source in shown and each.source not in self.through
                 if each.of_view
                 else self._current(each.source, each.version) is not None
             )
         }
         """By name."""
+
+    def _is_there(self, shown: ViewShown) -> bool:
+        """Return whether the entity type of a view is there that is granted by its name."""
+        return self._current(shown.document.entity_type, shown.document.version, shown) is not None
+
+    def schema_at(self, view: ViewDocument, version: int) -> Schema:
+        """Return the schema of a version in which the names of a view are looked up."""
+        shown = self.through.get(view.name)
+        if shown is not None:
+            return shown.schema_of(version)
+        return self.schema if version == self.view.published else self._schema_of(version)
 
     def _is_shown(self, view: ViewDocument) -> bool:
         """Return whether nothing that a view needs is hidden."""
@@ -80,21 +102,25 @@ class DefinedNames:
         written = self.view.schema_of(view.version).columns(view.entity_type)
         return not any(each.id in hidden for each in written if each.name in needed)
 
-    def _current(self, entity_type: str, version: int) -> str | None:
+    def _current(
+        self, entity_type: str, version: int, shown: ViewShown | None = None
+    ) -> str | None:
         """Return what an entity type is called now that had a name at a version; None: it is not there."""
         try:
             names = EntityNames(self.view.schema_of(version), entity_type)
         except KeyError:  # somebody's hand has made the definition
             return None
-        name = names.name_in(self.view.schema_of(self.view.published))
-        return name if name in self.schema.entity_types else None
+        newest = self.view.published
+        name = names.name_in(self.view.schema_of(newest))
+        schema = self.schema if shown is None else shown.schema_of(newest)
+        return name if name in schema.entity_types else None
 
     def entity_type_of(self, definition: Definition) -> str:
         """Return what the entity type is called now that a view or a change table shows."""
         if isinstance(definition, ChangeTableDocument) and definition.of_view:
             definition = self.views[definition.source]
         name = definition.entity_type if isinstance(definition, ViewDocument) else definition.source
-        found = self._current(name, definition.version)
+        found = self._current(name, definition.version, self.through.get(definition.name))
         assert found is not None, "a definition of an entity type that is not shown is no name"
         return found
 
@@ -105,7 +131,7 @@ class DefinedNames:
             InvalidRequest: A column has been dropped, or is not there yet.
         """
         written = self.view.schema_of(view.version)
-        schema = self.schema if version == self.view.published else self._schema_of(version)
+        schema = self.schema_at(view, version)
         names = EntityNames(written, view.entity_type)
         entity_type = names.name_in(self.view.schema_of(version)) or ""
         columns = schema.columns(entity_type)
@@ -115,7 +141,7 @@ class DefinedNames:
         def current(name: str) -> str:
             found = there.get(ids.get(name, 0))
             if found is None:
-                when = "now" if schema is self.schema else f"as of version {version}"
+                when = "now" if version == self.view.published else f"as of version {version}"
                 raise InvalidRequest(
                     f"view {view.name} needs column {name!r}, which {entity_type or view.entity_type} does not "
                     f"have {when}; DROP VIEW {view.name} and define it anew, or ask for another version"
@@ -128,6 +154,18 @@ class DefinedNames:
             or {each.name: each.name for each in columns},
             {each.text: current(each.text) for each in _asked(view)},
         )
+
+    def columns_read(
+        self, entity_type: str, version: int, shown: ViewShown | None
+    ) -> tuple[Column, ...]:
+        """Return the columns of an entity type at a version, as a view names them that it is read through."""
+        schema = self._schema_of(version) if shown is None else shown.schema_of(version)
+        columns = schema.entity_types.get(entity_type, ())
+        if shown is None:
+            return columns
+        there = {each.name: each for each in columns}
+        inside = self.columns_of(shown.document, version).shown
+        return tuple(replace(there[found], name=name) for name, found in inside.items())
 
     def all(self) -> list[str]:
         """Return all names."""

@@ -67,8 +67,15 @@ def _tables(names: DefinedNames) -> pa.Table:
     found = [(name, "entity type", len(columns), keys[name]) for name, columns in types.items()]
     for view in names.views.values():
         entity_type = names.entity_type_of(view)
-        count = len(view.columns) or len(names.schema.columns(entity_type))
-        found.append((view.name, "view", count, keys[entity_type]))
+        schema = names.schema_at(view, names.view.published)
+        count = len(view.columns) or len(schema.columns(entity_type))
+        key_columns = schema.key_columns(entity_type)
+        if view.name in names.through and view.columns:
+            # Whoever is granted the view alone learns no name of a column that it does not show.
+            shown = names.columns_of(view, names.view.published).shown
+            outer = {inside: name for name, inside in shown.items()}
+            key_columns = tuple(outer[name] for name in key_columns if name in outer)
+        found.append((view.name, "view", count, ", ".join(key_columns)))
     for table in names.change_tables.values():
         key = keys[names.entity_type_of(table)]
         found.append((table.name, "change table", 2 + len(key.split(", ")), key))
@@ -90,7 +97,10 @@ def _views(names: DefinedNames) -> pa.Table:
             "view": pa.array([each.name for each in views], pa.string()),
             "of": pa.array([names.entity_type_of(each) for each in views], pa.string()),
             "columns": pa.array([", ".join(each.columns) or "*" for each in views], pa.string()),
-            "where": pa.array([each.where for each in views], pa.string()),
+            # The condition of one that is granted by its name may name what is hidden.
+            "where": pa.array(
+                [None if each.name in names.through else each.where for each in views], pa.string()
+            ),
             "created": pa.array([each.created for each in views], _TIME),
         }
     )

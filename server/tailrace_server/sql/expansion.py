@@ -21,6 +21,7 @@ from sqlglot.optimizer.scope import traverse_scope
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.ddl import image_names
+from tailrace_server.sql.shown import THROUGH
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.view_conditions import with_columns
@@ -112,6 +113,7 @@ def _expand_changes(table: exp.Table, names: DefinedNames) -> None:
         found = names.columns_of(definition, names.view.published)  # refuses where one is dropped
         arguments[0].replace(exp.Literal.string(found.entity_type))
         table.meta[OF_VIEW] = definition
+        table.meta[THROUGH] = definition.name
 
 
 class _Hints:
@@ -169,6 +171,7 @@ def _expand_view(
         version = version_of(at.expression)
     found = names.columns_of(view, version)
     inner = exp.Table(this=exp.to_identifier(found.entity_type, quoted=True))
+    inner.meta[THROUGH] = view.name
     for part in ("version", "when"):
         inner.set(part, table.args.get(part))
     shown = [exp.alias_(_column(inside), name, quoted=True) for name, inside in found.shown.items()]

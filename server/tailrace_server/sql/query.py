@@ -276,6 +276,7 @@ class Query:
             self._constant,
             self._names.unknown,
             self._pushes,
+            self._names.through.get,
             self._polled is not None,
         )
         query = parsed(text)
@@ -450,7 +451,7 @@ class Query:
         """What names mean: what was defined when the statement began."""
         view = self._source.view
         definitions = newest_definitions(self._source.reader.store, view.uuid)
-        return DefinedNames(view, self._source.schema_of, definitions)
+        return DefinedNames(view, self._source.schema_of, definitions, self._source.of_view)
 
     def _defined(self, statement: Defining) -> pa.RecordBatchReader:
         if isinstance(statement, Show):
@@ -470,7 +471,7 @@ class Query:
             raise self._names.unknown(written)
         fields = self._run(statement).schema
         use = statement.uses[0]
-        columns = self._source.schema_of(use.version).entity_types.get(use.entity_type, ())
+        columns = self._names.columns_read(use.entity_type, use.version, use.shown)
         table = None if use.form is None else self._names.change_tables[use.form.table]
         return described(fields, columns, table).to_reader()
 

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
     from tailrace.errors import LogCorrupted
     from tailrace.schema import Column, Schema
-    from tailrace_server.sql.shown import ShownRows, ShownTables
+    from tailrace_server.sql.shown import ShownRows, ShownTables, ViewShown
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
+    from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.segment.parallel import ReadBatch
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
@@ -80,11 +81,15 @@ class LogSource:
     """What every table of a statement shows."""
     reader: BatchReader
     newer: Callable[[SegmentMissing], LogView]
-    """Returns a view that is newer than one whose file is gone; raises where there is none. Blocks."""
+    """Returns a newer view than one whose file is gone; raises where there is none. Blocks."""
     on_damage: Callable[[LogCorrupted], None] | None = None
     """Told of a damaged base that is read around; None: what is damaged is raised."""
     shown: ShownTables | None = None
     """What of it may be read; None: everything."""
+
+    def of_view(self, document: ViewDocument) -> ViewShown | None:
+        """Return how a view is shown by grants that name it; None: it is shown as its entity type is."""
+        return None if self.shown is None else self.shown.view(document, self.view)
 
     def schema_of(self, version: int) -> Schema:
         """Return what may be known of the schema of a published version."""
@@ -113,11 +118,9 @@ class StatementScan:
         self._schema = schema
         self._names = EntityNames(schema, use.entity_type)
         self._shown: ShownRows | None = None
-        if source.shown is not None:
+        if (tables := source.shown if use.shown is None else use.shown.tables) is not None:
             is_change = use.changes is not None
-            self._shown = source.shown.rows(
-                use.entity_type, self._view, use.version, changes=is_change
-            )
+            self._shown = tables.rows(use.entity_type, self._view, use.version, changes=is_change)
         every = self._shown_of(schema.entity_types[use.entity_type])
         if use.view is not None:
             self._shown = of = ChangesOfView(self._view, self._names, schema, use.view, self._shown)
@@ -128,24 +131,24 @@ class StatementScan:
         stated = first_stated(self._view.schemas())
         self._reader_of = partial(ColumnReader, stated=stated, placeholders=schema.placeholders)
         self._reader = self._reader_of(self._columns)
-        self._form = (
-            None
-            if use.form is None
-            else ChangeTableRows(self._view, self._names, schema, use.form, self._shown)
-        )
+        self._form = None
+        if use.form is not None:
+            given = (self._view, self._names, schema, use.form)
+            self._form = ChangeTableRows(*given, self._shown)
         self.schema = self._arrow_schema()
         """Of the batches."""
         metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
-        self.all_columns = (
-            (*(each.name for each in every), *metadata)
-            if use.form is None
-            else (ROW_TIMESTAMP, *(use.form.keys or ("_primary_key",)), CDC_JSON)
-        )
+        outer = () if use.shown is None else use.shown.document.columns
+        self.all_columns = (*(outer or (each.name for each in every)), *metadata)
+        if use.form is not None:
+            self.all_columns = (ROW_TIMESTAMP, *(use.form.keys or ("_primary_key",)), CDC_JSON)
         """Names of the columns that there are, those among them that are not read."""
         self.rows = 0
         """That were given so far."""
 
     def _shown_of(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        if self.use.shown is not None:
+            columns = self.use.shown.columns(columns)
         return columns if self._shown is None else self._shown.columns(columns)
 
     def _arrow_schema(self) -> pa.Schema:
@@ -222,9 +225,7 @@ class StatementScan:
             "_index": lambda: pa.array(rows.indexes),
             "_commit_timestamp": lambda: self._times(rows.versions),
         }
-        for name in self.schema.names:
-            if name not in arrays:
-                arrays[name] = more[name]()
+        arrays |= {name: more[name]() for name in self.schema.names if name not in arrays}
         return pa.record_batch([arrays[name] for name in self.schema.names], schema=self.schema)
 
     def _times(self, versions: NDArray[np.int64]) -> pa.Array:

@@ -7,7 +7,7 @@ others, before DuckDB sees them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.typed.reader import ColumnReader
     from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
+
+THROUGH: Final = "tailrace.through_view"
+"""Under this key a place in a statement that reads an entity type carries the name of the view that it is."""
 
 
 class ChangesShown(NamedTuple):
@@ -72,6 +76,25 @@ class ShownRows(Protocol):
         """Return in which of the rows that have some keys a shown column is hidden; None: in none."""
 
 
+class ViewShown(NamedTuple):
+    """A view as it is to who is granted it by its name."""
+
+    document: ViewDocument
+    """The columns; the rows are chosen by ``tables``."""
+    tables: ShownTables
+    """What may be read of its entity type through the view."""
+    schema_of: Callable[[int], Schema]
+    """Returns what may be looked up through the view in the schema of a version."""
+    ids: frozenset[int] | None
+    """The columns, by their ids; None: all, also those that come later."""
+
+    def columns(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """Return those of some columns of its entity type that it shows."""
+        return (
+            columns if self.ids is None else (*(each for each in columns if each.id in self.ids),)
+        )
+
+
 class ShownTables(Protocol):
     """What may be read of a log; threads may share it."""
 
@@ -92,6 +115,9 @@ class ShownTables(Protocol):
         Raises:
             NotPermitted: What is granted of its rows cannot be told from others.
         """
+
+    def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
+        """Return how a view is shown by grants that name it; None: it is shown as its entity type is."""
 
 
 def hidden_in(

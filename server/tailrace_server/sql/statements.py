@@ -38,6 +38,7 @@ from tailrace_server.sql.pushing import (
     timestamps_in,
     versions_in,
 )
+from tailrace_server.sql.shown import THROUGH
 from tailrace_server.sql.shown_changes import SHOWN
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
+    from tailrace_server.sql.shown import ViewShown
     from tailrace_server.sql.shown_changes import ShownChanges
     from tailrace_server.wal.files.definition_documents import ViewDocument
 
@@ -110,6 +112,8 @@ class TableUse:
     """The change table whose changes they are; None: none."""
     view: ViewDocument | None = None
     """The view whose changes they are; None: none, or of a change table on it."""
+    shown: ViewShown | None = None
+    """The view through which it is read, of who is granted that by its name; None: none."""
     asked_us: int = 0
     """Time, µs, from which on alone the statement asks for changes; 0: it does not say one."""
 
@@ -148,6 +152,8 @@ class Tables:
     """Returns the error of a name that means nothing."""
     pushes: bool = True
     """Whether conditions let scans leave rows out; False changes no answer."""
+    through: Callable[[str], ViewShown | None] = lambda name: None
+    """Returns how a view is shown that is granted by its name; None: it is not."""
     is_poll: bool = False
     """Whether its range may begin above the newest version, which a server has that is behind."""
 
@@ -221,8 +227,10 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     order = log_order_of(query) if tables.pushes else None
     aliases = _free_names(query)
     for table in _tables_in(query):
-        use = _use(table, next(aliases), names, tables)
-        use = _narrowed(use, conditions.get(id(table), ()), tables)
+        shown = tables.through(table.meta.get(THROUGH, ""))
+        known = tables if shown is None else replace(tables, schema_of=shown.schema_of)
+        use = replace(_use(table, next(aliases), names, known), shown=shown)
+        use = _narrowed(use, conditions.get(id(table), ()), known)
         if order is not None and order.table is table and use.changes is not None:
             use = replace(use, newest_first=order.newest_first)
             order.select.set("order", None)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tailrace_server.cli.policy import app
 from tailrace_server.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.server.capture.reads.test_view_rows import CHEAP
+from tests.server.sql.test_change_tables import define
+from tests.server.sql.test_query import products
 
 POLICY = """
 [[grant]]
@@ -83,3 +83,16 @@ def test_a_request_is_tried(
     found = CliRunner().invoke(app, ["test", file, "--as", who, "--request", asked]).output
     for each in told:
         assert each in found
+
+
+def test_check_says_which_names_mean_nothing_in_a_log(file: str, log_root: Path) -> None:
+    products(log_root)
+    define(log_root, CHEAP)
+    names = 'entity_types = ["cheap", "product", "prodduct"]'
+    policy = Path(file)
+    policy.write_text(POLICY.replace('entity_types = "orders"', names))
+    found = CliRunner().invoke(app, ["check", file, "--log", str(log_root)])
+    assert found.output.splitlines()[2:] == [
+        "customers: 'prodduct' is no entity type and no view of catalog shop, and gives nothing until it is; "
+        "did you mean product?"
+    ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.conditions.tree import read_where
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria, parameter_texts
 from tailrace.errors import EntityTypeUnknown
+from tailrace_server.capture.granting.unknown_grants import tell_unknown_grants
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.matching.row_condition import (
     ConditionText,
@@ -73,11 +74,17 @@ async def use_in(
         ConditionRefused: A condition cannot be read, or not be judged by these columns.
         DeadlineExceeded: The version was not published in time.
     """
+    await tell_unknown_grants(log, caller)
     wait = None if waits is None else waits.wait
     views = await asked_views(log, caller, action, asked, wait)
     if views is None:
         return await _conditioned(log, caller, action, asked, content, waits)
-    use = await _conditioned(log, caller, action, views.criteria, content, waits)
+    if views.by_view is None:
+        use = await _conditioned(log, caller, action, views.criteria, content, waits)
+    else:
+        assert views.criteria, "no criteria would be all of them"
+        given = (caller, log.view.name, action, views.criteria, content)
+        use = use_of(*given, view=log.view, by_view=views.by_view)
     shown = viewed(use.narrowed.shown, views.shown, lambda version: log.view.schema_of(version))
     narrowed = use.narrowed._replace(shown=shown, is_whole=False)
     return replace(use, narrowed=narrowed, views=views.documents)

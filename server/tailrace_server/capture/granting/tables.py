@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
-from tailrace.errors import NotPermitted
+from tailrace.errors import NotPermitted, TailraceError
 from tailrace_server.capture.granting.judged_changes import JudgedChanges
 from tailrace_server.capture.granting.schemas import granted_schema
 from tailrace_server.capture.granting.shown import (
@@ -22,7 +23,9 @@ from tailrace_server.capture.granting.shown import (
     key_of,
     refuse_mixed,
 )
+from tailrace_server.capture.granting.view_grants import names_view, view_grant, view_names
 from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
+from tailrace_server.sql.shown import ViewShown
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -34,8 +37,11 @@ if TYPE_CHECKING:
     from tailrace_server.capture.grant import Allowance
     from tailrace_server.sql.shown import ChangesShown
     from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
+
+_log = structlog.get_logger("tailrace.granting")
 
 
 class GrantedTables:
@@ -75,6 +81,28 @@ class GrantedTables:
             judge = JudgedChanges(rules, view, entity_type, version) if judges else None
             return GrantedRows(entity_type, rules, former=former, changes=judge)
         return GrantedRows(entity_type, rules, ConditionedRows(rules, view, entity_type, version))
+
+    def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
+        """Return how a view is shown by grants that name it; None: it is shown as its entity type is.
+
+        One whose grants cannot be served is as if it were not defined; the log says why.
+        """
+        if not any(names_view(each, document.name) for each in self._allowances):
+            return None
+        names = view_names(document, view)
+        try:
+            given = None if names is None else view_grant(names, self._allowances)
+        except TailraceError as error:
+            _log.warning("view not shown", view=document.name, reason=str(error))
+            return None
+        if given is None:
+            return None
+        tables = GrantedTables(given.of_rows.allowances)
+        shown = given.document.columns
+        ids = frozenset(given.names.columns[name].id for name in shown) if shown else None
+        return ViewShown(
+            given.document, tables, lambda version: tables.schema(view.schema_of(version)), ids
+        )
 
     def _rules(self, entity_type: str) -> tuple[Rule, ...]:
         return tuple(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Criteria
     from tailrace_server.capture.grant import Action
     from tailrace_server.capture.granting.narrowing import Narrowed
+    from tailrace_server.capture.granting.view_grants import ViewGrant
     from tailrace_server.capture.principal import Principal
     from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
@@ -37,6 +38,8 @@ class GrantUse:
     """What was granted for the action when it was opened."""
     views: tuple[ViewDocument, ...] = ()
     """The views that it was asked for by, as they were defined then."""
+    by_view: ViewGrant | None = None
+    """The view by whose grants alone it is given; None: by those of entity types."""
 
     @property
     def effective(self) -> tuple[Criteria, ...]:
@@ -70,6 +73,8 @@ class GrantUse:
         """Return why it has to end, by the policy in force now; None if all that it has is granted still."""
         grant = self.caller.grant(self.catalog)
         now = () if grant is None else grant.of(self.action)
+        if self.by_view is not None:
+            now = self.by_view.again(now)
         if now and (now == self._granted or cover(now, self._used())):
             return None
         return (
@@ -79,6 +84,9 @@ class GrantUse:
 
     def _used(self) -> Iterator[Allowance]:
         """Yield what it gives, as allowances."""
+        if self.by_view is not None:
+            yield from self._granted
+            return
         for one in self.narrowed.criteria:
             for each in self._granted:
                 for met in common(one, each):
@@ -112,13 +120,22 @@ def use_of(
     *,
     judges_rows: bool = False,
     view: LogView | None = None,
+    by_view: ViewGrant | None = None,
 ) -> GrantUse:
     """Return what a caller gets of what it asks for, by the policy in force now.
+
+    What is asked for by a view that grants name is asked for of its entity type, and is given by these alone.
 
     Raises:
         NotPermitted: As ``narrowed``, whose ``judges_rows`` and ``view`` it takes.
     """
-    grant = caller.grant(catalog) or Grant(())
+    if by_view is None:
+        grant = caller.grant(catalog) or Grant(())
+        granted = grant.of(action)
+    else:
+        # Whose rows are not judged by rules has the conditions in the criteria.
+        grant = by_view.of_rows if judges_rows else by_view.of_criteria
+        granted = by_view.allowances
     alternatives = canonical(asked)
     found = narrowed(alternatives, content, grant, action, judges_rows=judges_rows, view=view)
-    return GrantUse(caller, catalog, action, alternatives, found, content, grant.of(action))
+    return GrantUse(caller, catalog, action, alternatives, found, content, granted, by_view=by_view)

@@ -21,6 +21,7 @@ from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.granting.images import cut_codec
 from tailrace_server.capture.granting.shown import columns_shown
 from tailrace_server.capture.granting.tables import granted_tables
+from tailrace_server.capture.granting.unknown_grants import tell_unknown_grants
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.compilation import compiled
@@ -130,11 +131,14 @@ class Reads:
         content = Content.HEADER if asked.keys_only else Content.AFTER
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
+            await tell_unknown_grants(observer.log, caller)
             of_view = await view_rows(observer.log, caller, asked)
             if of_view is not None:
                 asked = of_view.pinned(asked)
                 criteria = (_criteria_of(asked),)
-            use = use_of(caller, catalog, Action.HISTORY, criteria, content, judges_rows=True)
+            by_view = None if of_view is None else of_view.by_view
+            asks = (caller, catalog, Action.HISTORY, criteria, content)
+            use = use_of(*asks, judges_rows=True, by_view=by_view)
             condition = None
             if asked.where is not None:
                 condition = await read_condition(asked.where, asked.where_parameters)
@@ -187,6 +191,7 @@ class Reads:
         criteria = (Criteria(area=Area.DATA),)
         with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
             observer = await self._observer(caller, catalog)
+            await tell_unknown_grants(observer.log, caller)
             use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER, judges_rows=True)
             shown = granted_tables(door.allowances_of(caller, catalog, Action.HISTORY))
             may_define = shown is None and door.may(caller, Action.OPERATE, catalog)

@@ -20,7 +20,7 @@ from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.images import column_codec
 from tailrace_server.capture.reads.state_asked import version_asked
 from tailrace_server.capture.reads.state_filter import StateCondition
-from tailrace_server.capture.viewing.known_names import known_names
+from tailrace_server.capture.viewing.known_names import known_view
 from tailrace_server.wal.settings.values import nearest
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.grant import Allowance
+    from tailrace_server.capture.granting.view_grants import ViewGrant
     from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.reads.state_asked import StateAsked
     from tailrace_server.wal.files.definition_documents import ViewDocument
@@ -56,6 +57,8 @@ class ViewRows:
     """Name in the view → name at the version."""
     shows_all: bool
     """Whether these are all that the caller is granted, so that images are not cut for it."""
+    by_view: ViewGrant | None
+    """What grants that name it give; None: it is given by those of its entity type."""
 
     def codec(self, codec: Codec, columns: Sequence[str]) -> Codec:
         """Return a codec whose images have some columns alone, by their names at the version; none: all."""
@@ -99,7 +102,7 @@ async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> V
     # Who defined it may have read the log's folder a moment before this server did.
     view = await log.view_with(document.version)
     allowances = door.allowances_of(caller, view.name, Action.HISTORY)
-    known = partial(known_names, document, allowances)
+    known = partial(known_view, document, allowances)
     # A view that needs what is hidden is none, whatever else is wrong with the request.
     if await asyncio.to_thread(known, view) is None:
         return None
@@ -112,9 +115,10 @@ def _rows_of(
 ) -> ViewRows | None:
     from tailrace_server.filters.parsing import parse
 
-    names = known_names(document, allowances, view)
-    if names is None:
+    known = known_view(document, allowances, view)
+    if known is None:
         return None
+    document, names = known.document, known.names
     found = names.columns_of(document, version)
     entity_type = found.entity_type or names.entity_type_of(document)
     there = {each.name: each for each in view.schema_of(version).columns(entity_type)}
@@ -132,4 +136,5 @@ def _rows_of(
         columns(found.shown),
         found.shown,
         shows_all=not document.columns,
+        by_view=known.by_view,
     )

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.conditions.tree import read_where
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, parameter_texts
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.capture.reads.state_filter import parsed
-from tailrace_server.capture.viewing.known_names import known_names
+from tailrace_server.capture.viewing.known_names import known_view
 from tailrace_server.capture.viewing.shown_views import ShownView
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.tree import renamed
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from tailrace.conditions.tree import Where
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.version_waits import VersionWait
-    from tailrace_server.capture.grant import Action
+    from tailrace_server.capture.grant import Action, Keys
+    from tailrace_server.capture.granting.view_grants import ViewGrant
     from tailrace_server.capture.principal import Principal
-    from tailrace_server.sql.defined_names import DefinedNames
+    from tailrace_server.capture.viewing.known_names import KnownView
+    from tailrace_server.filters.tree import Condition
     from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
@@ -50,6 +52,8 @@ class AskedViews:
     shown: tuple[ShownView, ...]
     documents: tuple[ViewDocument, ...]
     """The views, as they are defined."""
+    by_view: ViewGrant | None = None
+    """The one view that all of them name, by whose grants they are given; None: by those of entity types."""
 
 
 async def asked_views(
@@ -92,10 +96,20 @@ async def asked_views(
         known = {
             name: found
             for name, document in views.items()
-            if (found := known_names(document, allowances, view)) is not None
+            if (found := known_view(document, allowances, view)) is not None
         }
-        parts = {name: _View(views[name], found, view) for name, found in known.items()}
-        return _expanded(asked, parts) if parts else None
+        granted = [each.by_view for each in known.values() if each.by_view is not None]
+        if granted and any(one.entity_type != (granted[0].document.name,) for one in asked):
+            raise InvalidRequest(
+                f"criteria: {granted[0].document.name} is a view that is granted by its name; ask for it by "
+                "itself"
+            )
+        parts = {name: _View(found, view) for name, found in known.items()}
+        if not parts:
+            return None
+        documents = tuple(views[name] for name in parts)  # as they are defined
+        by_view = next(iter(granted), None)
+        return replace(_expanded(asked, parts), documents=documents, by_view=by_view)
 
     return await asyncio.to_thread(expanded)
 
@@ -114,15 +128,15 @@ def _expanded(asked: Sequence[Criteria], views: Mapping[str, _View]) -> AskedVie
             criteria.extend(views[name].criteria(one))
     shown = tuple(each.shown for each in views.values())
     _refuse_mixed(shown, plain)
-    documents = tuple(each.document for each in views.values())
-    return AskedViews((*plain, *criteria), shown, documents)
+    return AskedViews((*plain, *criteria), shown, ())
 
 
 class _View:
     """One view, by the names of the newest version."""
 
-    def __init__(self, document: ViewDocument, names: DefinedNames, view: LogView) -> None:
-        self.document = document
+    def __init__(self, known: KnownView, view: LogView) -> None:
+        names, self._granted = known.names, known.by_view
+        self.document = document = known.document
         self._version = view.published
         self._found = found = names.columns_of(document, view.published)
         self._schemas = [*view.schemas()]
@@ -140,14 +154,16 @@ class _View:
             if name is not None
             and (name == types.name_in(schema) or name not in schema.entity_types)
         )
-        judged = frozenset(ids[inside] for inside in found.asked.values())
+        untold = frozenset[int]() if self._granted is None else self._granted.needed
+        needed = frozenset(ids[inside] for inside in found.asked.values()) | untold
         shown = frozenset(ids[inside] for inside in found.shown.values())
         self.shown = ShownView(
             document.name,
             frozenset(self._type_names),
             frozenset(each.id for each in types.columns_in(schema) if each.id),
             shown if document.columns else None,
-            judged | shown if document.columns else judged,
+            needed | shown if document.columns else needed,
+            untold,
         )
 
     def criteria(self, one: Criteria) -> Iterator[Criteria]:
@@ -157,10 +173,15 @@ class _View:
             InvalidRequest: They ask for what a view does not have.
         """
         name = self.document.name
-        if one.area is Area.SCHEMA or one.container_type == (ContainerType.CATALOG,):
+        # What is left of these would be asked for by nothing, and so ask for every change.
+        if (
+            one.area in (Area.SCHEMA, Area.INFRASTRUCTURE)
+            or one.container_type == (ContainerType.CATALOG,)
+            or one.operation == (Operation.TRANSACTION,)
+        ):
             raise InvalidRequest(
-                f"criteria.area: view {name} has rows, and no records of the schema; ask for area DATA, or for "
-                "its entity type"
+                f"criteria: view {name} has rows, and no records of the schema or of transactions; ask for "
+                "area DATA, or for its entity type"
             )
         base = replace(
             one,
@@ -174,10 +195,29 @@ class _View:
             where=None,
             parameters=(),
         )
-        condition, where = self._condition(one)
-        for entity_type in self._type_names:
-            found = replace(base, entity_type=(entity_type,), where=where)
-            yield found if condition is None else filtered(found, condition)
+        self._refuse_keys(one)
+        # Each grant that names the view has keys and a condition of its own.
+        for granted in (None,) if self._granted is None else self._granted.allowances:
+            given = base if granted is None else _of_keys(base, granted.primary_keys)
+            if given is None:
+                continue
+            condition, where = self._condition(one, None if granted is None else granted.rows)
+            for entity_type in self._type_names:
+                found = replace(given, entity_type=(entity_type,), where=where)
+                yield found if condition is None else filtered(found, condition)
+
+    def _refuse_keys(self, one: Criteria) -> None:
+        """Refuse a key that no grant has which names the view.
+
+        Raises:
+            NotPermitted: It is the first of them.
+        """
+        if self._granted is None:
+            return
+        granted = [each.primary_keys for each in self._granted.allowances]
+        for key in one.primary_key:
+            if not any(keys is None or key in keys for keys in granted):
+                raise NotPermitted(f"primary key {key!r} is not granted")
 
     def _names_ever(self, asked: Sequence[str]) -> tuple[str, ...]:
         """Return the names that some of the view's columns have had."""
@@ -199,9 +239,11 @@ class _View:
             }
         )
 
-    def _condition(self, one: Criteria) -> tuple[RowCondition | None, Where | None]:
-        """Return the view's condition and that of criteria, as one; and what is told of it."""
-        parts: list[ConditionText] = []
+    def _condition(
+        self, one: Criteria, granted: Condition | None
+    ) -> tuple[RowCondition | None, Where | None]:
+        """Return the view's condition, a grant's and that of criteria, as one; and what is told of it."""
+        parts = [] if granted is None else [ConditionText(granted, is_granted=True)]
         told: Where | None = None
         if own := self.document.where:
             parts.append(ConditionText(renamed(parsed(own), self._found.asked)))
@@ -218,6 +260,15 @@ class _View:
         if not parts:
             return None, None
         return RowCondition(parts, self._columns, self._version), told
+
+
+def _of_keys(base: Criteria, granted: Keys) -> Criteria | None:
+    """Return criteria of rows with the keys that are granted of what they ask for; None: there are none."""
+    if not isinstance(granted, frozenset):
+        return base
+    keys = base.primary_key or tuple(granted)
+    kept = tuple(key for key in keys if key in granted)
+    return replace(base, primary_key=kept) if kept else None
 
 
 def _refuse_mixed(views: Sequence[ShownView], plain: Sequence[Criteria]) -> None:

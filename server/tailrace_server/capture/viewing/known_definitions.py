@@ -35,6 +35,8 @@ class KnownDefinitions:
         """Those that there were when the last look began that found something."""
         self.has_had_views = False
         """Whether a look has ever found a view: until then nobody can have asked for one."""
+        self.told: set[str] = set()
+        """Names in grants that mean nothing here, and that the log has told of."""
         self._turn = asyncio.Lock()
         self._looks = 0
         """How many looks have begun."""

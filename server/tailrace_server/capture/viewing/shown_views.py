@@ -50,6 +50,8 @@ class ShownView:
     """Its columns; None: all, also those that come later."""
     needed: frozenset[int]
     """Its columns, and those of its condition."""
+    untold: frozenset[int] = frozenset()
+    """Those of conditions of grants: an error does not tell their names."""
 
     def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
         """Return what it shows of an entity type by the names of a schema; None: it does not cut it."""
@@ -74,11 +76,14 @@ class ShownView:
                     f"view {self.name}: the source has renamed its entity type to {name}; subscribe again "
                     "after the last cursor, and the view goes on"
                 )
-            gone = [each.name for each in columns if each.dropped and each.id in self.needed]
+            gone = [each for each in columns if each.dropped and each.id in self.needed]
             if gone:
+                what = f"column {gone[0].name!r}, which"
+                if gone[0].id in self.untold and gone[0].id not in (self.ids or ()):
+                    what = "a column that"
                 raise InvalidRequest(
-                    f"view {self.name} needs column {gone[0]!r}, which the source has dropped; define the view "
-                    "anew, and subscribe again"
+                    f"view {self.name} needs {what} the source has dropped; define the view anew, and "
+                    "subscribe again"
                 )
 
     def _has(self, columns: tuple[Column, ...]) -> bool:
