@@ -23,6 +23,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.shop import upsert
 from tests.process.commands import ServerProcess
+from tests.support.held_port import HeldPort
 from tests.support.inprocess import PATIENCE_S
 from tests.support.living import without_collector
 from tests.support.polling import until
@@ -52,12 +53,12 @@ class Stage:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.target = ""
+        self._held = HeldPort()
+        self.target = self._held.address
 
     async def begin(self) -> None:
         self._server = GrpcServer(self.engine)
-        port = await self._server.start(self.target or "127.0.0.1:0")
-        self.target = f"127.0.0.1:{port}"
+        await self._server.start(self.target)
         await self._server.knock()  # it waits for calls from here on, in a task for each method
 
     async def go(self) -> None:

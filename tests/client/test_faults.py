@@ -16,6 +16,7 @@ from tailrace import Operation, Retry
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
+from tests.support.held_port import HeldPort
 from tests.support.model import ModelMutation
 from tests.support.polling import until
 from tests.support.proxy import FaultyProxy
@@ -104,13 +105,11 @@ async def test_a_stalled_network_is_noticed_by_its_silence(
 
 
 @asynccontextmanager
-async def serving(
-    log_root: Path, port: int
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    """Run the command ``tailrace serve``; yields the process and its port."""
+async def serving(log_root: Path, port: HeldPort) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the command ``tailrace serve`` on a port; yields the process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tailrace_server", "serve", "--log", str(log_root)),
-        *("--grpc", f"127.0.0.1:{port}", "--http", "127.0.0.1:0", "--log-format", "json"),
+        *("--grpc", port.address, "--http", "127.0.0.1:0", "--log-format", "json"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -121,7 +120,7 @@ async def serving(
                 told = json.loads(line)
                 if told["event"] == "serving":
                     break
-        yield process, int(told["grpc"].rpartition(":")[2])
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
@@ -134,15 +133,16 @@ async def test_contract_35_a_server_killed_at_any_instant_costs_its_subscribers_
 ) -> None:
     chance = random.Random(3)
     writer.write(rows(500))
-    async with serving(log_root, 0) as (process, port):
-        client = tailrace.connect(f"127.0.0.1:{port}", retry=quick_retry)
+    port = HeldPort()
+    async with serving(log_root, port) as process:
+        client = tailrace.connect(port.address, retry=quick_retry)
         async with client, client.subscribe("shop", since=0, demand=200) as captures:
             received = await take(captures, 250)
             process.kill()
             await process.wait()
             for _ in range(3):
                 writer.write(rows(100), rows(100))
-                async with serving(log_root, port) as (process, _):
+                async with serving(log_root, port) as process:
                     received += await take(captures, chance.randrange(210, 250))
             async with serving(log_root, port):
                 expected = writer.log.expected(())

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from tests.support.held_port import HeldPort
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
@@ -134,21 +136,27 @@ async def outcome(
 
 @dataclass(slots=True)
 class ServerProcess:
-    """A server over one log root that can go down and come back on its port."""
+    """A server over one log root that can go down and come back on its ports."""
 
     root: Path
     options: tuple[str, ...] = ()
-    grpc: str = "127.0.0.1:0"
-    http: str = "127.0.0.1:0"
-    commands: list[Command] = field(default_factory=list)
+    ports: tuple[HeldPort, HeldPort] = field(default_factory=lambda: (HeldPort(), HeldPort()))
+    """Of gRPC and HTTP."""
+
+    @property
+    def grpc(self) -> str:
+        return self.ports[0].address
+
+    @property
+    def http(self) -> str:
+        return self.ports[1].address
 
     @asynccontextmanager
     async def up(self) -> AsyncIterator[Command]:
-        """Run the server for the time of the block, ready at its beginning; the next one has its ports."""
+        """Run the server for the time of the block, ready at its beginning."""
         arguments = ("serve", "--log", self.root, "--grpc", self.grpc, "--http", self.http)
         async with Command(*arguments, *self.options) as command:
-            serving = json.loads(await command.note('"event": "serving"'))
-            self.grpc, self.http = serving["grpc"], serving["http"]
+            await command.note('"event": "serving"')
             yield command
 
     async def get(self, path: str, accept: str = "*/*") -> httpx.Response:

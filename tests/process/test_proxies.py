@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.conformance.entrances import guarded
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import SHOP
 from tests.support.browser import chromium
+from tests.support.held_port import HeldPort
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.polling import until
 
@@ -79,16 +79,6 @@ class Ports(NamedTuple):
     """gRPC over TLS as it comes."""
 
 
-def free_ports() -> Ports:
-    """Return ports that are free now: neither program tells which it was given."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
-        socket.create_server(("127.0.0.1", 0)) as three,
-    ):
-        return Ports(*(each.getsockname()[1] for each in (one, two, three)))
-
-
 def configuration(language: str, folder: Path, ports: Ports, servers: Ports) -> str:
     """Return the block of the page, for these ports and files and with short time-outs."""
     (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)
@@ -122,7 +112,8 @@ def configuration(language: str, folder: Path, ports: Ports, servers: Ports) -> 
 @asynccontextmanager
 async def proxied(program: str, folder: Path, servers: Ports) -> AsyncIterator[Ports]:
     """Run a proxy in front of servers until it is left."""
-    ports = free_ports()
+    held = [HeldPort() for _ in Ports._fields]  # neither program tells which port it was given
+    ports = Ports(*(each.number for each in held))
     path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     assert path is not None, f"{program} is missing: apt-get install {program}"
     block = configuration(program, folder, ports, servers)

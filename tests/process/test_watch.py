@@ -199,9 +199,6 @@ async def test_a_reader_that_has_seen_enough_is_no_error(server: ServerProcess) 
 async def test_watch_waits_for_a_server_that_is_not_there_yet(log_root: Path) -> None:
     publish(log_root, [product(1)])
     server = ServerProcess(log_root)
-    async with server.up() as first:
-        first.send(KILL)
-        await first.end()
     async with Command("watch", "shop", "--server", server.grpc, "--since", "0", "--json") as watch:
         await watch.note(f"waiting for {server.grpc}", "connection refused")
         async with server.up():
@@ -215,8 +212,6 @@ async def test_contract_35_killed_servers_cost_their_subscribers_nothing(log_roo
     server = ServerProcess(log_root)
     everything: list[tuple[int, int]] = []
     products: list[tuple[int, int]] = []
-    async with server.up():
-        pass  # It has its ports now; the subscribers below wait for it.
     arguments = ("watch", "shop", "--server", server.grpc, "--since", "0", "--json")
     async with (
         Command(*arguments) as first,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
+from tests.support.held_port import HeldPort
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -22,13 +24,13 @@ class FaultyProxy:
         self._budget: int | None = None
         self._politely = False
         self._was_cut = asyncio.Event()
+        self._held = HeldPort()
         self.cuts = 0
         """Connections that were cut."""
-        self.port = 0
+        self.port = self._held.number
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self.accept()
         return self
 
     async def __aexit__(
@@ -41,6 +43,7 @@ class FaultyProxy:
         await self._stop_listening()
         self._abort()
         await self._server.wait_closed()
+        self._held.close()
 
     def cut(self) -> None:
         """Cut every connection, now, in the middle of whatever it carries."""
@@ -67,7 +70,7 @@ class FaultyProxy:
         await self._server.wait_closed()
 
     async def accept(self) -> None:
-        """Take connections again, on the same port."""
+        """Take connections, again on the same port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     def stall(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from tailrace.transport.grpc_status import error_of
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
+from tests.support.held_port import HeldPort
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 
 if TYPE_CHECKING:
@@ -93,10 +94,11 @@ async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
             engine = Engine(root, EngineSettings(**settings))
             await stack.enter_async_context(engine)
             server = GrpcServer(engine, grpc_settings)
-            port = await server.start("127.0.0.1:0")
+            held = stack.enter_context(closing(HeldPort()))
+            await server.start(held.address)
             stack.push_async_callback(server.stop, 0.5)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS)
+            channel = grpc.aio.insecure_channel(held.address, OPTIONS)
             await stack.enter_async_context(channel)
-            return Served(engine, server, port, channel)
+            return Served(engine, server, held.number, channel)
 
         yield start
