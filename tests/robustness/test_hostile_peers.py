@@ -12,7 +12,9 @@ import asyncio
 import os
 import re
 import time
-from contextlib import ExitStack, asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -27,14 +29,15 @@ from tests.support.peers import EVENTS, GRAPHQL, REST, Peer, Way
 from tests.support.polling import until, until_answered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MIB: Final = 1 << 20
 BUDGET: Final = 256 * MIB
-BUDGET_AT_ONCE: Final = 320 * MIB
+BUDGET_AT_ONCE: Final = 352 * MIB
+"""Of all attacks together: what an idle server has, and the shares of all that peers can make it keep."""
 AT_ONCE_S: Final = float(os.environ.get("HOSTILE_S", "8"))
 FRESH_S: Final = 1.0
 """How long a client that comes behind an attack may take on one face."""
@@ -64,18 +67,22 @@ class Watched:
             (found,) = re.findall(r"^RssAnon:\s+(\d+) kB", status.read(), re.M)
         return int(found) << 10
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        async def watch() -> None:
-            while True:
-                self.highest = max(self.highest, self.anonymous_bytes())
-                await asyncio.sleep(0.02)
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch it in a thread: the attackers leave this process's event loop few turns."""
+        over = Event()
 
-        task = asyncio.ensure_future(watch())
-        try:
-            yield
-        finally:
-            task.cancel()
+        def watch() -> None:
+            while not over.wait(0.02):
+                self.highest = max(self.highest, self.anonymous_bytes())
+
+        with ThreadPoolExecutor(1) as thread:
+            watched = thread.submit(watch)
+            try:
+                yield
+            finally:
+                over.set()
+            watched.result()
 
 
 async def over_http(server: ServerProcess, way: Way) -> None:
@@ -159,13 +166,12 @@ async def test_contract_13_45_what_hostile_peers_send_costs_its_bound_and_nobody
         quiet = neighbour.p99(0, begin, time.monotonic())
         # 2. The attack. Its peers are still there when the first fresh client comes.
         begin = time.monotonic()
-        with ExitStack() as stack:
-            async with watched.watching():
-                await attack.run(server, stack)
-                assert await slowest_face(server) < BESIDE_S
-                if attack.guard is not None:
-                    guard = attack.guard
-                    await until_answered(lambda: ended(server, guard))
+        with ExitStack() as stack, watched.watching():
+            await attack.run(server, stack)
+            assert await slowest_face(server) < BESIDE_S
+            if attack.guard is not None:
+                guard = attack.guard
+                await until_answered(lambda: ended(server, guard))
         # 3. Behind it.
         await until(lambda: watched.anonymous_bytes() < BUDGET, BEHIND_S)
         fresh_s = await slowest_face(server)
@@ -193,7 +199,7 @@ async def test_contract_13_45_all_hostile_peers_at_once_cost_a_bound_and_nobody_
                     await attack.run(server, stack)
 
         begin = time.monotonic()
-        async with watched.watching():
+        with watched.watching():
             attacking = [asyncio.ensure_future(again_and_again(each)) for each in ATTACKS]
             done, _ = await asyncio.wait(attacking, timeout=AT_ONCE_S)
             for each in attacking:

@@ -36,7 +36,11 @@ class Peer:
         host, _, port = address.rpartition(":")
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        self._socket.connect((host, int(port)))
+        try:
+            self._socket.connect((host, int(port)))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.setblocking(False)
 
     def __enter__(self) -> Peer:

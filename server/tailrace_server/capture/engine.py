@@ -436,7 +436,7 @@ class Engine:
             try:
                 for _ in range(_MEASUREMENTS):
                     await asyncio.sleep(_MEASURE_EVERY_S)
-                    self._governor.measure()
+                    self._governor.measure(loop.time())
                     self.reads.relieve(loop.time(), self._cache.scans)
                 readers: tuple[Stallable, ...] = (*self._all_subscriptions(), *self.reads.open)
                 self._governor.relieve(readers, loop.time())

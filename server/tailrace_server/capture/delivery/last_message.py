@@ -37,6 +37,11 @@ class LastMessage:
         """Bytes that the transport has not come back from."""
         return 0 if self.frames is None else len(self.frames.data)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the transport has a large message, in the room that all of those share."""
+        return self._asked and self.frames is not None
+
     def stalled_for(self, now: float) -> float:
         """Return for how many seconds the transport has been busy with the message."""
         return 0.0 if self.frames is None else now - self.handed_at

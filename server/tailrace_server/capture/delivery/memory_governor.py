@@ -7,6 +7,8 @@ that have not moved for a while, of live changes or of history, those that hold 
 
 from __future__ import annotations
 
+from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import SubscriberTooSlow
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 1.0
 """A reader that has moved within this time is slow, not stalled: no want of memory ends its subscription."""
+_WORTH_BYTES: Final = 4 << 10
+"""A stalled reader that holds less is not ended: that would free no more than to end one that has read all."""
+_LOOK_S: Final = PATIENCE_S / 4
+"""What counts at most of the time between two looks. Where the event loop is late, it has not noted yet what a
+reader has taken."""
 
 
 class Stallable(Protocol):
@@ -47,11 +54,14 @@ class MemoryGovernor:
         self._memory_bytes = memory_bytes
         self._cache = cache
         self._large = large
+        self._looks: deque[float] = deque()
+        """When it was measured, as far back as patience goes; the event loop's time, seconds."""
         self.disconnected = 0
         """Readers ended for want of memory, since it began."""
 
-    def measure(self) -> None:
-        """Measure, and cut messages by the result."""
+    def measure(self, now: float) -> None:
+        """Measure, and cut messages by the result; to be called often, with the event loop's time."""
+        self._looks.append(now)
         self._large.measured(self._cache.measured())
 
     def relieve(self, readers: Iterable[Stallable], now: float) -> None:
@@ -64,21 +74,29 @@ class MemoryGovernor:
         # 1. The cache gives first: what it drops is only read again.
         process_bytes = self._cache.relieve()
         self._large.measured(process_bytes)
-        # 2. Then whichever is more: what the process is above its budget, or what waits for room.
-        excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
-        # 3. Nobody is ended for what lies in cycles that only the collector finds.
+        # 2. Nobody is ended for what lies in cycles that only the collector finds.
         if process_bytes > self._memory_bytes and CYCLES.for_memory():
-            excess = max(self._cache.relieve() - self._memory_bytes, self._large.wanted_bytes)
-        if excess <= 0:
+            process_bytes = self._cache.relieve()
+        # 3. Then what the process is above its budget has to go, and large messages that others wait to follow.
+        excess, wanted = process_bytes - self._memory_bytes, self._large.wanted_bytes
+        if excess <= 0 and wanted <= 0:
             return
-        # 4. Only stalled readers pay, and the largest first: that ends the fewest.
-        stalled = [each for each in readers if each.last.stalled_for(now) >= PATIENCE_S]
+        # 4. Only stalled readers pay, and the largest first: that ends the fewest. Those who hold nearly
+        #    nothing stay: the connection of one that waits for its next change holds as much.
+        patience_s = self._patience_s(now)
+        stalled = [
+            each
+            for each in readers
+            if each.last.nbytes >= _WORTH_BYTES and each.last.stalled_for(now) >= patience_s
+        ]
         stalled.sort(key=lambda each: each.last.nbytes, reverse=True)
         for reader in stalled:
             held = reader.last.nbytes
-            if excess <= 0 or not held:
-                return
+            has_room = reader.last.has_room
+            if excess <= 0 and (wanted <= 0 or not has_room):
+                continue
             excess -= held * COPIES
+            wanted -= held * COPIES * has_room
             self.disconnected += 1
             cursor = str(reader.resume_cursor())
             reader.end(
@@ -88,3 +106,17 @@ class MemoryGovernor:
                     cursor,
                 )
             )
+
+    def _patience_s(self, now: float) -> float:
+        """Return how long ago a reader must have moved last to be stalled: more where looks came late."""
+        missing, later = PATIENCE_S, now
+        for place in range(len(self._looks) - 1, -1, -1):
+            look = self._looks[place]
+            counts = min(later - look, _LOOK_S)
+            if counts >= missing:
+                for _ in range(place):
+                    self._looks.popleft()
+                return now - later + missing
+            missing -= counts
+            later = look
+        return inf  # it has not looked for long enough

@@ -30,7 +30,9 @@ class Reader:
 
 def test_a_message_of_usual_size_needs_no_room() -> None:
     large = LargeMessages(BUDGET, SHORT_MESSAGE_BYTES)
-    assert all(Reader(large).takes(SHORT_MESSAGE_BYTES) for _ in range(100))
+    readers = [Reader(large) for _ in range(100)]
+    assert all(reader.takes(SHORT_MESSAGE_BYTES) for reader in readers)
+    assert not any(reader.last.has_room for reader in readers)
     assert large.waiting == large.wanted_bytes == 0
 
 
@@ -40,6 +42,7 @@ def test_a_large_message_waits_until_one_before_it_is_taken() -> None:
     assert first.takes(LARGE)
     assert not second.takes(LARGE)
     assert second.last.waits_for_room(second)
+    assert (first.last.has_room, second.last.has_room) == (True, False)
     first.last.taken(first)
     assert second.woken == 1
     assert not second.last.waits_for_room(second)
