@@ -85,5 +85,6 @@ class Interruption:
         """Touch the statement no more. Idempotent."""
         self._closed.set()
         self._asked.set()
-        if self._watch is not None:
+        # Ctrl-C may have come before it was started, or while it was: it finds the statement closed then.
+        if self._watch is not None and self._watch.is_alive():
             self._watch.join()
