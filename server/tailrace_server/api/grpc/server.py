@@ -92,9 +92,10 @@ class GrpcServer:
         self._pending_max = pending_calls_max(engine.settings.memory_bytes)
         bounds = engine.settings
         self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
+        unread = self._unread  # not this server, which would be in a cycle with its service
         self._service = ChangeCaptureService(
             *(engine, self._settings, self._guard, self._unread, self._age, proxies),
-            disconnect=lambda peer: disconnect(peer, self._address.port),
+            disconnect=lambda peer: disconnect(peer, unread.port),
         )
         self._watching: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time

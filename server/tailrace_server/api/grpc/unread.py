@@ -110,7 +110,7 @@ class UnreadWatch:
         self._short_from = memory_bytes * 5 // 8
         self._bytes_max = memory_bytes // _SHARE
         self._deadline_s = deadline_s
-        self._port = 0
+        self.port = 0
         """Of the listener, once it runs."""
         self._connections: dict[str, _Connection] = {}
         self._taken: Counter[str] = Counter()
@@ -132,6 +132,7 @@ class UnreadWatch:
 
     async def run(self, port: int) -> None:
         """Watch the connections to a port until cancelled."""
+        self.port = port
         if sys.platform != "linux":
             return
         # In a thread of its own: core takes what comes whether or not the event loop has a turn to spare, which
@@ -144,7 +145,6 @@ class UnreadWatch:
                 stopped.set()
 
     def _watch(self, port: int, stopped: Event) -> None:
-        self._port = port
         due = soon = 0.0
         before = anonymous_bytes()
         while not stopped.wait(_LOOK_S):
@@ -188,7 +188,7 @@ class UnreadWatch:
             if total > room or late:
                 total -= one.held
                 del self._connections[peer]
-                if shut_down(one.descriptor, partial(_is_of, peer=peer, port=self._port)):
+                if shut_down(one.descriptor, partial(_is_of, peer=peer, port=self.port)):
                     self.cut += 1
                     gone.append((peer, int(one.held), late))
         # 3. A line for each only when all have gone: whoever reads the log may be slow.
