@@ -20,7 +20,7 @@ from tailrace.errors import (
 )
 from tailrace.transport.environment_proxy import is_loopback, proxy_to
 from tailrace.transport.forked_process import OPEN_CHANNELS
-from tailrace.transport.grpc_status import error_of, handshake_failed
+from tailrace.transport.grpc_status import error_of, may_be_tls
 from tailrace.transport.tls_probe import why_plain_failed, why_tls_failed
 from tailrace.transport.token import LateStream, Token
 
@@ -130,7 +130,7 @@ class GrpcTransport:
         found = error_of(error, self._proxy)
         if isinstance(found, TokenExpired) and not self._token.changes:
             found.retriable = False  # the next call would show the same
-        if not (self._diagnosable and self._target.host and handshake_failed(error)):
+        if not (self._diagnosable and self._target.host and may_be_tls(error, self._target.host)):
             return found
         if self._proxy is not None:
             return found  # it is asked by gRPC alone

@@ -8,6 +8,7 @@ proxy: then the network is to blame, and a retry helps, unless the status code s
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 from uuid import UUID
@@ -164,6 +165,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
 
 
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
+_REFUSED: Final = "Connection refused"
 _NOT_CONNECTED: Final = "failed to connect to all addresses"
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
@@ -200,15 +202,27 @@ def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None)
     return _by_status(error.code(), error.details() or error.code().name, proxy)
 
 
-def handshake_failed(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether somebody answers, and no connection came about: TLS may be to blame, on either side."""
+def may_be_tls(error: grpc.aio.AioRpcError, host: str) -> bool:
+    """Return whether no connection came about, and TLS may be to blame, on either side.
+
+    Core tells of the last address alone. So where a name's last address refuses connections, a handshake may
+    have failed at one before it.
+    """
     details = error.details() or ""
-    return (
-        error.code() is grpc.StatusCode.UNAVAILABLE
-        and details.startswith(_NOT_CONNECTED)
-        and not _UNREACHABLE.search(details)
-        and not _OTHER_PROTOCOL.search(details)
-    )
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or not details.startswith(_NOT_CONNECTED):
+        return False
+    unreachable = _UNREACHABLE.search(details)
+    if unreachable is not None:
+        return unreachable[2] == _REFUSED and not _is_address(host)
+    return not _OTHER_PROTOCOL.search(details)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _detail(error: grpc.aio.AioRpcError) -> ErrorDetail | None:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tailrace import errors
 from tailrace.errors import TailraceError
 from tailrace.position import END, Position
-from tailrace.transport.grpc_status import error_of, rebuild
+from tailrace.transport.grpc_status import error_of, may_be_tls, rebuild
 from tailrace_server.api.errors import (
     GRPC_STATUS,
     HTTP_STATUS,
@@ -165,6 +165,20 @@ def test_a_bare_status_is_the_networks_or_the_callers_doing(
     assert type(error_of(rpc_error(code, "proxy"))) is kind
     garbage = ("grpc-status-details-bin", b"\xff")
     assert type(error_of(rpc_error(code, "proxy", garbage))) is kind
+
+
+def test_what_the_last_address_says_is_not_the_last_word_on_a_name() -> None:
+    """A handshake may have failed at an address before it, of which core tells nothing."""
+
+    def failed(why: str) -> grpc.aio.AioRpcError:
+        said = f"failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D:1: {why}"
+        return rpc_error(grpc.StatusCode.UNAVAILABLE, said)
+
+    refused = failed("Failed to connect to remote host: Connection refused")
+    assert may_be_tls(refused, "localhost")
+    assert not may_be_tls(refused, "::1")
+    assert not may_be_tls(failed("Failed to connect to remote host: No route to host"), "there")
+    assert may_be_tls(failed("Ssl handshake failed"), "::1")
 
 
 @pytest.mark.parametrize(
