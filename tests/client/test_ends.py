@@ -59,7 +59,12 @@ class Stage:
     async def begin(self) -> None:
         self._server = GrpcServer(self.engine)
         await self._server.start(self.target)
-        await self._server.knock()  # it waits for calls from here on, in a task for each method
+        while True:  # it waits for calls from the first answer on, in a task for each method
+            with suppress(
+                OSError
+            ):  # core closes an earlier listener late, which may take what comes to the port
+                await self._server.knock()
+                return
 
     async def go(self) -> None:
         await self._server.stop(0.0)
