@@ -11,7 +11,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace import Column, ValueNotHeld
@@ -151,6 +151,7 @@ ENCODINGS = (
 
 
 @given(st.sampled_from(ENCODINGS), st.integers(-(2**63), 2**63 - 1), st.integers(0, 60))
+@example("debezium.MicroTime", 100 * 3_600_000_000, 0)
 def test_the_server_decodes_the_same_values_to_the_same_meaning(
     encoding: str, count: int, shift: int
 ) -> None:
@@ -172,7 +173,8 @@ def test_the_server_decodes_the_same_values_to_the_same_meaning(
         with pytest.raises(ValueNotHeld):
             RowReader("product", [column]).read(b'{"value":%b}' % raw)
         return
-    beyond = encoding.endswith("Time") and (shown >= "24:00" or shown[0] == "-")
+    is_time = encoding.endswith("Time")
+    beyond = is_time and (shown[0] == "-" or int(shown.partition(":")[0]) >= 24)
     fine = encoding.startswith("debezium.Nano") and count % 1_000 != 0
     if "decimal" not in encoding and "Date" not in encoding and (beyond or fine):
         with pytest.raises(ValueNotHeld, match=r"ends before 24:00|parts of a microsecond"):
