@@ -31,6 +31,9 @@ _LOOK_S: Final = PATIENCE_S / 4
 """What counts at most of the time between two looks. Where the event loop is late, it has not noted yet what a
 reader has taken."""
 
+_LOOKS_KEPT: Final = 64
+"""More than there are while patience lasts: the engine looks ten times a second."""
+
 
 class Stallable(Protocol):
     """A subscription or a read of history, as far as it is known here."""
@@ -54,8 +57,8 @@ class MemoryGovernor:
         self._memory_bytes = memory_bytes
         self._cache = cache
         self._large = large
-        self._looks: deque[float] = deque()
-        """When it was measured, as far back as patience goes; the event loop's time, seconds."""
+        self._looks: deque[float] = deque(maxlen=_LOOKS_KEPT)
+        """When it was measured last; the event loop's time, seconds."""
         self.disconnected = 0
         """Readers ended for want of memory, since it began."""
 
@@ -110,12 +113,9 @@ class MemoryGovernor:
     def _patience_s(self, now: float) -> float:
         """Return how long ago a reader must have moved last to be stalled: more where looks came late."""
         missing, later = PATIENCE_S, now
-        for place in range(len(self._looks) - 1, -1, -1):
-            look = self._looks[place]
+        for look in reversed(self._looks):
             counts = min(later - look, _LOOK_S)
             if counts >= missing:
-                for _ in range(place):
-                    self._looks.popleft()
                 return now - later + missing
             missing -= counts
             later = look

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tests.support.inprocess import ModelWriter
 
 BUDGET = 1 << 30
@@ -34,6 +35,20 @@ LARGE = 3_000
 """Bytes of a row's text, so that two rows are worth something."""
 
 
+async def readers(engine: Engine, *demands: int) -> list[Subscription]:
+    """Return a subscription from the beginning on for each demand."""
+    return [
+        await engine.subscribe(
+            *(ANONYMOUS, "shop"),
+            start=Since(Position(0)),
+            content=Content.AFTER,
+            codec=JSON,
+            demand=demand,
+        )
+        for demand in demands
+    ]
+
+
 async def test_the_largest_that_stalls_pays_and_no_more_than_is_needed(
     log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,26 +56,15 @@ async def test_the_largest_that_stalls_pays_and_no_more_than_is_needed(
     held = 0
     monkeypatch.setattr(batch_cache, "anonymous_bytes", lambda: held)
     async with Engine(log_root, ITS_OWN_IS_IDLE) as engine:
-        small, large, idle = [
-            await engine.subscribe(
-                ANONYMOUS,
-                "shop",
-                start=Since(Position(0)),
-                content=Content.AFTER,
-                codec=JSON,
-                demand=demand,
-            )
-            for demand in (4, 10, 0)
-        ]
+        small, large, idle = await readers(engine, 4, 10, 0)
         await receive(small, 4)
         await receive(large, 10)
         governor = MemoryGovernor(BUDGET, engine._cache, LargeMessages(BUDGET, 1 << 16))
         held = BUDGET + 1
         now = asyncio.get_running_loop().time()
         governor.measure(now)
-        governor.relieve(
-            [small, large, idle], now + 10 * PATIENCE_S
-        )  # the event loop was late, not they
+        # The event loop was late, not they.
+        governor.relieve([small, large, idle], now + 10 * PATIENCE_S)
         assert governor.disconnected == 0
         now += 10 * PATIENCE_S
         for quarter in range(3):
@@ -89,17 +93,7 @@ async def test_nobody_is_ended_for_what_that_would_not_free(
     held = 2 * BUDGET
     monkeypatch.setattr(batch_cache, "anonymous_bytes", lambda: held)
     async with Engine(log_root, ITS_OWN_IS_IDLE) as engine:
-        tiny, small = [
-            await engine.subscribe(
-                ANONYMOUS,
-                "shop",
-                start=Since(Position(0)),
-                content=Content.AFTER,
-                codec=JSON,
-                demand=demand,
-            )
-            for demand in (2, 8)
-        ]
+        tiny, small = await readers(engine, 2, 8)
         await receive(tiny, 2)
         await receive(small, 8)
         large = LargeMessages(BUDGET, 1 << 16)
@@ -136,3 +130,6 @@ async def test_below_the_budget_nobody_pays(
         held = BUDGET // 2
         governor.relieve([reader], asyncio.get_running_loop().time() + 10 * PATIENCE_S)
         assert reader.error is None
+        for look in range(1_000):  # a day has 864,000
+            governor.measure(float(look))
+        assert len(governor._looks) < 100
