@@ -59,10 +59,10 @@ class Stage:
     async def begin(self) -> None:
         self._server = GrpcServer(self.engine)
         await self._server.start(self.target)
-        while True:  # it waits for calls from the first answer on, in a task for each method
-            with suppress(
-                OSError
-            ):  # core closes an earlier listener late, which may take what comes to the port
+        # It waits for calls from the first answer on, in a task for each method. Core closes an earlier
+        # listener late, which may take what comes to the port.
+        while True:
+            with suppress(OSError):
                 await self._server.knock()
                 return
 

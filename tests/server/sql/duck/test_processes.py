@@ -106,13 +106,19 @@ def test_an_answer_that_is_left_is_not_computed_further(
     assert ask(log_root, "SELECT count(*) FROM product", databases=beside) == [(2,)]
 
 
+def idle_process(log_root: Path, beside: DatabasesBeside) -> int:
+    """Return the process that has computed a statement and waits for the next one."""
+    before = children_of(os.getpid())
+    assert ask(log_root, "SELECT 1", databases=beside) == [(1,)]
+    (idle,) = set(children_of(os.getpid())) - set(before)
+    return idle
+
+
 def test_a_process_that_went_while_nobody_had_it_is_replaced(
     log_root: Path, beside: DatabasesBeside
 ) -> None:
     products(log_root)
-    before = children_of(os.getpid())
-    assert ask(log_root, "SELECT 1", databases=beside) == [(1,)]
-    (idle,) = set(children_of(os.getpid())) - set(before)
+    idle = idle_process(log_root, beside)
     os.kill(idle, signal.SIGKILL)
     assert ask(log_root, "SELECT 2", databases=beside) == [(2,)]
 
@@ -121,9 +127,7 @@ def test_one_that_stands_still_while_nobody_has_it_ends_with_the_statement_that_
     log_root: Path, beside: DatabasesBeside
 ) -> None:
     products(log_root)
-    before = children_of(os.getpid())
-    assert ask(log_root, "SELECT 1", databases=beside) == [(1,)]
-    (idle,) = set(children_of(os.getpid())) - set(before)
+    idle = idle_process(log_root, beside)
     os.kill(idle, signal.SIGSTOP)
     interruption = Interruption()
     nobody_waits = threading.Timer(0.2, interruption.ask, ("nobody waits for it",))
