@@ -95,13 +95,18 @@ class DeliveryOptions:
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
     catch_up: CatchUp = CatchUp.ALL
-    """What it gets of what it is behind as it begins."""
+    """What a subscription that begins behind gets of the log: every capture, or the latest of each key."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
-    """What becomes of it when its ring has overtaken it."""
+    """How the subscription continues when its ring has overtaken it."""
     wait: VersionWait | None = None
     """For a version to be published, before the start is found."""
     caller: Principal = ANONYMOUS
     """Who asked; its subscriptions end when it may no longer have them."""
+
+    @property
+    def is_impatient(self) -> bool:
+        """True if the ring must overtake a slow reader even where nobody takes more than it does."""
+        return self.overrun is not OverrunPolicy.RESYNC
 
     @property
     def expires_in_s(self) -> float | None:

@@ -66,16 +66,24 @@ class Publisher(Generic[_Subscription]):
         self._behind: set[_Subscription] = set()
         """The subscriptions that have not taken everything the ring holds."""
 
-    def attach(self, subscription: _Subscription) -> None:
-        """Add a subscription; it counts as behind until it says otherwise."""
+    def attach(self, subscription: _Subscription, *, impatient: bool = False) -> None:
+        """Add a subscription; it counts as behind until it says otherwise.
+
+        Args:
+            subscription: The newcomer.
+            impatient: True if the ring is to overtake it as soon as it is too far behind, also where no other
+                subscription takes more.
+        """
         self.subscriptions.add(subscription)
         self._behind.add(subscription)
+        if impatient:
+            self._pace.impatient(subscription)
 
     def detach(self, subscription: _Subscription) -> None:
         """Remove a subscription; the observer closes a publisher that has none."""
         self.subscriptions.discard(subscription)
         self._forget_taken(subscription)
-        self._pace.fed((subscription,))
+        self._pace.gone(subscription)
 
     def append(self, run: Run) -> None:
         """Put a run into the ring; the caller wakes the subscriptions."""

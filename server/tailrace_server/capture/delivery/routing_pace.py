@@ -1,8 +1,12 @@
 """The pace of routing: a batch ahead of the fastest subscription, and no further.
 
 A subscription is *hungry* when it has queued all that is routed and is sending the last of it. While one is,
-the observer routes on, so the fastest never waits. While none is, it routes a small part of a ring at most:
-more would only push out of the rings what others still need, and send them to the log for it.
+the observer continues to route, so the fastest never waits. While none is, it routes a small part of a ring at
+most: more would only push out of the rings what others still need, and send them to the log for it.
+
+A subscription whose overrun policy is LATEST or DISCONNECT is *impatient*: while one is attached, routing waits
+for no subscription. Its policy applies once the ring has overtaken it, so a ring that waited for it would
+never apply the policy to a reader that is alone.
 """
 
 from __future__ import annotations
@@ -15,18 +19,29 @@ if TYPE_CHECKING:
 
 
 class RoutingPace:
-    """The hungry subscriptions of one catalog. Lives on the event loop; one task waits."""
+    """The hungry and the impatient subscriptions of a catalog. Lives on the event loop; one task waits."""
 
-    __slots__ = ("_changed", "_hungry")
+    __slots__ = ("_changed", "_hungry", "_impatient")
 
     def __init__(self) -> None:
         """Begin with none."""
         self._hungry: set[object] = set()
+        self._impatient: set[object] = set()
         self._changed = asyncio.Event()
 
     def __bool__(self) -> bool:
-        """Return whether a subscription is hungry."""
-        return bool(self._hungry)
+        """Return whether the observer may route on: a subscription is hungry or impatient."""
+        return bool(self._hungry or self._impatient)
+
+    def impatient(self, subscription: object) -> None:
+        """Note that routing must not wait for anyone until this subscription is ``gone``."""
+        self._impatient.add(subscription)
+        self._changed.set()
+
+    def gone(self, subscription: object) -> None:
+        """Forget a subscription that has ended."""
+        self._hungry.discard(subscription)
+        self._impatient.discard(subscription)
 
     def hungry(self, subscription: object) -> None:
         """Note that a subscription could take more."""

@@ -125,7 +125,7 @@ class Subscription:
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         self._counts = DeliveryCounts(counters, options.peer.transport)
         self._when_behind = WhenBehind.of(log, publisher, options)
-        publisher.attach(self)
+        publisher.attach(self, impatient=options.is_impatient)
         if state is not None:
             state.attach(self.wake)
         self._report_nothing_left()

@@ -16,7 +16,12 @@ from tailrace.criteria import (
     Operation,
     OverrunPolicy,
 )
-from tailrace.errors import InvalidRequest, PositionCompacted, SubscriptionClosed
+from tailrace.errors import (
+    InvalidRequest,
+    PositionCompacted,
+    SubscriptionClosed,
+    SubscriptionOverrun,
+)
 from tailrace.v1.change_capture_pb2 import (
     CATCH_UP_LATEST,
     ENCODING_CDCV2,
@@ -99,6 +104,57 @@ async def test_who_falls_behind_again_gets_the_latest_of_what_came_meanwhile(
         ]
         writer.write([upsert("a", 1)])
         assert told(await receive(subscription, 1)) == [("a", 15, "CHANGE")]
+
+
+@pytest.mark.parametrize("commits", [1, 40], ids=["one commit", "many commits"])
+@pytest.mark.parametrize("policy", [OverrunPolicy.LATEST, OverrunPolicy.DISCONNECT])
+async def test_a_policy_applies_to_a_slow_reader_without_neighbours(
+    log_root: Path, writer: ModelWriter, policy: OverrunPolicy, commits: int
+) -> None:
+    """Its own lag decides; nobody else has to take what it does not."""
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await engine.subscribe(
+            ANONYMOUS,
+            "shop",
+            ROWS,
+            content=Content.AFTER,
+            codec=JSON,
+            demand=1,
+            limits=SubscriptionLimits(overrun=policy, queue_captures=2),
+        )
+        writer.write([upsert("live")])
+        assert told(await receive(subscription, 1)) == [("live", 1, "CHANGE")]
+        rows = [upsert("hot", number) for number in range(40)]
+        for number in range(commits):
+            writer.write(*([row] for row in rows[number::commits]))
+        subscription.request(100)
+        log = observer_of(engine, "shop").log
+        await until(lambda: log.routed == log.view.end_row and log.view.published == 41)
+        if policy is OverrunPolicy.DISCONNECT:
+            with pytest.raises(SubscriptionOverrun):
+                await receive(subscription, 40)
+        else:
+            assert (await receive(subscription, 1))[-1]["kind"] == "LATEST"
+
+
+async def test_a_policy_spares_a_slow_reader_whose_ring_still_holds_all_it_has_missed(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Records that its criteria do not match are no lag."""
+    async with Engine(log_root, QUICK) as engine:
+        subscription = await engine.subscribe(
+            ANONYMOUS,
+            "shop",
+            (Criteria(primary_key=("rare",)),),
+            codec=JSON,
+            demand=0,
+            limits=SubscriptionLimits(overrun=OverrunPolicy.DISCONNECT),
+        )
+        writer.write(*([upsert("hot", number)] for number in range(40)), [upsert("rare")])
+        log = observer_of(engine, "shop").log
+        await until(lambda: log.routed == log.view.end_row and log.view.published == 41)
+        subscription.request(1)
+        assert told(await receive(subscription, 1)) == [("rare", 41, "CHANGE")]
 
 
 async def test_readers_of_the_same_criteria_share_a_pass_and_its_frames(
