@@ -150,7 +150,7 @@ async def test_columns_are_cut_out_of_the_text_as_it_was_sent(
 ) -> None:
     writer.write(*TRANSACTIONS[:6])
     driver = await serve()
-    for each in (await driver.state(column=["price", "none such"])).captures:
+    for each in (await driver.state(column=["price"])).captures:
         assert each.after == b'{"price":%s}' % (each.primary_key or "").encode()
     keys_only = await driver.state(keys_only=True)
     assert {each.primary_key for each in keys_only.captures} == {*map(str, range(20))}
@@ -282,6 +282,25 @@ async def test_an_entity_type_that_no_version_knows_is_refused_with_those_that_t
         await driver.state("widget")
     assert caught.value.entity_type == "widget"
     assert {"product", "order"} <= {*caught.value.known}
+
+
+@over_every_way
+async def test_a_column_that_the_table_lacks_is_refused_with_the_nearest_name(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write([upsert("1", plate="x")], [upsert("2", weight=1)])
+    driver = await serve()
+    for asked, told in (
+        (
+            {"column": ["id", "plat"]},
+            "'product' has no column 'plat' at version 2; did you mean plate?",
+        ),
+        ({"column": ["plat"], "primary_key": ["never"], "limit": 1}, "did you mean plate?"),
+        ({"column": ["weight"], "at_version": 1}, "no column 'weight' at version 1; known: "),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            await driver.state(**asked)
+        assert told in str(caught.value)
 
 
 @over_every_way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from tailrace.errors.tree import TailraceError
@@ -65,7 +66,11 @@ class EntityTypeUnknown(InvalidRequest):
     def __init__(self, catalog: str, entity_type: str, known: Sequence[str]) -> None:
         """Keep the catalog, the name that was asked for, and those that the newest version has."""
         names = ", ".join(sorted(known)) or "none yet"
-        super().__init__(f"catalog {catalog!r} has no entity type {entity_type!r}; it has: {names}")
+        near = get_close_matches(entity_type, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"catalog {catalog!r} has no entity type {entity_type!r}; it has: {names}{hint}"
+        )
         self.catalog = catalog
         self.entity_type = entity_type
         self.known = tuple(sorted(known))

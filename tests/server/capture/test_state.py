@@ -13,6 +13,7 @@ from tailrace.criteria import Operation
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
+    DeadlineExceeded,
     EntityTypeUnknown,
     InvalidRequest,
     NotPermitted,
@@ -32,6 +33,9 @@ from tailrace_server.capture.reading import batch_cache
 from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment import reader as segment_reader
 from tests.server.capture.test_history import LARGE, ROOM_FOR_ONE
 from tests.server.capture.test_recovery import compact
@@ -268,6 +272,58 @@ async def test_contract_47_what_is_not_granted_is_refused_whether_or_not_it_exis
     async with Engine(log_root) as engine:
         with pytest.raises(NotPermitted, match=told):
             await state(engine, caller, entity_type, **asked)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [Columns(frozenset({"total"})), Columns(frozenset({"id"}), listed=True)],
+    ids=["all but one", "one"],
+)
+async def test_a_hidden_column_is_refused_as_one_that_does_not_exist(
+    log_root: Path, writer: ModelWriter, columns: Columns
+) -> None:
+    """At the version that is waited for, in the same words; the hint knows visible columns only."""
+    shop(writer)
+    caller = Holder({"shop": Grant((Allowance(ORDERS, columns=columns),))})
+    async with Engine(log_root) as engine:
+        for name in ("total", "totel", "secret"):
+            for asked in ({}, {"wait_for_version": 1}, {"primary_keys": ("1",)}):
+                with pytest.raises(NotPermitted) as caught:
+                    await state(engine, caller, "order", columns=("id", name), **asked)
+                assert str(caught.value) == f"column {name!r} is not granted; known: id"
+        with pytest.raises(DeadlineExceeded):
+            await state(
+                engine, caller, "order", columns=("total",), wait_for_version=9, wait_s=0.01
+            )
+        found = await rows_of(await state(engine, caller, "order", columns=("id",)))
+        assert found == {"1": {"id": "1"}, "2": {"id": "2"}}
+
+
+async def test_a_requested_column_is_found_under_the_name_of_each_row(log_root: Path) -> None:
+    """The names of a request are those of the version that is read."""
+    mapping = "[entity_types.product.columns]\ntitle = { renamed_from = 'name' }\nname = {optional = true}"
+    for text, image in (
+        ("", b'{"id":1,"name":"cup"}'),
+        (mapping, b'{"id":2,"title":"mug","name":"other"}'),
+    ):
+        with LogWriter.open(log_root, "shop", mapping=SchemaMapping.parse(text)) as log:
+            log.append([Mutation("product", str(json.loads(image)["id"]), after=image)])
+            log.commit(publish=True)
+    async with Engine(log_root) as engine:
+        assert await rows_of(await state(engine, columns=("title",))) == {
+            "1": {"name": "cup"},
+            "2": {"title": "mug"},
+        }
+        assert await rows_of(await state(engine, columns=("name",))) == {
+            "1": {},
+            "2": {"name": "other"},
+        }
+        before = await state(engine, columns=("name",), at_version=1)
+        assert await rows_of(before) == {"1": {"name": "cup"}}
+        with pytest.raises(InvalidRequest, match="no column 'title' at version 1"):
+            await state(engine, columns=("title",), at_version=1)
+        # A table that begins behind the version has no rows there, and is asked by its columns of now.
+        assert await rows_of(await state(engine, columns=("title",), at_version=0)) == {}
 
 
 async def test_an_unknown_type_names_those_that_are_granted(

@@ -7,9 +7,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import canonical
-from tailrace_server.capture.grant import Allowance, Columns, Grant, cover
+from tailrace_server.capture.grant import ALL_COLUMNS, Allowance, Columns, Grant, cover
 from tailrace_server.capture.granting.narrowing import common, narrowed
-from tailrace_server.capture.granting.shown import gives_every_record, takes_leads
+from tailrace_server.capture.granting.shown import columns_of, gives_every_record, takes_leads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,6 +64,11 @@ class GrantUse:
     def granted_types(self, names: Iterable[str]) -> list[str]:
         """Return those of some entity types that are granted."""
         return [name for name in names if any(each.takes_type(name) for each in self._granted)]
+
+    def columns_of(self, entity_type: str) -> Columns:
+        """Return the columns of an entity type that are visible in some of its rows."""
+        shown = self.narrowed.shown
+        return ALL_COLUMNS if shown is None else columns_of(shown.rules_of(entity_type))
 
     def looked_at(self, records: int, matched: int) -> int:
         """Return how many records it may know were looked at: of a part of the catalog, those that matched."""

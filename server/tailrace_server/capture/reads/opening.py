@@ -15,11 +15,9 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
-from tailrace_server.capture.grant import Action, Columns
+from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.conditions import use_in
-from tailrace_server.capture.granting.images import cut_codec
-from tailrace_server.capture.granting.shown import columns_shown
 from tailrace_server.capture.granting.tables import granted_tables
 from tailrace_server.capture.granting.unknown_grants import tell_unknown_grants
 from tailrace_server.capture.granting.use import use_of
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.granting.use import GrantUse
+    from tailrace_server.capture.granting.view_grants import ViewGrant
     from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
@@ -135,10 +134,8 @@ class Reads:
             of_view = await view_rows(observer.log, caller, asked)
             if of_view is not None:
                 asked = of_view.pinned(asked)
-                criteria = (_criteria_of(asked),)
             by_view = None if of_view is None else of_view.by_view
-            asks = (caller, catalog, Action.HISTORY, criteria, content)
-            use = use_of(*asks, judges_rows=True, by_view=by_view)
+            use = _state_use(caller, catalog, asked, content, by_view)
             condition = None
             if asked.where is not None:
                 condition = await read_condition(asked.where, asked.where_parameters)
@@ -152,9 +149,6 @@ class Reads:
                 codec = door.codec_of(codec, use.narrowed)
                 if of_view is not None:
                     codec = of_view.codec(codec, asked.columns)
-                elif asked.columns:
-                    chosen = Columns(frozenset(asked.columns), listed=True)
-                    codec = cut_codec(codec, columns_shown(asked.entity_type, chosen))
                 read = StateRead(
                     observer.log,
                     asked,
@@ -249,6 +243,34 @@ class Reads:
     def _keeps_block(self, nbytes: int) -> bool:
         """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
         return nbytes * len(self.open) <= self._settings.frames_bytes
+
+
+def _state_use(
+    caller: Principal,
+    catalog: str,
+    asked: StateAsked,
+    content: Content,
+    by_view: ViewGrant | None,
+) -> GrantUse:
+    """Return what a caller gets of a state.
+
+    A requested column that is not granted is left to ``StateRead``: it refuses such a column at the version
+    that is read, in the same words as a column that does not exist.
+    """
+    whole = replace(asked, columns=())
+    use = use_of(
+        *(caller, catalog, Action.HISTORY, (_criteria_of(whole),), content),
+        judges_rows=True,
+        by_view=by_view,
+    )
+    granted = use.columns_of(asked.entity_type)
+    columns = tuple(filter(granted.shows, asked.columns))
+    if not columns:
+        return use
+    criteria = (_criteria_of(replace(asked, columns=columns)),)
+    return use_of(
+        *(caller, catalog, Action.HISTORY, criteria, content), judges_rows=True, by_view=by_view
+    )
 
 
 def _criteria_of(asked: StateAsked) -> Criteria:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import EntityTypeUnknown
 from tailrace.position import END
+from tailrace_server.capture.granting.images import column_codec
 from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
 from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.capture.reads.pinned_table import PinnedTable
-from tailrace_server.capture.reads.state_asked import version_asked
+from tailrace_server.capture.reads.state_asked import ids_asked, version_asked
 from tailrace_server.capture.reads.state_blocks import (
     StateEncoder,
     block_behind_page,
@@ -75,7 +76,7 @@ class StateRead(LogRead):
         self._log = log
         self._view = log.view
         self._asked = asked
-        self._codec = codec
+        self._whole_codec = self._codec = codec
         self._condition = condition
         self._of_view = of_view
         self._name = asked.entity_type if of_view is None else of_view.name
@@ -148,6 +149,7 @@ class StateRead(LogRead):
             CatalogReplaced: A page's log is not this one.
             PositionCompacted: V lies below what is kept.
             EntityTypeUnknown: No published version has the entity type.
+            InvalidRequest, NotPermitted: A requested column does not exist at V, as `ids_asked`.
         """
         page = self._asked.page
         self.version = await version_asked(self._log, self._asked, self._name)
@@ -165,6 +167,8 @@ class StateRead(LogRead):
         await table.open()
         self._table, self._view = table, table.view
         shown, of_view, granted = self.use.narrowed.shown, self._of_view, None
+        if of_view is None and self._asked.columns:
+            self._codec = column_codec(self._whole_codec, self._ids_asked(table))
         if shown is not None and shown.has_conditions(self.entity_type):
             rules = shown.rules_of(self.entity_type)
             granted = await asyncio.to_thread(
@@ -193,6 +197,16 @@ class StateRead(LogRead):
             granted,
             tuple(filters),
         )
+
+    def _ids_asked(self, table: PinnedTable) -> frozenset[int]:
+        """Return the ids of the requested columns, found by the names that they have at V."""
+        schema = table.schema_of(self.version)
+        # A table that begins behind V has no rows at V, and no columns yet by which names could be checked.
+        if self.entity_type not in schema.entity_types:
+            schema = table.view.schema_of(table.view.published)
+        columns = schema.columns(self.entity_type)
+        granted = self.use.columns_of(self.entity_type)
+        return ids_asked(self._asked, self.version, columns, granted)
 
     def _refuse_unknown_type(self, view: LogView) -> None:
         name = self.entity_type

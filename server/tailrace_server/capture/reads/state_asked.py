@@ -6,14 +6,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.errors import CatalogReplaced, InvalidRequest, PositionCompacted
+from tailrace.errors import CatalogReplaced, InvalidRequest, NotPermitted, PositionCompacted
 from tailrace.position import FIRST
 from tailrace_server.capture.reads.state_blocks import unknown_page
 from tailrace_server.capture.reads.state_page import type_digest
+from tailrace_server.wal.settings.values import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.conditions.tree import ConditionTree
+    from tailrace.schema import Column
     from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.grant import Columns
     from tailrace_server.capture.reads.state_page import StatePage
 
 
@@ -102,6 +107,35 @@ async def version_asked(log: FollowedLog, asked: StateAsked, name: str | None = 
             "wait_for_version"
         )
     return wanted
+
+
+def ids_asked(
+    asked: StateAsked, version: int, columns: Sequence[Column], granted: Columns
+) -> frozenset[int]:
+    """Return the ids of the requested columns.
+
+    Args:
+        asked: The request, which names columns.
+        version: The version that is read.
+        columns: The columns of the table at that version.
+        granted: The columns that the caller may see.
+
+    Raises:
+        InvalidRequest: The table has no column of a requested name.
+        NotPermitted: The same, for a caller from whom columns are hidden. A hidden column and a column that
+            does not exist get the same answer, and the hint names visible columns only.
+    """
+    known = {each.name: each.id for each in columns if granted.shows(each.name)}
+    for name in asked.columns:
+        if name in known:
+            continue
+        hint = nearest(name, known)
+        if not granted.are_all:
+            raise NotPermitted(f"column {name!r} is not granted{hint}")
+        raise InvalidRequest(
+            f"column: {asked.entity_type!r} has no column {name!r} at version {version}{hint}"
+        )
+    return frozenset(known[name] for name in asked.columns)
 
 
 def _version_at(log: FollowedLog, timestamp: int) -> int:
