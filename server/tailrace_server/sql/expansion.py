@@ -2,11 +2,12 @@
 
 ::
 
-    FROM cheap          (SELECT id, name, _primary_key, … FROM product WHERE price < 10) AS cheap
+    FROM cheap          (SELECT id, name, _primary_key, … FROM product) AS cheap
     FROM product_cdc    (SELECT _commit_timestamp AS "PHOENIX_ROW_TIMESTAMP()", id, "CDC JSON"
                          FROM CHANGES('product')) AS product_cdc
 
-Beside that the functions of Apache Phoenix that its change tables are asked with become what DuckDB has.
+The scan of a view gives the rows that meet its condition and no others, so DuckDB never evaluates one. Beside
+that the functions of Apache Phoenix that its change tables are asked with become what DuckDB has.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.filters.parsing import parse
+from tailrace_server.filters.tree import renamed
 from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.ddl import image_names
-from tailrace_server.sql.shown import THROUGH
+from tailrace_server.sql.shown import ROWS_MET, THROUGH, RowsMet
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
 from tailrace_server.sql.statements import SPANS
-from tailrace_server.sql.view_conditions import with_columns
 from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.settings.values import nearest
 
@@ -178,7 +180,7 @@ def _expand_view(
     more = [each for each in _OF_STATE if each not in found.shown]
     select = exp.Select(expressions=[*shown, *map(_column, more)]).from_(inner)
     if view.where:
-        select = select.where(with_columns(view.where, lambda name, _: found.asked[name]))
+        inner.meta[ROWS_MET] = RowsMet(view.name, renamed(parse(view.where), found.asked))
     _replace(table, select, view.name)
 
 

@@ -22,6 +22,7 @@ from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import hidden_in, read_shown
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
+from tailrace_server.sql.view_conditions import ViewFilter
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.base.reading import table_state
@@ -133,8 +134,8 @@ class StatementScan:
         self._reader = self._reader_of(self._columns)
         self._form = None
         if use.form is not None:
-            given = (self._view, self._names, schema, use.form)
-            self._form = ChangeTableRows(*given, self._shown)
+            self._form = ChangeTableRows(self._view, self._names, schema, use.form, self._shown)
+        self._met = ViewFilter.of(use, self._view, self._shown)
         self.schema = self._arrow_schema()
         """Of the batches."""
         metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
@@ -187,24 +188,23 @@ class StatementScan:
         while True:
             use = self.use
             try:
-                table = table_state(
-                    self._view,
-                    self._source.reader,
-                    use.entity_type,
-                    use.version,
-                    self._source.on_damage,
-                )
+                read = (self._view, self._source.reader, use.entity_type, use.version)
+                table = table_state(*read, self._source.on_damage)
                 parts = table.parts(behind) if use.keys is None else [table.rows_of(use.keys)]
                 for rows in parts:
+                    if len(shown := self._in_state(rows)):
+                        yield from self._state_batches(shown)
                     if len(rows):
-                        shown = rows if self._shown is None else self._shown.state(rows)
-                        if len(shown):
-                            yield from self._state_batches(shown)
                         behind = rows.place(-1)
             except SegmentMissing as missing:
                 self._view = self._source.newer(missing)
             else:
                 return
+
+    def _in_state(self, rows: StateRows) -> StateRows:
+        """Return the rows that are granted and, through a view, meet its condition."""
+        shown = rows if self._shown is None else self._shown.state(rows)
+        return shown if self._met is None else self._met.kept(shown)
 
     def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
         # A row without a key stands there as often as it came.

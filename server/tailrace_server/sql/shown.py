@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column, Schema
+    from tailrace_server.filters.tree import Condition
     from tailrace_server.typed.reader import ColumnReader
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.files.definition_documents import ViewDocument
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 THROUGH: Final = "tailrace.through_view"
 """Under this key a place in a statement that reads an entity type carries the name of the view that it is."""
+ROWS_MET: Final = "tailrace.rows_met"
+"""Under this key a place in a statement that reads a state carries the condition of the view that it is."""
+
+
+class RowsMet(NamedTuple):
+    """The condition of a view, at a place in a statement."""
+
+    view: str
+    """The view's name, for errors."""
+    condition: Condition
+    """By the names that the columns have at the version that is read."""
 
 
 class ChangesShown(NamedTuple):

@@ -38,7 +38,7 @@ from tailrace_server.sql.pushing import (
     timestamps_in,
     versions_in,
 )
-from tailrace_server.sql.shown import THROUGH
+from tailrace_server.sql.shown import ROWS_MET, THROUGH
 from tailrace_server.sql.shown_changes import SHOWN
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
-    from tailrace_server.sql.shown import ViewShown
+    from tailrace_server.sql.shown import RowsMet, ViewShown
     from tailrace_server.sql.shown_changes import ShownChanges
     from tailrace_server.wal.files.definition_documents import ViewDocument
 
@@ -112,6 +112,8 @@ class TableUse:
     """The change table whose changes they are; None: none."""
     view: ViewDocument | None = None
     """The view whose changes they are; None: none, or of a change table on it."""
+    rows_met: RowsMet | None = None
+    """The condition that the rows of a state meet, where it is read through a view; None: all rows."""
     shown: ViewShown | None = None
     """The view through which it is read, of who is granted that by its name; None: none."""
     asked_us: int = 0
@@ -384,7 +386,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         if _matching(written, schema, quoted=quoted) or number == tables.newest:
             break
     name = _known(written, schema, tables, quoted=quoted)
-    return TableUse(alias, name, version, None, names, None)
+    return TableUse(alias, name, version, None, names, None, rows_met=table.meta.get(ROWS_MET))
 
 
 def _matching(written: str, schema: Schema, *, quoted: bool) -> list[str]:

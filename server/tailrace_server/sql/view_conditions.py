@@ -1,14 +1,62 @@
-"""The condition of a view, as SQL: its columns under the names that they have where it is asked."""
+"""The condition of a view: its text by other names of columns, and the rows of a state that meet it.
+
+The rows are chosen by the evaluator of ``filters``, which reads of state, history and subscriptions use too. So
+a view has the same rows wherever it is read, whatever DuckDB makes of a pattern, a number or a text.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import sqlglot
 from sqlglot import exp
 
+from tailrace.errors import InvalidRequest
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.sql.shown import hidden_in
+from tailrace_server.typed.table_values import TableValues
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tailrace_server.sql.shown import RowsMet, ShownRows
+    from tailrace_server.sql.statements import TableUse
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.state.view import LogView
+
+
+class ViewFilter:
+    """Chooses the rows of one table's state that meet the condition of a view."""
+
+    @classmethod
+    def of(cls, use: TableUse, view: LogView, shown: ShownRows | None) -> ViewFilter | None:
+        """Return what chooses the rows of one place in a statement; None: all of them are read.
+
+        Raises:
+            InvalidRequest: A column has a type now with which a value of the condition does not compare.
+        """
+        return None if use.rows_met is None else cls(use, use.rows_met, view, shown)
+
+    def __init__(self, use: TableUse, met: RowsMet, view: LogView, shown: ShownRows | None) -> None:
+        """Bind the condition to the columns of the table, as of the version that is read; raises as ``of``."""
+        self._values = TableValues(view, use.entity_type, use.version)
+        self._shown = shown
+        try:
+            self._filter = bind(met.condition, self._values.columns, {})
+        except ConditionRefused as error:
+            raise InvalidRequest(f"view {met.view}: {error}") from None
+
+    def kept(self, rows: StateRows) -> StateRows:
+        """Return the rows of the view."""
+        batch = self._values.of(rows, self._filter.columns).batch
+        keep = self._filter.mask.of(batch).fill_null(False).to_numpy(zero_copy_only=False)
+        if self._shown is not None:
+            # A row that hides a column of the condition is left out: its presence would tell the value.
+            for mask in hidden_in(self._shown, self._filter.columns, rows.primary_keys).values():
+                keep &= ~mask.to_numpy(zero_copy_only=False)
+        return rows if keep.all() else rows.taken(np.flatnonzero(keep))
 
 
 def with_columns(condition: str, named: Callable[[str, bool], str]) -> exp.Expr:

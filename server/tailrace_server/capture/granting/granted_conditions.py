@@ -19,9 +19,9 @@ from tailrace_server.capture.matching.row_condition import (
     condition_of,
     filtered,
 )
-from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace_server.capture.granting.granted_conditions import bound_grant, columns_named
-from tailrace_server.capture.reads.table_values import TableValues
+from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

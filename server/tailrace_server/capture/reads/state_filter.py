@@ -10,10 +10,10 @@ import numpy as np
 
 from tailrace.conditions.tree import ConditionTree
 from tailrace.criteria import parameters_in
-from tailrace_server.capture.reads.table_values import TableValues
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.messages import tree_of
 from tailrace_server.filters.tree import columns_in
+from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
