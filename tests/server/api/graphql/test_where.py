@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from graphql import GraphQLError, execute_sync, get_introspection_query, parse, validate
+from graphql import (
+    GraphQLError,
+    build_client_schema,
+    execute_sync,
+    get_introspection_query,
+    parse,
+    validate,
+    validate_schema,
+)
 from graphql.execution.values import get_argument_values
 
 from tailrace.conditions.tree import ConditionTree
@@ -131,6 +139,28 @@ def test_what_is_wrong_with_an_argument_is_told_at_its_place(
         found = condition(built, where)
         with found.told():
             bind(tree_of(ConditionTree.of(found.tree)), COLUMNS, {})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [*((each,) for each in COLUMNS), COLUMNS, (), None],
+    ids=[*(each.name for each in COLUMNS), "all", "an entity type without columns", "empty"],
+)
+def test_tools_can_build_the_schema_from_its_introspection(
+    columns: tuple[Column, ...] | None,
+) -> None:
+    """Each type that a test of ``where`` refers to is listed, whatever types the columns have."""
+    built = build(Schema(1, {} if columns is None else {"product": columns}))
+    answer: Any = execute_sync(built.core, parse(get_introspection_query()))
+    assert validate_schema(build_client_schema(answer.data)) == []
+
+
+async def test_tools_can_build_the_schema_that_a_server_has_of_itself(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    served = await serve()
+    found: Any = await ask(served, get_introspection_query(), path="/v1/system/graphql")
+    assert validate_schema(build_client_schema(found)) == []
 
 
 def test_the_types_are_in_the_schema_and_fields_without_rows_have_no_argument(

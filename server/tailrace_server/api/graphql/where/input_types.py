@@ -100,7 +100,7 @@ def add_conditions(
     assert core.subscription_type is not None
     # 1. The types: those of tests are shared, and those of entity types stand on them.
     tests = _test_types(scalar)
-    for kind in (*tests.values(), *(scalar(each) for each in _OURS)):
+    for kind in (*tests.values(), *_scalars(scalar)):
         core.type_map.setdefault(kind.name, kind)
     found: dict[str, WhereType] = {}
     arguments: dict[str, GraphQLArgument] = {}
@@ -168,17 +168,17 @@ def _where_type(
     return made
 
 
+def _scalars(scalar: Callable[[Any], GraphQLScalarType]) -> list[GraphQLScalarType]:
+    """Return the types of values that tests have; the schema lists them, whatever columns there are."""
+    standard = (GraphQLInt, GraphQLFloat, GraphQLString, GraphQLBoolean)
+    return [*standard, *map(scalar, _OURS)]
+
+
 def _test_types(
     scalar: Callable[[Any], GraphQLScalarType],
 ) -> dict[str, GraphQLInputObjectType]:
     """Return the types of tests by kind; those of one column are joined by AND."""
-    values: dict[str, GraphQLInputType] = {
-        "Int": GraphQLInt,
-        "Float": GraphQLFloat,
-        "String": GraphQLString,
-        "Boolean": GraphQLBoolean,
-        **{scalar(each).name: scalar(each) for each in _OURS},
-    }
+    values = {each.name: each for each in _scalars(scalar)}
     return {
         kind: GraphQLInputObjectType(
             f"{kind}Tests",
