@@ -1,8 +1,9 @@
 """Python's collector of cycles, run by hand: bounded, at intervals, and before a reader is cut for memory.
 
 Whatever has a life is freed by its last reference (docs/adr/0033). The collector is a net for the rest: what
-libraries leave in cycles, and what we overlook. The young are few and are collected every second. The old are
-looked through only while they are few, since everybody waits meanwhile.
+libraries leave in cycles, and what we overlook. The young are few and are collected every second. To walk the
+old takes longer, and the whole process waits meanwhile. So the next walk comes the later, the longer the last
+one took: walks have a bounded share of the time, however many objects there are, and none is left out.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ _EVERY_S: Final = 1.0
 
 _OLD_EVERY_S: Final = 30.0
 _FOR_MEMORY_EVERY_S: Final = 2.0
-"""Between two collections of everything, and between two for want of memory."""
+"""The shortest time between two collections of everything, and between two for want of memory."""
 
-_OLD_OBJECTS_MAX: Final = 200_000
-"""Objects up to which everything is collected: some 20 ms on a free processor."""
+_OLD_PAUSE: Final = 500
+_FOR_MEMORY_PAUSE: Final = 20
+"""The time between two walks of the old, as a multiple of the last one: a share of 0.2 %, and of 5 % for memory."""
 
 _YOUNG: Final = 1
 _OLD: Final = 2
@@ -32,35 +34,40 @@ class CycleCollector:
     def __init__(self) -> None:
         """Begin with none."""
         self._old_at = self._for_memory_at = float("-inf")
+        self._old_s = 0.0
+        """Seconds that the last walk of the old took."""
         self.longest_s = 0.0
-        """Of all collections so far, how long the longest took, seconds."""
+        """Seconds that the longest collection so far took."""
 
     async def run(self) -> None:
         """Collect at intervals, until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             self._collect(_YOUNG)
-            if time.monotonic() >= self._old_at + _OLD_EVERY_S:
+            if time.monotonic() >= self._old_at + max(_OLD_EVERY_S, _OLD_PAUSE * self._old_s):
                 self._collect_old()
 
     def for_memory(self) -> bool:
-        """Collect because memory is short; return whether it was done. It is not, soon after the last time."""
-        if time.monotonic() < self._for_memory_at + _FOR_MEMORY_EVERY_S:
+        """Collect because memory is short; return False, without a collection, soon after the last one."""
+        pause_s = max(_FOR_MEMORY_EVERY_S, _FOR_MEMORY_PAUSE * self._old_s)
+        if time.monotonic() < self._for_memory_at + pause_s:
             return False
-        self._for_memory_at = time.monotonic()
         self._collect(_YOUNG)
         self._collect_old()
+        self._for_memory_at = self._old_at
         return True
 
     def _collect_old(self) -> None:
+        self._old_s = self._collect(_OLD)
         self._old_at = time.monotonic()
-        if len(gc.get_objects(_OLD)) <= _OLD_OBJECTS_MAX:
-            self._collect(_OLD)
 
-    def _collect(self, generation: int) -> None:
+    def _collect(self, generation: int) -> float:
+        """Collect a generation and all younger ones; return the seconds it took."""
         begun = time.monotonic()
         gc.collect(generation)
-        self.longest_s = max(self.longest_s, time.monotonic() - begun)
+        took_s = time.monotonic() - begun
+        self.longest_s = max(self.longest_s, took_s)
+        return took_s
 
 
 CYCLES: Final = CycleCollector()

@@ -53,12 +53,39 @@ def test_want_of_memory_collects_young_and_old_and_not_again_at_once() -> None:
 
 
 @pytest.mark.usefixtures("none_by_itself")
-def test_the_old_are_left_alone_where_they_are_too_many_to_walk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Everybody would wait for it."""
-    monkeypatch.setattr(collector, "_OLD_OBJECTS_MAX", 0)
-    young, old = lost(1), lost(2)
+def test_many_old_objects_do_not_keep_garbage_from_being_collected() -> None:
+    """Garbage alone may be more than any count: a bound on objects would switch its own remedy off."""
+    many: list[list[object]] = [[] for _ in range(300_000)]
+    old = lost(2)
     assert CycleCollector().for_memory()
-    assert young() is None
-    assert old() is not None
+    assert old() is None
+    assert len(many) == 300_000
+
+
+@pytest.mark.usefixtures("none_by_itself")
+def test_a_long_walk_puts_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks have a bounded share of the time: 5 % where memory is short."""
+    clock = Clock()
+    monkeypatch.setattr(collector, "time", clock)
+    monkeypatch.setattr(collector, "gc", clock)
+    cycles = CycleCollector()
+    clock.collection_s = 1.0
+    assert cycles.for_memory()
+    clock.now += 19 * clock.collection_s
+    assert not cycles.for_memory()
+    clock.now += 5 * clock.collection_s
+    assert cycles.for_memory()
+
+
+class Clock:
+    """Time that passes while objects are collected, and where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.collection_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def collect(self, generation: int) -> None:
+        self.now += self.collection_s if generation == 2 else 0.0
