@@ -22,7 +22,7 @@ _FOR_MEMORY_EVERY_S: Final = 2.0
 
 _OLD_PAUSE: Final = 500
 _FOR_MEMORY_PAUSE: Final = 20
-"""The time between two walks of the old, as a multiple of the last one: a share of 0.2 %, and of 5 % for memory."""
+"""The time between two walks of the old as a multiple of the last one: 0.2 % of it, and 5 % for memory."""
 
 _YOUNG: Final = 1
 _OLD: Final = 2
