@@ -145,6 +145,8 @@ class ObservedCatalog:
             except Exception as error:  # ends this catalog's subscriptions, and no others
                 self._report(error)
             finally:
+                if self._reading is not None:
+                    self._reading.forget()
                 self.observer = self._tailer = self._reading = self._opening_since = None
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
@@ -179,7 +181,7 @@ class ObservedCatalog:
             return log.view
 
         with BatchReader(self._path) as reader:
-            reading = CatalogReader(view.uuid, reader, self._cache, self._settings)
+            reading = CatalogReader(view, reader, self._cache, self._settings)
             observer = Observer(
                 view,
                 reading,

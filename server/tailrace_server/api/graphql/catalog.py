@@ -103,7 +103,7 @@ class _Executor(Executor[Any]):
 
 
 def _key_of(view: LogView) -> Hashable:
-    return view.uuid, view.schema_of(view.published).id, view.part
+    return view.opening, view.schema_of(view.published).id, view.part
 
 
 class _GrantedSchema:

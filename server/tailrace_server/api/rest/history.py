@@ -114,8 +114,8 @@ async def changes(
         view = await engine.view(caller_of(request), catalog)
         header = responses.history_header(history, catalog=view.name)
         headers = headers_of(header, kind, HEADERS)
-        if is_closed(bounds, history, view):
-            tag = _tag(message, kind, form, limit, view, history.use.identity)
+        if (last := _last_version(bounds, history, view)) is not None:
+            tag = _tag(message, kind, form, limit, view, last, history.use.identity)
             headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
             if tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
@@ -143,15 +143,16 @@ def _end(
     }
 
 
-def is_closed(bounds: HistoryBounds, history: HistoryRead, view: LogView) -> bool:
-    """Return whether nothing that is still to be published can fall into a range."""
-    if bounds.anchor is not None:
-        return True
+def _last_version(bounds: HistoryBounds, history: HistoryRead, view: LogView) -> int | None:
+    """Return the last version of a range; None where what is still to be published can fall into it."""
+    ends = [] if bounds.anchor is None else [bounds.anchor]
     if bounds.until is not None and bounds.until <= Position(view.published + 1, 0):
-        return True
+        ends.append(bounds.until.version - (bounds.until.index == 0))
     if bounds.before is not None and bounds.before.position.version <= view.published:
-        return True
-    return bounds.until_time is not None and bounds.until_time <= history.closed_until
+        ends.append(bounds.before.position.version)
+    if bounds.until_time is not None and bounds.until_time <= history.closed_until:
+        ends.append(view.version_at(bounds.until_time) - 1)
+    return min(ends, default=None)
 
 
 def _tag(
@@ -160,11 +161,13 @@ def _tag(
     form: CaptureForm,
     limit: int | None,
     view: LogView,
+    last: int,
     granted: str,
 ) -> str:
     """Return the tag of a closed range. Weak: the figures around the captures may differ.
 
-    Whoever is granted less, or more by now, has another one: a browser keeps answers for whoever sits there.
+    Callers with other grants get another tag: a browser keeps answers for whoever sits there. The commit
+    timestamp of the last version says of which history it is: a log may be restored and written anew.
     """
     ranged = ReadChangesRequest()
     ranged.CopyFrom(message)
@@ -174,6 +177,7 @@ def _tag(
     shape = (kind, form.objects.name, str(limit))
     parts = (
         view.uuid.hex,
+        str(view.known_timestamp_of(last)),
         str(view.oldest),
         str(view.bodies.bodies_from),
         granted,

@@ -194,6 +194,16 @@ class BatchCache:
             if value is not None:
                 self._uncharge(kind, value)
 
+    def forget(self, opening: Hashable) -> None:
+        """Drop everything that was made of one opening of a log: the first member of each key names it.
+
+        A load that is still under way adds its value later. Nobody asks for that value again, and it is evicted
+        as the least recently used one.
+        """
+        for kind, values in self._kinds.items():
+            for key in [key for key in values if isinstance(key, tuple) and key[0] is opening]:
+                self._uncharge(kind, values.pop(key))
+
     def statistics(self) -> CacheStatistics:
         """Return the current figures."""
         return CacheStatistics(

@@ -32,7 +32,6 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from uuid import UUID
 
     import pyarrow as pa
 
@@ -80,15 +79,15 @@ class CatalogReader:
 
     def __init__(
         self,
-        uuid: UUID,
+        view: LogView,
         reader: BatchReader,
         cache: BatchCache,
         settings: EngineSettings,
     ) -> None:
-        """Bind a catalog's reader to the process's cache."""
-        self._uuid = uuid
-        self._id = uuid.bytes
-        """The catalog in keys of the cache; bytes keep their hash, and a UUID computes it each time."""
+        """Bind the reader of one opening of a log, of which ``view`` is, to the process's cache."""
+        self._uuid = uuid = view.uuid
+        self._opening = view.opening
+        """The first member of every key in the cache."""
         self.batches = reader
         """Reads past the cache, in any thread."""
         self._cache = cache
@@ -98,12 +97,16 @@ class CatalogReader:
         self.damaged_bases = DamagedBases(uuid, reader.store)
         """What reads of state have found."""
 
+    def forget(self) -> None:
+        """Drop from the cache what was read through this opening of the log."""
+        self._cache.forget(self._opening)
+
     async def grouped(self, ref: BatchRef) -> GroupedHead:
         """Return a batch's head, grouped by class."""
         recent = self.small_commits.get(ref)
         if recent is not None:
             return recent.grouped
-        key = (self._id, ref.key)
+        key = (self._opening, ref.key)
         return await self._cache.get(CacheKind.HEAD, key, partial(self._load_grouped, ref))
 
     async def grouped_reading_ahead(self, view: LogView, place: int) -> GroupedHead:
@@ -111,7 +114,7 @@ class CatalogReader:
         ref = view.batch(place)
         if (recent := self.small_commits.get(ref)) is not None:
             return recent.grouped
-        key = (self._id, ref.key)
+        key = (self._opening, ref.key)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
             CacheKind.HEAD, key, partial(self._load_ahead, view, place, found)
@@ -133,7 +136,7 @@ class CatalogReader:
             bodies = recent.bodies
         else:
             load = partial(self._load_bodies, ref, names)
-            bodies = await self._cache.get(CacheKind.BODY, (self._id, ref.key, names), load)
+            bodies = await self._cache.get(CacheKind.BODY, (self._opening, ref.key, names), load)
         gone = None
         if view.bodies.may_be_in(ref):
             gone = view.bodies.rows_in((await self.grouped(ref)).head)
@@ -153,7 +156,7 @@ class CatalogReader:
             return False
         names = ("change",)
         load = partial(self._load_bodies, head.ref, names)
-        bodies = await self._cache.get(CacheKind.BODY, (self._id, head.ref.key, names), load)
+        bodies = await self._cache.get(CacheKind.BODY, (self._opening, head.ref.key, names), load)
         change = bodies.columns["change"].array[offset].as_py()
         return change is not None and multiplicity_of(change) is not None
 
@@ -201,13 +204,13 @@ class CatalogReader:
         number = key_file_of(view, place, predicate)
         if number is None:
             return None
-        key = (self._id, view.revision, predicate.identity, number)
+        key = (self._opening, view.revision, predicate.identity, number)
         load = partial(keyed_batches, view, self.batches, number, predicate)
         return await self._cache.get(CacheKind.SCAN, key, load)
 
     async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
         # A place names the same batch until a compaction or a trim, and these change the revision.
-        key = (self._id, view.revision, predicate.identity, window.start, window.stop)
+        key = (self._opening, view.revision, predicate.identity, window.start, window.stop)
         matched: list[GroupedHead] = []
         scan = await self._cache.get(
             CacheKind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
@@ -218,7 +221,7 @@ class CatalogReader:
     def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
         """Put heads into the cache that were read as a by-product."""
         for grouped in heads:
-            self._cache.put(CacheKind.HEAD, (self._id, grouped.head.ref.key), grouped)
+            self._cache.put(CacheKind.HEAD, (self._opening, grouped.head.ref.key), grouped)
 
     def _window(self, view: LogView, place: int) -> range:
         """Return the places of the window that holds a batch; large batches make short windows."""
@@ -311,7 +314,7 @@ class CatalogReader:
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
-    ) -> tuple[tuple[bytes, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
+    ) -> tuple[tuple[Hashable, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
         """Return the cache key and the load of a run's frames: of the run alone, or of its whole batch.
 
         The whole batch is encoded if the publishers together match most of it, as each picks its part.
@@ -325,8 +328,8 @@ class CatalogReader:
 
     def _frames_key(
         self, ref: BatchRef, identity: Hashable, codec: Codec, content: Content
-    ) -> tuple[bytes, Hashable, Hashable, str, int]:
-        return (self._id, ref.key, identity, codec.name, content.value)
+    ) -> tuple[Hashable, Hashable, Hashable, str, int]:
+        return (self._opening, ref.key, identity, codec.name, content.value)
 
     async def table_state(self, view: LogView, entity_type: str, version: int) -> TableState:
         """Return the state of an entity type as of a version, whose rows are not read yet.
@@ -336,7 +339,7 @@ class CatalogReader:
             PositionCompacted: The version lies below what is kept.
             SegmentMissing: A file has gone since the view was taken.
         """
-        key = (self._id, view.revision, entity_type, version)
+        key = (self._opening, view.revision, entity_type, version)
         told = self.damaged_bases.add
         load = partial(_load_table, view, self.batches, entity_type, version, told)
         return (await self._cache.get(CacheKind.SCAN, key, load)).table
@@ -348,19 +351,19 @@ class CatalogReader:
 
     async def table_part(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
         """Return a part of a table's rows, read once for all who ask for it, whatever they make of it."""
-        return await self._cache.get(CacheKind.BODY, (self._id, "rows", *key), load)
+        return await self._cache.get(CacheKind.BODY, (self._opening, "rows", *key), load)
 
     def ready_state_block(self, key: tuple[Hashable, ...]) -> Sized | None:
         """Return a block of a table's rows if it was made and is still there."""
-        return self._cache.get_nowait(CacheKind.FRAMES, (self._id, "state", *key))
+        return self._cache.get_nowait(CacheKind.FRAMES, (self._opening, "state", *key))
 
     async def state_block(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
         """Return a block of a table's rows, made once for all who ask for the same."""
-        return await self._cache.get(CacheKind.FRAMES, (self._id, "state", *key), load)
+        return await self._cache.get(CacheKind.FRAMES, (self._opening, "state", *key), load)
 
     def keep_state_block(self, key: tuple[Hashable, ...], block: Sized) -> None:
         """Keep a block under the place in it where its reader will go on."""
-        self._cache.put(CacheKind.FRAMES, (self._id, "state", *key), block)
+        self._cache.put(CacheKind.FRAMES, (self._opening, "state", *key), block)
 
     # All methods below run in reader threads.
 
@@ -372,7 +375,9 @@ class CatalogReader:
         recent = self.small_commits.get(ref)
         if recent is not None:
             return recent.grouped
-        return cast("GroupedHead | None", self._cache.peek(CacheKind.HEAD, (self._id, ref.key)))
+        return cast(
+            "GroupedHead | None", self._cache.peek(CacheKind.HEAD, (self._opening, ref.key))
+        )
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group_by_class(self.batches.head(ref))
@@ -396,7 +401,7 @@ class CatalogReader:
         recent = self.small_commits.get(ref)
         if recent is not None:
             return recent.bodies
-        found = self._cache.peek(CacheKind.BODY, (self._id, ref.key, names))
+        found = self._cache.peek(CacheKind.BODY, (self._opening, ref.key, names))
         return self._load_bodies(ref, names) if found is None else cast("Bodies", found)
 
     def _load_scan(

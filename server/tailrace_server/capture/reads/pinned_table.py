@@ -86,7 +86,7 @@ class PinnedTable:
         if self._keys is None:
             self._name: Hashable = name
             self._rows: TableScan | KeyedRows = TableScan(
-                table, self._log.reading.scans, (view.uuid, *name)
+                table, self._log.reading.scans, (view.opening, *name)
             )
             return
         self._name = (name, object())

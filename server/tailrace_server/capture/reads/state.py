@@ -126,12 +126,12 @@ class StateRead(LogRead):
         """Return the page behind the last row that was handed over; None before the first."""
         if self._last is None:
             return self._asked.page
-        return StatePage.behind(self._view.uuid, self.version, self._name, *self._last)
+        return StatePage.behind(self.cursor, self._name, *self._last)
 
     def page_behind(self, primary_key: str) -> StatePage:
         """Return the page behind the row of a key."""
         place = self._table.table.place_of(primary_key)
-        return StatePage.behind(self._view.uuid, self.version, self._name, *place)
+        return StatePage.behind(self.cursor, self._name, *place)
 
     def next_page(self) -> StatePage | None:
         """Return the page behind a read that is over; None when nothing follows."""

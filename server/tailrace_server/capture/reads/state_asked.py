@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.errors import CatalogReplaced, InvalidRequest, NotPermitted, PositionCompacted
+from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted
 from tailrace.position import FIRST
+from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.capture.reads.state_blocks import unknown_page
 from tailrace_server.capture.reads.state_page import type_digest
 from tailrace_server.wal.settings.values import nearest
@@ -91,13 +92,13 @@ async def version_asked(log: FollowedLog, asked: StateAsked, name: str | None = 
     if asked.wait_for_version is not None:
         await log.reach(asked.wait_for_version, asked.wait_s)
     page = asked.page
-    if page is not None and page.catalog_uuid != log.view.uuid:
-        raise CatalogReplaced(log.view.name, page.catalog_uuid, log.view.uuid)
+    if page is not None:
+        refuse_other_history(await log.view_with(page.passed.version), page.passed)
     if page is not None and page.type_digest != type_digest(name or asked.entity_type):
         raise unknown_page()
     if asked.at_time is not None:
         return _version_at(log, asked.at_time)
-    wanted = asked.at_version if page is None else page.version
+    wanted = asked.at_version if page is None else page.passed.version
     if wanted is None:
         return log.view.published
     view = await log.view_with(wanted)

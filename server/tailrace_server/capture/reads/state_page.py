@@ -2,11 +2,13 @@
 
 ::
 
-    s1.<log uuid, 32 hex>.<version>.<entity type, 8 hex>.<key hash, 16 hex>.k<key, base64url>
-    s1.<log uuid, 32 hex>.<version>.<entity type, 8 hex>.<key hash, 16 hex>.d<digest, 32 hex>
+    s1.<log uuid, 32 hex>.<version>.<time>.<entity type, 8 hex>.<key hash, 16 hex>.k<key, base64url>
+    s1.<log uuid, 32 hex>.<version>.<time>.<entity type, 8 hex>.<key hash, 16 hex>.d<digest, 32 hex>
 
-A state never changes, so the place holds for as long as its version can be read. A long key stands there as
-a digest, and its row is looked for. The digest of the entity type tells the page of another table.
+A state never changes, so the place holds for as long as its version can be read. The time is the version's
+commit timestamp, µs, as in a cursor: in a log that was restored and written anew, the number names another
+version. A long key is written as a digest, and its row is searched. The digest of the entity type identifies
+the table.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from hashlib import blake2b
 from typing import Final, Self
 from uuid import UUID
 
+from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
+from tailrace.position import END
 
 _FORM: Final = re.compile(
-    r"s1\.([0-9a-f]{32})\.(0|[1-9][0-9]{0,18})\.([0-9a-f]{8})\.([0-9a-f]{16})"
+    r"s1\.([0-9a-f]{32})\.(0|[1-9][0-9]{0,18})\.(0|[1-9][0-9]{0,18})\.([0-9a-f]{8})\.([0-9a-f]{16})"
     r"\.(?:k([A-Za-z0-9_-]{0,200})|d([0-9a-f]{32}))"
 )
 _KEY_BYTES_MAX: Final = 150
@@ -32,8 +36,8 @@ _KEY_BYTES_MAX: Final = 150
 class StatePage:
     """The rows up to one of a table have been read."""
 
-    catalog_uuid: UUID
-    version: int
+    passed: Cursor
+    """Behind the version; with its commit timestamp, 0 where that is forgotten."""
     type_digest: str
     key_hash: int
     primary_key: str | None
@@ -41,21 +45,20 @@ class StatePage:
     digest: str
 
     def __str__(self) -> str:
-        start = f"s1.{self.catalog_uuid.hex}.{self.version}.{self.type_digest}.{self.key_hash:016x}"
+        passed = self.passed
+        at = f"{passed.catalog_uuid.hex}.{passed.version}.{passed.commit_timestamp or 0}"
+        start = f"s1.{at}.{self.type_digest}.{self.key_hash:016x}"
         if self.primary_key is None:
             return f"{start}.d{self.digest}"
         return f"{start}.k{urlsafe_b64encode(self.primary_key.encode()).decode().rstrip('=')}"
 
     @classmethod
-    def behind(
-        cls, catalog_uuid: UUID, version: int, entity_type: str, key_hash: int, primary_key: str
-    ) -> Self:
-        """Return the page behind a row."""
+    def behind(cls, passed: Cursor, entity_type: str, key_hash: int, primary_key: str) -> Self:
+        """Return the page behind a row of the version that a cursor has passed."""
         data = primary_key.encode()
         short = len(data) <= _KEY_BYTES_MAX
         return cls(
-            catalog_uuid,
-            version,
+            passed,
             type_digest(entity_type),
             key_hash,
             primary_key if short else None,
@@ -70,15 +73,16 @@ class StatePage:
             InvalidRequest: It is none.
         """
         found = _FORM.fullmatch(text)
-        if found is None or int(found[2]) >= 1 << 63:
+        if found is None or max(int(found[2]), int(found[3])) >= 1 << 63:
             raise _refused(text)
-        uuid, version, kind, hash, key, digest = found.groups()
+        uuid, version, time, kind, hash, key, digest = found.groups()
         try:
             padded = None if key is None else key + "=" * (-len(key) % 4)
             known = None if padded is None else urlsafe_b64decode(padded).decode()
         except ValueError:
             raise _refused(text) from None
-        return cls(UUID(hex=uuid), int(version), kind, int(hash, 16), known, digest or "")
+        passed = Cursor(UUID(hex=uuid), int(version), END, commit_timestamp=int(time))
+        return cls(passed, kind, int(hash, 16), known, digest or "")
 
     def is_of_key(self, primary_key: str) -> bool:
         """Return whether a row of its hash is the one that was read last."""

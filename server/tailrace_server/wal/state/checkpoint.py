@@ -81,8 +81,7 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     # 3. Only the winner of the number may change its own state: the loser has to read the winner's checkpoint.
     if not log.store.create(path, data, failpoint="checkpoint"):
         return False
-    state.checkpoint, state.checkpoint_crc = header.number, crc
-    state.checkpoint_entry = header.last_entry
+    state.note_checkpoint(header, crc)
     return True
 
 

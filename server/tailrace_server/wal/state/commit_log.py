@@ -72,11 +72,13 @@ class CommitLog:
         """The objects of the catalog's folder."""
         self.state = LogState(name, uuid)
         self._name = name
+        self.opening: Final = object()
+        """Identifies this opening of the log among all openings in the process."""
         self._lock = threading.RLock()
         self._identity: Hashable = None
         """Stamp of the catalog.json whose uuid was found to be this log's; None before the first look."""
-        self._seen_last: tuple[int, Hashable] = (0, None)
-        """Number and stamp of the last entry when it was found to be the one that was read."""
+        self._seen: tuple[Hashable, ...] = ()
+        """Numbers and stamps of the last entry and checkpoint when their content was last compared."""
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
@@ -107,7 +109,7 @@ class CommitLog:
         check_folders(path)
         log = cls(path, document.uuid, document.name, reads_only=reads_only)
         log.check_folder()
-        newest = log._newest_checkpoint()
+        newest = max(object_numbers(log.store.names(CHECKPOINTS)), default=0)
         if newest:
             log._load_checkpoint(newest)
         log.advance()
@@ -148,7 +150,7 @@ class CommitLog:
         """
         with self._lock:
             if new_entries is None:
-                self._check_last_entry()
+                self._refuse_replaced()
                 read = self.advance()
                 # An entry that is lost has successors, which nobody would ever come to.
                 self._refuse_hole()
@@ -201,27 +203,32 @@ class CommitLog:
                 raise CatalogReplaced(self._name, self.uuid, found)
             self._identity = identity
 
-    def _check_last_entry(self) -> None:
-        """Notice that an older copy was put in this log's place, or the last entry that was read is lost.
+    def _refuse_replaced(self) -> None:
+        """Notice that a copy was put in this log's place, or that the last entry or checkpoint is lost.
 
-        Entries are never deleted. So readers of what is gone would wait for its successor, and miss without a
-        word what is written in its place.
+        Both are never deleted. So readers of what is gone would wait for its successor, and miss without a word
+        what is written in its place. A copy that has the same last entry may have an older checkpoint, and its
+        records in other files.
         """
-        number, path = self.state.last_entry, self._last_path
-        seen = (number, self.store.stamp(path) if number else None)
-        if number == 0 or seen == self._seen_last:
+        entry, checkpoint = self.state.last_entry, self.state.checkpoint
+        paths = [self._last_path, _checkpoint_path(checkpoint)]
+        seen = (entry, checkpoint, *map(self.store.stamp, paths))
+        if seen == self._seen:
             return
-        found = self.read_entry(number)
-        if found is None or found.crc != self.state.last_entry_crc:
-            self.check_folder()
-            what = "missing" if found is None else "not the one that was read"
-            raise LogCorrupted(
-                path, 0, f"the entry is {what}: the log was restored from an older copy, or damaged"
-            )
-        self._seen_last = seen
+        # The stamps are others, as at the first look, so the content decides. A checkpoint loses its body when
+        # it is old; its time stays.
+        read = self.read_entry(entry) if entry else None
+        if entry and (read is None or read.crc != self.state.last_entry_crc):
+            self._refuse(paths[0], missing=read is None)
+        header = self.checkpoint_header(checkpoint) if checkpoint else None
+        if checkpoint and (header is None or header.timestamp != self.state.checkpoint_time):
+            self._refuse(paths[1], missing=header is None)
+        self._seen = seen
 
-    def _newest_checkpoint(self) -> int:
-        return max(object_numbers(self.store.names(CHECKPOINTS)), default=0)
+    def _refuse(self, path: str, *, missing: bool) -> None:
+        self.check_folder()
+        what = "missing" if missing else "not the one that was read"
+        raise LogCorrupted(path, 0, f"it is {what}: the log was restored from a copy, or damaged")
 
     def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
@@ -233,8 +240,7 @@ class CommitLog:
         if newest.revision != self.state.revision:
             self._load_checkpoint(newest.number)
         else:
-            self.state.checkpoint, self.state.checkpoint_crc = newest.number, None
-            self.state.checkpoint_entry = newest.last_entry
+            self.state.note_checkpoint(newest, None)
 
     def read_newest_checkpoint(self) -> None:
         """Read what only a maker of checkpoints needs of the newest one: its CRC, and the files to delete."""
@@ -276,6 +282,8 @@ class CommitLog:
         state = LogState.from_checkpoint(path, self._name, header, body, crc)
         if not self._reads_only:
             state.removed = _removed(path, body)
+        # Its tables replace those of this state, which nothing compares: the log must still be the same.
+        self._refuse_replaced()
         self.state.adopt(state, past_commits_max=_PAST_COMMITS_MAX if self._reads_only else 0)
 
     def make_durable(self, wait: Wait | None = None) -> None:
@@ -456,6 +464,7 @@ class CommitLog:
         commit_count = state.commits.count_up_to(0, published)
         return LogView(
             uuid=state.uuid,
+            opening=self.opening,
             name=state.name,
             published=published,
             oldest=state.oldest,

@@ -123,6 +123,8 @@ class LogState:
         """Its CRC; None until CommitLog.read_newest_checkpoint."""
         self.checkpoint_entry = 0
         """Last entry that it covers."""
+        self.checkpoint_time = 0
+        """When it was made, µs: another checkpoint of that number was made at another time."""
         self.revision = 0
         self.oldest = FIRST
         self.bodies_from: BodiesFrom = ()
@@ -251,6 +253,11 @@ class LogState:
         self.publication = publication
         self.publication_crc = crc
 
+    def note_checkpoint(self, header: CheckpointHeader, crc: int | None) -> None:
+        """Take a checkpoint as the newest one that is known; its tables are those of this state."""
+        self.checkpoint, self.checkpoint_crc = header.number, crc
+        self.checkpoint_entry, self.checkpoint_time = header.last_entry, header.timestamp
+
     @property
     def _format_version(self) -> int:
         """What a reader must know to begin with a checkpoint of this state."""
@@ -337,9 +344,7 @@ class LogState:
         state.publication_crc = body.publication_crc32c
         state.published_by_entry = body.published_by_entry
         state.gate = body.gate
-        state.checkpoint = header.number
-        state.checkpoint_crc = crc
-        state.checkpoint_entry = header.last_entry
+        state.note_checkpoint(header, crc)
         state.revision = header.revision
         state.oldest = Position(*header.oldest)
         state.bodies_from = tuple(body.bodies_from)
@@ -394,7 +399,8 @@ class LogState:
         newer.commits.append(past[:, past[0] > newer.last_version])
         self.batches, self.commits = newer.batches, newer.commits
         self.checkpoint, self.checkpoint_crc = newer.checkpoint, newer.checkpoint_crc
-        self.checkpoint_entry, self.revision = newer.checkpoint_entry, newer.revision
+        self.checkpoint_entry, self.checkpoint_time = newer.checkpoint_entry, newer.checkpoint_time
+        self.revision = newer.revision
         self.oldest, self.bodies_from = newer.oldest, newer.bodies_from
         newer_pending = {pending.path for pending in newer.pending}
         still = {pending.path for pending in self.pending}

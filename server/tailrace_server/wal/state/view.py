@@ -41,6 +41,9 @@ class LogView:
     """A catalog as published at one moment. Taking one is O(1); all look-ups are in memory, O(log n)."""
 
     uuid: UUID
+    opening: Hashable
+    """Identifies the opening of the log that this view is of. Whatever a process caches of a log contains it: a
+    log that was restored from a copy has the same uuid, paths, offsets, revisions and ids."""
     name: str
     published: int
     """Highest version that may be seen; 0 for none."""

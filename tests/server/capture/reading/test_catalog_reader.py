@@ -34,7 +34,7 @@ def reading_of(
     view = CommitLog.open(catalog).view
     with ThreadPoolExecutor(1) as threads, BatchReader(catalog) as reader:
         cache = BatchCache(1 << 30, 1 << 24, 1 << 24, threads)
-        yield view, CatalogReader(view.uuid, reader, cache, settings or EngineSettings()), cache
+        yield view, CatalogReader(view, reader, cache, settings or EngineSettings()), cache
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ async def test_frames_made_ahead_are_those_that_would_be_made(
         view, ref, batch = arriving_commit.newest()
         [ahead] = batch.frames.values()
         cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
-        reading = CatalogReader(view.uuid, reader, cache, EngineSettings())
+        reading = CatalogReader(view, reader, cache, EngineSettings())
         selection = REQUEST.predicate.select(batch.grouped, NO_IMAGES)
         run = Run(ref, selection, ref.first)
         made = await reading.frames(run, view, REQUEST.codec, REQUEST.content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +35,7 @@ from tailrace_server.wal.state.batch_table import (
 )
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact
+from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import (
     AFTER,
@@ -48,6 +50,7 @@ from tests.server.wal.logs import (
     update,
     upsert,
     write,
+    write_files,
 )
 
 
@@ -505,6 +508,7 @@ from pathlib import Path
 from tailrace.errors import LogUnreadable
 from tailrace_server.wal.catalog import list_catalogs
 from tailrace_server.wal.upkeep.compaction import compact
+from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.log_writer import LogWriter
 root = Path(sys.argv[1])
@@ -574,6 +578,46 @@ def test_an_older_copy_in_the_place_of_a_log_is_noticed(
         assert CommitLog.open(tmp_path / "restored" / "shop").state.last_entry >= number
     shutil.rmtree(log_root / "shop" / "log")
     shutil.copytree(tmp_path / "restored" / "shop" / "log", log_root / "shop" / "log")
-    with pytest.raises(LogCorrupted, match="restored from an older copy") as raised:
+    with pytest.raises(LogCorrupted, match="restored from a copy") as raised:
         log.refresh()
     assert raised.value.path.endswith(f"{number}.json")
+
+
+def test_a_copy_with_the_same_last_entry_and_another_layout_is_noticed(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was made before a compaction, and its records lie in other files."""
+    write_files(monkeypatch)
+    write(log_root, "shop", 4)
+    copy_log(log_root / "shop", tmp_path)
+    assert compact(log_root / "shop", time.time_ns() // 1_000) is not None
+    log = CommitLog.open(log_root / "shop", reads_only=True)
+    assert log.refresh() is None
+    (log_root / "shop").rename(tmp_path / "gone")
+    copy_log(tmp_path / "shop", log_root)
+    with pytest.raises(LogCorrupted, match="restored from a copy"):
+        log.refresh()
+
+
+def test_a_checkpoint_of_another_history_is_not_adopted(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is replaced in the midst of a look: behind the check, before the checkpoint is read."""
+    write_files(monkeypatch)
+    write(log_root, "shop", 2)
+    copy_log(log_root / "shop", tmp_path)
+    write(log_root, "shop", 2)
+    write(tmp_path, "shop", 3)
+    assert compact(tmp_path / "shop", time.time_ns() // 1_000) is not None
+    log = CommitLog.open(log_root / "shop", reads_only=True)
+    assert log.refresh() is None
+    follow = log.follow_checkpoints
+
+    def replaced() -> None:
+        (log_root / "shop").rename(tmp_path / "gone")
+        (tmp_path / "shop").rename(log_root / "shop")
+        follow()
+
+    monkeypatch.setattr(log, "follow_checkpoints", replaced)
+    with pytest.raises(LogCorrupted, match="restored from a copy"):
+        log.refresh()
