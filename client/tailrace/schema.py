@@ -98,15 +98,17 @@ class Schema:
         )
 
     def former_names(
-        self, entity_type: str, earlier: Iterable[Schema]
+        self, entity_type: str, earlier: Iterable[Schema], *, shared: bool = False
     ) -> dict[int, tuple[str, ...]]:
         """Return, by the id of a column of an entity type, the other names that it has had, newest first.
 
-        A name that two columns of the type have had says which only together with the version, and is left out.
+        A name that two columns of the type have had says which only together with the version, and is left out
+        unless ``shared``.
 
         Args:
             entity_type: Its name now.
             earlier: Schemas of the same log, oldest first.
+            shared: True to return also the names that another column of the type has had.
         """
         columns = self.entity_types.get(entity_type, ())
         now = {column.id: column.name for column in columns if column.id}
@@ -118,7 +120,9 @@ class Schema:
                         bearers[column.name] = bearers.pop(column.name, set()) | {column.id}
         return {
             id: tuple(
-                name for name in reversed(bearers) if name != current and bearers[name] == {id}
+                name
+                for name in reversed(bearers)
+                if name != current and (id in bearers[name] if shared else bearers[name] == {id})
             )
             for id, current in now.items()
         }

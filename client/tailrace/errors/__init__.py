@@ -20,6 +20,7 @@
     ├── ValueNotHeld               Python's type for a column cannot hold a value of it
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
     ├── CursorAhead               the log ends before the cursor; carries where it ends
+    ├── ColumnsChanged            a column was dropped, or its name is another column's now
     ├── HistoryReplaced           the log was restored from an older copy and written anew
     ├── SubscriptionClosed        you closed it
     ├── SubscriptionBroken        the other side or the network ended it      (retriable)
@@ -73,6 +74,7 @@ from tailrace.errors.endings import TlsFailed as TlsFailed
 from tailrace.errors.endings import TransportError as TransportError
 from tailrace.errors.history import BodiesExpired as BodiesExpired
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced
+from tailrace.errors.history import ColumnsChanged as ColumnsChanged
 from tailrace.errors.history import CursorAhead as CursorAhead
 from tailrace.errors.history import DeadlineExceeded as DeadlineExceeded
 from tailrace.errors.history import HistoryReplaced as HistoryReplaced

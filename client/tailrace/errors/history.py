@@ -201,3 +201,26 @@ class HistoryReplaced(TailraceError):
     def figures(self) -> dict[str, str]:
         """Return catalog, cursor and the commit timestamp of its version in this log, µs."""
         return {"catalog": self.name, "cursor": self.cursor, "found": str(self.found)}
+
+
+class ColumnsChanged(TailraceError):
+    """A column was dropped, or its name belongs to another column now: what was built by the name is not right.
+
+    A retry does not help: start anew.
+    """
+
+    code = "COLUMNS_CHANGED"
+    advice = "Forget the cursor and what was built from it; start anew, with a condition on the columns of now."
+
+    def __init__(self, entity_type: str, column: str, reason: str) -> None:
+        """Keep the entity type, the column's name and what happened to it."""
+        super().__init__(
+            f"column {column!r} of {entity_type!r} {reason}; start anew, without a cursor"
+        )
+        self.entity_type = entity_type
+        self.column = column
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return entity type, column and what happened to it."""
+        return {"entity_type": self.entity_type, "column": self.column, "reason": self.reason}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Area, Criteria, Operation
 from tailrace.cursor import Cursor
-from tailrace.errors import EntityTypeUnknown, InvalidRequest, SubscriptionBroken
+from tailrace.errors import ColumnsChanged, EntityTypeUnknown, InvalidRequest, SubscriptionBroken
 from tailrace.position import END
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ def check_size(entity_type: str, key: str | None, position: Position, omitted_by
 class VersionFold:
     """Cuts what a subscription by `criteria_of_table` brings into whole versions."""
 
-    def __init__(self, catalog: str, entity_type: str, cursor: Cursor) -> None:
-        """Begin behind a whole version."""
+    def __init__(
+        self, catalog: str, entity_type: str, cursor: Cursor, dropped: set[int] | None = None
+    ) -> None:
+        """Begin behind a whole version; ``dropped`` has the ids of dropped columns that an earlier fold saw."""
+        self._dropped: set[int] = set() if dropped is None else dropped
         self._catalog = catalog
         self._entity_type = entity_type
         self._whole = cursor
@@ -99,6 +102,7 @@ class VersionFold:
                     captures.append(each)
                 else:
                     self._check_name(each)
+                    self._check_columns(each)
             # 3. With the last one that it counts the version is whole at once.
             if self._expected is not None and self._came >= self._expected:
                 steps.append(self._finished(captures))
@@ -143,3 +147,22 @@ class VersionFold:
         name = json.loads(record.after).get("entity_type", self._entity_type)
         if name != self._entity_type:
             raise EntityTypeUnknown(self._catalog, self._entity_type, (name,))
+
+    def _check_columns(self, record: Capture) -> None:
+        """Refuse to go on behind a column that was dropped: rows that have not changed still have its values.
+
+        A column that is restored has them again, and the rows that were read meanwhile lack them.
+        """
+        columns = () if record.after is None else json.loads(record.after).get("columns", ())
+        for each in columns:
+            is_changed = each["name"] in (record.changed or ())
+            was_dropped = each["id"] in self._dropped
+            is_dropped = each.get("dropped", False)
+            if is_dropped:
+                self._dropped.add(each["id"])
+            else:
+                self._dropped.discard(each["id"])
+            if is_changed and is_dropped != was_dropped:
+                how = "dropped" if is_dropped else "restored"
+                reason = f"was {how} in version {record.version}"
+                raise ColumnsChanged(self._entity_type, each["name"], reason)

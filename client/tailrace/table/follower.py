@@ -10,6 +10,7 @@ from tailrace.criteria import Content
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
+    ColumnsChanged,
     ConnectTimeout,
     CursorAhead,
     EntityTypeUnknown,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 _HEARTBEAT_S: Final = 1.0
 """Where a lead may not tell how much of the table is in its version, a heartbeat says when it is whole."""
-_GONE: Final = (PositionCompacted, CatalogReplaced, HistoryReplaced, CursorAhead)
-"""What says that the changes behind a cursor are not to be had: the rows are read anew."""
+_GONE: Final = (PositionCompacted, CatalogReplaced, ColumnsChanged, HistoryReplaced, CursorAhead)
+"""Errors after which the rows are read anew: the changes behind a cursor are gone, or do not say all."""
 
 
 class FollowedTable(Protocol):
@@ -82,6 +83,8 @@ class Follower:
         self._retry = retry
         self._timeouts = timeouts
         self._clock = SystemClock()
+        self._dropped: set[int] = set()
+        """The ids of the table's columns that are known to be dropped."""
 
     async def run(self, table: FollowedTable, contents: Contents) -> None:
         """Never return.
@@ -159,7 +162,7 @@ class Follower:
         def found(_: Reconnected) -> None:
             table.found()
 
-        fold = VersionFold(self._catalog, self._entity_type, cursor)
+        fold = VersionFold(self._catalog, self._entity_type, cursor, self._dropped)
         subscription = self._subscribe(
             criteria_of_table(self._rows),
             after=cursor,

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from tailrace.arguments import version_of
 from tailrace.errors import (
+    ColumnsChanged,
     InvalidRequest,
     PositionCompacted,
     SubscriptionClosed,
@@ -280,7 +281,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Note that the rows were read anew, and are as of a version."""
         self._version = version
         self._moves += 1
-        if not isinstance(because, PositionCompacted):
+        if not isinstance(because, PositionCompacted | ColumnsChanged):
             self._replaced = because
         self._log = ChangeLog(self._backlog)
         for each in tuple(self._listeners):

@@ -120,6 +120,11 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "cursor": ("cursor", str),
         "newest": ("newest", position),
     },
+    errors.ColumnsChanged: {
+        "entity_type": ("entity_type", str),
+        "column": ("column", str),
+        "reason": ("reason", str),
+    },
     errors.HistoryReplaced: {
         "name": ("catalog", str),
         "cursor": ("cursor", str),

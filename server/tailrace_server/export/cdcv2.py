@@ -33,7 +33,7 @@ from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.schema_documents import ColumnDocument
 from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.schema.common_type import common_type
-from tailrace_server.wal.schema.restating import first_stated, read_as
+from tailrace_server.wal.schema.restating import first_stated, read_as, under_own_names
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
@@ -323,7 +323,7 @@ def _columns_of(
             _holding(column, history[column.id]),
             nullable=column.dropped or column.id not in always,
         )
-        for column in known
+        for column in under_own_names(known)
     )
 
 

@@ -29,7 +29,7 @@ from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
-from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.schema.restating import first_stated, table_columns
 from tailrace_server.wal.segment.parallel import read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.segment.taken import TakenRecords, are_between
@@ -119,10 +119,10 @@ class StatementScan:
         self._schema = schema
         self._names = EntityNames(schema, use.entity_type)
         self._shown: ShownRows | None = None
+        is_change = use.changes is not None
         if (tables := source.shown if use.shown is None else use.shown.tables) is not None:
-            is_change = use.changes is not None
             self._shown = tables.rows(use.entity_type, self._view, use.version, changes=is_change)
-        every = self._shown_of(schema.entity_types[use.entity_type])
+        every = self._shown_of(table_columns(schema, use.entity_type, changes=is_change))
         if use.view is not None:
             self._shown = of = ChangesOfView(self._view, self._names, schema, use.view, self._shown)
             every = of.named(every)

@@ -173,7 +173,8 @@ class ColumnReader:
         found = []
         for column in self.columns:
             source = by_id.get(column.id) if column.id else by_name.get(column.name)
-            if source is None:
+            # Another column has the name by then: the one that is wanted was dropped, and has no values there.
+            if source is None or by_name[source.name] is not source:
                 found.append(_Source(None, None))
                 continue
             stated = self._stated.get(column.id)

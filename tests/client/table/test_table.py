@@ -11,6 +11,7 @@ import pytest
 import tailrace
 from tailrace import (
     CatalogReplaced,
+    ColumnsChanged,
     EntityTypeUnknown,
     InvalidRequest,
     Operation,
@@ -30,6 +31,7 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import trim
 from tests.client.table.shop import Rows, Shop, served
 from tests.conformance.shop import remove, update, upsert
+from tests.server.capture.test_added_again import BY_VERSION, STEPS, write
 from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
@@ -306,6 +308,27 @@ async def test_a_table_whose_changes_are_compacted_is_read_anew_and_says_so(
                 pass
         async with client.table("shop", "product", path=path) as table:
             assert dict(table) == shop.states[table.version] == shop.states[-1]
+
+
+async def test_a_column_that_is_added_again_has_no_values_of_the_dropped_one(
+    log_root: Path, kept: dict[str, Any]
+) -> None:
+    """The table is read anew where its source drops a column: rows that have not changed still have it."""
+    write(log_root, *STEPS[:1])
+    async with (
+        served(log_root) as port,
+        tailrace.connect(f"127.0.0.1:{port}") as client,
+        client.table("shop", "product", **kept) as table,
+    ):
+        assert dict(table) == BY_VERSION[1]
+        changes = table.changes()
+        for version in (2, 3):
+            write(log_root, STEPS[version - 1])
+            await table.wait_until(version)
+            assert dict(table) == BY_VERSION[version]
+        restarted = await anext(changes)
+        assert isinstance(restarted, TableRestarted)
+        assert isinstance(restarted.because, ColumnsChanged)
 
 
 async def test_a_catalog_that_is_replaced_starts_the_table_again(

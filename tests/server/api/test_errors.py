@@ -49,6 +49,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.CatalogReplaced("shop", ONE, OTHER),
     errors.CatalogReplaced("shop", ONE, None),
     errors.CursorAhead("shop", "1.x", Position(7, END)),
+    errors.ColumnsChanged("product", "note", "has been dropped by the source"),
     errors.HistoryReplaced("shop", "1.x", 1_700_000_000_000_000),
     errors.SubscriptionClosed("closed"),
     errors.SubscriptionBroken("cut"),

@@ -73,7 +73,7 @@ class VersionedRow(NamedTuple):
             ValueUnfit: As `ColumnReading.of`.
         """
         for name in names:
-            if name in self.members:
+            if name in self.members and reading.is_of(self.columns.get(name)):
                 return reading.value(bytes(self.members[name]), self.columns.get(name))
         return None
 

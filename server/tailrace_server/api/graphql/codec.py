@@ -287,7 +287,14 @@ class _RowReader:
                 self._by_schema.clear()
             columns = columns_by_name(schema, self._entity_type)
             cells: list[_Cell] = [
-                (each.key, tuple((n, each.reading.of(columns.get(n))) for n in each.names))
+                (
+                    each.key,
+                    tuple(
+                        (name, each.reading.of(columns.get(name)))
+                        for name in each.names
+                        if each.reading.is_of(columns.get(name))
+                    ),
+                )
                 for each in self._cells
             ]
             found = self._by_schema[schema.id] = schema, cells

@@ -76,7 +76,15 @@ class ColumnReading:
         """Readings of equal name give equal text for a value of the same version."""
         stated = None if self.stated is None else column_form(self.stated).name
         scalar = getattr(self.scalar, "__name__", self.scalar)
-        return f"{scalar} {column_form(self.now).name} {stated} {self.placeholders}"
+        return f"{scalar} {self.now.id} {column_form(self.now).name} {stated} {self.placeholders}"
+
+    def is_of(self, column: Column | None) -> bool:
+        """Return whether a column of an earlier version is this one: two may have had one name, at times.
+
+        Args:
+            column: The column that has one of the names in that version; None if none has.
+        """
+        return column is None or column.id == self.now.id
 
     def of(self, column: Column | None) -> Callable[[bytes], bytes]:
         """Return what makes the answer's JSON text of the text in an image, which is not null.

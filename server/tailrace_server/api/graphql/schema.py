@@ -172,7 +172,7 @@ def _row_type(
     history: Mapping[int, Iterable[Column]],
 ) -> RowType:
     columns = {column.name: column for column in schema.columns(entity_type)}
-    former = schema.former_names(entity_type, earlier)
+    former = schema.former_names(entity_type, earlier, shared=True)
     fields = {
         field: (
             (name, *former.get(columns[name].id, ())),

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tailrace.criteria import Area, CaptureKind, Content, Operation
 from tailrace.cursor import row_mark
 from tailrace.position import FIRST
+from tailrace_server.capture.granting.images import living_codec
 from tailrace_server.capture.matching.batch_images import BatchImages
 from tailrace_server.capture.matching.record_classes import RecordClass, group_by_class
 from tailrace_server.capture.reading.frames import body_columns, encode
@@ -133,7 +134,7 @@ class RowMatcher:
                 head,
                 {name: _body(rows, name) for name in names},
                 selection,
-                codec=self.codec,
+                codec=living_codec(self.codec, table.schema_of(table.version), table.entity_type),
                 catalog_uuid=table.view.uuid,
                 timestamps_of=table.view.known_timestamps_of,
                 schema_of=table.schema_of,

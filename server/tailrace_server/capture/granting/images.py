@@ -89,19 +89,21 @@ def _cut_codec(codec: Codec, shown: Visibility) -> Codec:
 class ColumnCodec(Codec):
     """The wire form of another codec, with some columns in images, whatever each row calls them."""
 
-    def __init__(self, inner: Codec, ids: frozenset[int]) -> None:
-        """Write captures as ``inner`` does; ``ids`` are of the columns."""
-        self.name = f"{inner.name}, columns {sorted(ids)}"
+    def __init__(self, inner: Codec, ids: frozenset[int], *, listed: bool) -> None:
+        """Write captures as ``inner`` does; ``ids`` are of these columns, or of all others."""
+        self.name = f"{inner.name}, columns {'' if listed else 'but '}{sorted(ids)}"
         self._inner = inner
         self._ids = ids
+        self._listed = listed
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return what the other codec makes of these columns."""
-        return self._inner.encode(cut_to_ids(columns, self._ids))
+        return self._inner.encode(cut_to_ids(columns, self._ids, listed=self._listed))
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
         """Return the same in messages."""
-        return self._inner.messages(cut_to_ids(columns, self._ids), message_bytes)
+        cut = cut_to_ids(columns, self._ids, listed=self._listed)
+        return self._inner.messages(cut, message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return what the other codec does."""
@@ -110,20 +112,41 @@ class ColumnCodec(Codec):
 
 def column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
     """Return a codec of some columns: the same one, as long as it is kept, for equal arguments."""
-    return _column_codec(codec, ids)  # type: ignore[arg-type]
+    return _column_codec(codec, ids, listed=True)  # type: ignore[arg-type]
+
+
+def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
+    """Return a codec for rows of state as of a version, without the columns that were dropped up to it.
+
+    A row that has not changed since has the value of a dropped column in its image. The source has no such
+    value any more, and a column that was added again under the name is another one.
+
+    Args:
+        codec: The wire form.
+        schema: The schema of the version that is read.
+        entity_type: The table.
+    """
+    columns = schema.entity_types.get(entity_type, ())
+    gone = frozenset(column.id for column in columns if column.dropped)
+    return _column_codec(codec, gone, listed=False) if gone else codec  # type: ignore[arg-type]
 
 
 @lru_cache(_CODECS_MAX)
-def _column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
-    return ColumnCodec(codec, ids)
+def _column_codec(codec: Codec, ids: frozenset[int], *, listed: bool) -> Codec:
+    return ColumnCodec(codec, ids, listed=listed)
 
 
-def cut_to_ids(columns: CaptureColumns, ids: frozenset[int]) -> CaptureColumns:
-    """Return rows of state with some columns in their images, each under the name of its row's version."""
+def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) -> CaptureColumns:
+    """Return rows of state with the columns of some ids in their images, or with all but these.
 
-    def columns_in(entity_type: str, schema: Schema) -> Columns:
-        written = schema.entity_types.get(entity_type, ())
-        return Columns(frozenset(each.name for each in written if each.id in ids), listed=True)
+    A column is found under the name that it has in the version of each row. Where two columns of one schema
+    have a name, images of its versions have the later one: the other was dropped before.
+    """
+
+    def columns_in(entity_type: str, schema: Schema) -> Columns | None:
+        written = {each.name: each.id for each in schema.entity_types.get(entity_type, ())}
+        names = frozenset(name for name, id in written.items() if id in ids)
+        return Columns(names, listed=listed) if listed or names else None
 
     return cut_by_schema(columns, columns_in)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import EntityTypeUnknown
 from tailrace.position import END
-from tailrace_server.capture.granting.images import column_codec
+from tailrace_server.capture.granting.images import column_codec, living_codec
 from tailrace_server.capture.reads.conditioned_rows import ConditionedRows
 from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.capture.reads.pinned_table import PinnedTable
@@ -169,6 +169,9 @@ class StateRead(LogRead):
         shown, of_view, granted = self.use.narrowed.shown, self._of_view, None
         if of_view is None and self._asked.columns:
             self._codec = column_codec(self._whole_codec, self._ids_asked(table))
+        else:
+            at = table.schema_of(self.version)
+            self._codec = living_codec(self._whole_codec, at, self.entity_type)
         if shown is not None and shown.has_conditions(self.entity_type):
             rules = shown.rules_of(self.entity_type)
             granted = await asyncio.to_thread(

@@ -44,6 +44,8 @@ class _Way(NamedTuple):
     """Columns that are called otherwise now: the name then → the name now."""
     dropped: Collection[str]
     """Names of the columns that have been dropped since."""
+    added_again: Collection[str]
+    """Those names of ``dropped`` that another column has now: the old value is not the new column's."""
 
 
 class Restating:
@@ -84,7 +86,7 @@ class Restating:
         if way.conversions:
             text, inexact = restated_image(text, way.conversions, self._unavailable)
             text = hidden(text, inexact)
-        gone = [name for name in way.dropped if name not in kept]
+        gone = [name for name in way.dropped if name not in kept or name in way.added_again]
         if way.names or any(name in members(text) for name in gone):
             text = renamed(text, way.names, without=gone)
         return text
@@ -111,4 +113,6 @@ class Restating:
             conversion = conversion_of(read, (current.sql_type, current.encoding))
             if conversion is not None:
                 conversions[column.name] = conversion
-        return _Way(conversions, names, dropped) if conversions or names or dropped else None
+        living = {column.name for column in now if not column.dropped}
+        again = living.intersection(dropped)
+        return _Way(conversions, names, dropped, again) if conversions or names or dropped else None

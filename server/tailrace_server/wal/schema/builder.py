@@ -57,6 +57,8 @@ class SchemaBuilder:
         ids = [column.id for columns in schema.entity_types.values() for column in columns]
         self._next_id = 1 + max(ids, default=0)
         self._changed = False
+        self._late: dict[str, set[str]] = {}
+        """Entity type → the columns of its last listing, if that came with late rows."""
         self._mapped: set[str] = set()
         """Entity types to which the mapping has been applied."""
 
@@ -65,13 +67,13 @@ class SchemaBuilder:
         self._ensure_mapped(entity_type)
         for name, sql_type in columns:
             place = self._place(entity_type, name)
-            if place is None:
+            is_late = name in self._late.get(entity_type, ())
+            if place is None or (not is_late and self._is_added_again(entity_type, place)):
                 self._append(entity_type, Column(name, sql_type=sql_type))
                 continue
             column = self._types[entity_type][place]
             wider = widened(column.sql_type, sql_type) if column.inferred else column.sql_type
-            # A dropped column that comes again is restored, unless the mapping says that it is dropped.
-            dropped = column.dropped and self._is_dropped(entity_type, name)
+            dropped = column.dropped and (is_late or self._is_dropped(entity_type, name))
             self._put(entity_type, place, replace(column, sql_type=wider, dropped=dropped))
 
     def know_placeholders(self, texts: Iterable[str]) -> None:
@@ -96,7 +98,7 @@ class SchemaBuilder:
             listed.add(name)
             key = announced.key.index(name) + 1 if name in announced.key else 0
             place = self._place(entity_type, name)
-            if place is None:
+            if place is None or (not late and self._is_added_again(entity_type, place)):
                 column = Column(name, sql_type=sql_type, encoding=encoding, nullable=nullable)
                 self._append(entity_type, replace(column, key=key, origin=announced.origin))
                 continue
@@ -109,6 +111,8 @@ class SchemaBuilder:
                     column, sql_type, encoding, nullable=nullable, origin=announced.origin
                 )
             self._put(entity_type, place, column)
+        # Values of late rows show columns that the source may have dropped since: they restore none.
+        self._late[entity_type] = listed if late else set()
         if late:
             return
         # 2. Drop those that this origin announced before and no longer does. Columns that only a mapping or
@@ -238,6 +242,18 @@ class SchemaBuilder:
         """Whether the mapping declares a column dropped, even if values of it still come."""
         declared = self._declaration(entity_type, name)
         return declared is not None and declared.dropped
+
+    def _is_added_again(self, entity_type: str, place: int) -> bool:
+        """Return whether a column that is seen was dropped before, and so is another column of the same name.
+
+        A source that drops a column forgets its values. So the new one has no values yet in rows that have not
+        changed since. The dropped one keeps its place and id, for the rows of older versions.
+        """
+        column = self._types[entity_type][place]
+        declared = self._declaration(entity_type, column.name)
+        return column.dropped and (
+            declared is None or not (declared.dropped or declared.same_when_added_again)
+        )
 
     def _append(self, entity_type: str, column: Column) -> None:
         """Add a new column as the last one, with the next id."""

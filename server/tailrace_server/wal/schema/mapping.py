@@ -56,6 +56,8 @@ class DeclaredColumn:
     renamed_from: str | None = None
     optional: bool = False
     dropped: bool = False
+    same_when_added_again: bool = False
+    """True if a column of this name that comes after it was dropped is the same column, with its old values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class _MappingParser:
             "renamed_from",
             "optional",
             "dropped",
+            "same_when_added_again",
         )
         table = self.table(value, key, known)
         sql_type, encoding = self.text(table, "type", key), self.text(table, "encoding", key)
@@ -207,6 +210,7 @@ class _MappingParser:
             renamed_from=self.text(table, "renamed_from", key),
             optional=bool(self.flag(table, "optional", key)),
             dropped=bool(self.flag(table, "dropped", key)),
+            same_when_added_again=bool(self.flag(table, "same_when_added_again", key)),
         )
 
     def table(self, value: Any, key: str, known: tuple[str, ...]) -> dict[str, Any]:

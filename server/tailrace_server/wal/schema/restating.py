@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -44,7 +45,7 @@ from tailrace_server.wal.schema.column_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.record.unavailable import Unavailable
@@ -196,6 +197,38 @@ def first_stated(schemas: Iterable[Schema]) -> dict[int, Column]:
                 if not column.inferred:
                     found.setdefault(column.id, column)
     return found
+
+
+def under_own_names(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Return columns of an entity type so that no two have one name.
+
+    A dropped column whose name another one has now is called by the name and its id: ``note_2``.
+    """
+    living = {column.name: column.id for column in columns}
+    taken = set(living)
+    found = []
+    for column in columns:
+        name = column.name
+        if living[name] != column.id:
+            name = f"{name}_{column.id}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        found.append(column if name == column.name else replace(column, name=name))
+    return tuple(found)
+
+
+def table_columns(schema: Schema, entity_type: str, *, changes: bool) -> tuple[Column, ...]:
+    """Return the columns that a table of an entity type has as of a schema.
+
+    Args:
+        schema: That of the version.
+        entity_type: Its name there.
+        changes: True for changes up to the version: those from before have the columns that were dropped since.
+    """
+    if not changes:
+        return schema.columns(entity_type)
+    return under_own_names(schema.entity_types[entity_type])
 
 
 def read_as(column: Column, stated: Column | None) -> Column:

@@ -121,3 +121,24 @@ def test_a_column_that_is_dropped_goes_and_a_renamed_entity_type_stays_where_it_
     assert lake_rows(lake / "item") == state_rows(log_root, name)
     # It is found again by its identity, whatever it is called.
     assert export(log_root, lake).steps == ()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_column_that_is_added_again_has_no_values_of_the_dropped_one(
+    log_root: Path, tmp_path: Path, apart: bool
+) -> None:
+    lake = tmp_path / "lake"
+    with open_shop(log_root) as writer:
+        put(writer, item(1, 1, note="a"), item(2, 2, note="b"))
+    export(log_root, lake)
+    dropped = "[entity_types.item.columns.note]\ndropped = true"
+    with LogWriter.open(log_root, "shop", mapping=SchemaMapping.parse(dropped)) as writer:
+        put(writer, item(3, 3))
+    if apart:
+        export(log_root, lake)
+    with open_shop(log_root) as writer:
+        put(writer, item(2, 2, note="new"))
+    export(log_root, lake)
+    table = pa.table(DeltaTable(str(lake / "item")).scan())
+    found = dict(zip(table["id"].to_pylist(), table["note"].to_pylist(), strict=True))
+    assert found == {1: None, 2: "new", 3: None}

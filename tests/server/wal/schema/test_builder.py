@@ -79,14 +79,32 @@ def test_an_announced_type_is_not_widened_by_values_and_wins_over_an_inferred_on
     assert not column(builder, "name").dropped, "only what was announced before can be dropped"
 
 
-def test_a_column_that_is_announced_no_more_is_dropped_until_it_comes_again() -> None:
-    builder = SchemaBuilder(EMPTY)
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_dropped_column_that_is_added_again_is_another_one_unless_declared_the_same(
+    by_value: bool, same: bool, restarted: bool
+) -> None:
+    """However often it comes and goes; the dropped ones keep their places and ids."""
+    text = (
+        f"[entity_types.product.columns]\nold = {{ same_when_added_again = {str(same).lower()} }}"
+    )
+    mapping = SchemaMapping.parse(text)
+    builder = SchemaBuilder(EMPTY, mapping)
     both = (("id", "INTEGER", "json", False), ("old", "VARCHAR", "json", True))
     builder.announce("product", Announced(both))
-    builder.announce("product", Announced(both[:1]))
-    assert column(builder, "old").dropped
-    builder.see("product", [("old", "VARCHAR")])
-    assert not column(builder, "old").dropped
+    for _ in range(3):
+        builder.announce("product", Announced(both[:1]))
+        if restarted:
+            builder = SchemaBuilder(builder.schema(), mapping)
+        if by_value:
+            builder.see("product", [("old", "VARCHAR")])
+        builder.announce("product", Announced(both))
+        builder.announce("product", Announced(both))
+    found = builder.schema().entity_types["product"]
+    named = [(each.name, each.id, each.dropped) for each in found]
+    dropped = [] if same else [("old", id, True) for id in (2, 3, 4)]
+    assert named == [("id", 1, False), *dropped, ("old", 2 + len(dropped), False)]
 
 
 def test_an_announcement_of_what_reads_alike_changes_nothing_and_any_other_holds_from_now_on() -> (
@@ -125,6 +143,7 @@ def test_late_columns_say_how_values_are_written_and_neither_drop_nor_restore() 
     builder.announce("product", Announced(old))
     builder.announce("product", Announced(new))
     builder.announce("product", Announced(old), late=True)
+    builder.see("product", [("gone", "BIGINT")])
     found = builder.schema().entity_types["product"]
     assert [(each.name, each.sql_type, each.dropped) for each in found] == [
         ("a", "INTEGER", False),

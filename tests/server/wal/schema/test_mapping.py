@@ -41,10 +41,11 @@ def test_the_pages_example_of_a_mapping_says_what_it_is_said_to() -> None:
     text = page.partition("```toml\n")[2].partition("```")[0]
     product = SchemaMapping.parse(text).entity_types["product"]
     assert (product.renamed_from, product.key) == ("item", ("id",))
-    assert list(product.columns) == ["price", "made", "note", "legacy"]
+    assert list(product.columns) == ["price", "made", "note", "legacy", "photo"]
     assert product.columns["price"].renamed_from == "cost"
     assert product.columns["note"].optional
     assert product.columns["legacy"].dropped
+    assert product.columns["photo"].same_when_added_again
 
 
 @pytest.mark.parametrize(
