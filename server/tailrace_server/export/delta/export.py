@@ -174,7 +174,8 @@ class DeltaExport:
 
         Raises:
             LakeValueUnfit, LakeColumnUnfit: A row or a column cannot be written.
-            LakeTableChanged, LakeUnwritable: A table cannot be written.
+            LakeTableChanged, LakeUnwritable: A table cannot be written, or, behind the gate, somebody else has
+                written to any of them: nothing is published then.
             CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
             LogFull: No room for the publication.
         """
@@ -189,6 +190,10 @@ class DeltaExport:
                 return progress
         if self._gated:
             reach("delta.before_publish")
+            if self.log.state.published < view.published:
+                # Also those that had no changes: whoever is told of the version reads them too.
+                for each in self._tables.values():
+                    each.table.refuse_foreign()
             states = {each.name: each.table.delta_version for each in self._tables.values()}
             made = publish_behind(self.log, (entry, view.published), states, self._clock)
             progress = DeltaProgress(

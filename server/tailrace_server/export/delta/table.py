@@ -63,6 +63,8 @@ class LakeTable:
         self._table: DeltaTable | None = None
         self._delta_version = -1
         """Of the table as we left it."""
+        self._stamp: tuple[int, int] | None = None
+        """Inode and time of the file of that commit: a table that was made anew may have the same number."""
         self.version: int | None = None
         """Version of the catalog that it shows; None before the first rows."""
         with self._errors():
@@ -82,7 +84,8 @@ class LakeTable:
                 self.path,
                 "holds a Delta table of something else: no commit of it is of this entity type of this catalog",
             )
-        self._table, self._delta_version = table, table.version()
+        self._table = table
+        self._note_newest()
         self._check_newest(table)
 
     @property
@@ -105,7 +108,7 @@ class LakeTable:
 
     def rewrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int) -> None:
         """Replace all rows, and the columns, by those of a version."""
-        self._refuse_foreign()
+        self.refuse_foreign()
         with self._errors(), _BatchSource(schema, batches) as source:
             if self._table is None:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -142,7 +145,7 @@ class LakeTable:
             counted: The rows have no key: each count is added to the one that there is, and a row whose count
                 comes to zero goes.
         """
-        self._refuse_foreign()
+        self.refuse_foreign()
         assert self._table is not None
         with self._errors(), _BatchSource(schema, batches) as source:
             reach("delta.before_commit")
@@ -174,7 +177,7 @@ class LakeTable:
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add columns, which are null in all rows that there are."""
-        self._refuse_foreign()
+        self.refuse_foreign()
         assert self._table is not None
         assert self.version is not None
         with self._errors():
@@ -186,7 +189,7 @@ class LakeTable:
 
     def note(self, version: int) -> None:
         """Say that the table shows a version, none of whose changes concern it."""
-        self._refuse_foreign()
+        self.refuse_foreign()
         assert self._table is not None
         with self._errors(), _BatchSource(pa.schema(self._table.schema().to_arrow()), ()) as source:
             write_deltalake(
@@ -196,12 +199,12 @@ class LakeTable:
 
     def tidy(self, keep_hours: int) -> None:
         """Join small files, and delete those that no table version of the last hours has."""
-        self._refuse_foreign()
+        self.refuse_foreign()
         assert self._table is not None
         assert self.version is not None
         with self._errors():
             self._table.optimize.compact(commit_properties=self._properties(self.version))
-            self._delta_version = self._table.version()
+            self._note_newest()
             self._table.vacuum(
                 retention_hours=keep_hours,
                 dry_run=False,
@@ -209,7 +212,7 @@ class LakeTable:
                 full=True,
                 commit_properties=self._properties(self.version),
             )
-            self._delta_version = self._table.version()
+            self._note_newest()
 
     # What every commit says, and what must be so before and after it.
 
@@ -235,9 +238,22 @@ class LakeTable:
             raise LakeTableChanged(
                 self.path, f"a commit got the number {found}, not {self._delta_version + 1}"
             )
-        self._delta_version, self.version = found, version
+        self.version = version
+        self._note_newest()
 
-    def _refuse_foreign(self) -> None:
+    def _note_newest(self) -> None:
+        assert self._table is not None
+        self._delta_version = self._table.version()
+        self._stamp = self._stamp_now()
+
+    def _stamp_now(self) -> tuple[int, int] | None:
+        try:
+            found = (self.path / "_delta_log" / f"{self._delta_version:020}.json").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def refuse_foreign(self) -> None:
         """Raise LakeTableChanged if the table is not as we left it."""
         with self._errors():
             if self._table is None:
@@ -246,6 +262,8 @@ class LakeTable:
                 return
             if not DeltaTable.is_deltatable(str(self.path)):
                 raise LakeTableChanged(self.path, "it was deleted")
+            if self._stamp_now() != self._stamp:
+                raise LakeTableChanged(self.path, "it was deleted, and is another table now")
             self._table.update_incremental()
             if self._table.version() != self._delta_version:
                 self._check_newest(self._table)

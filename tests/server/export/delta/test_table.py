@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tailrace.clock import SystemClock
 from tailrace_server.export.delta.errors import LakeTableChanged, LakeUnwritable
-from tailrace_server.export.delta.export import DeltaExport
+from tailrace_server.export.delta.export import GATE, DeltaExport
 from tailrace_server.export.errors import FolderTaken
+from tailrace_server.wal.gate import put_up_gate
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.export.delta.lakes import (
     export,
     hows,
@@ -25,7 +29,7 @@ from tests.server.export.delta.lakes import (
 from tests.server.wal.logs import armed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tailrace_server.wal.log_writer import LogWriter
@@ -164,3 +168,43 @@ def test_a_table_that_nothing_concerns_is_told_of_a_version_now_and_then(
     table = DeltaTable(str(lake / "item"))
     assert table.transaction_version(f"tailrace/{shop.uuid}/1") == 3
     assert lake_rows(lake / "item") == state_rows(log_root)
+
+
+def deleted(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def written_to(table: Path) -> None:
+    DeltaTable(str(table)).delete("id = 2")
+
+
+def made_anew(table: Path) -> None:
+    """Put another table there, whose newest commit has the same number."""
+    shutil.copytree(table, table.parent / "copy")
+    shutil.rmtree(table)
+    (table.parent / "copy").rename(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (deleted, "it was deleted"),
+        (written_to, "is DELETE by"),
+        (made_anew, "another table now"),
+    ],
+)
+def test_contract_07_no_gated_table_is_another_when_a_version_is_published(
+    log_root: Path, lake: Path, shop: LogWriter, change: Callable[[Path], None], why: str
+) -> None:
+    """Nor one that the version does not concern: who is told of the version reads that one too."""
+    put(shop, Mutation("note", "1", after=b'{"id":1}'))
+    put_up_gate(CommitLog.open(log_root / "shop"), GATE, str(lake), (), SystemClock())
+    with DeltaExport.begin(settings(log_root, lake, gate=True)) as exporting:
+        put(shop, item(3, 3))
+        published = exporting.advance().version
+        change(lake / "item")
+        put(shop, Mutation("note", "2", after=b'{"id":2}'))
+        with pytest.raises(LakeTableChanged, match=why) as raised:
+            exporting.advance()
+        assert raised.value.folder == str(lake / "item")
+    assert CommitLog.open(log_root / "shop").view.published == published
