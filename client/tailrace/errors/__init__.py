@@ -41,6 +41,7 @@
     │   └── TlsFailed             TLS did not come about; says which side is to blame, and why
     ├── LogError                  the write-ahead log, on the server or in a pipeline
     │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
+    │   ├── LogMissing            the folder of a catalog that was not dropped is gone (retriable)
     │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
     │   ├── LogFull               no room left on the device                   (retriable)
     │   ├── WriterFenced          a newer writer holds the catalog; names it
@@ -86,6 +87,7 @@ from tailrace.errors.keeping import kept as kept
 from tailrace.errors.log import LogCorrupted as LogCorrupted
 from tailrace.errors.log import LogError as LogError
 from tailrace.errors.log import LogFull as LogFull
+from tailrace.errors.log import LogMissing as LogMissing
 from tailrace.errors.log import LogUnreadable as LogUnreadable
 from tailrace.errors.log import UnknownWriter as UnknownWriter
 from tailrace.errors.log import WriterFenced as WriterFenced

@@ -42,6 +42,26 @@ class LogUnreadable(LogError):
     advice = "Do what the text says: another folder, a newer version, permission."
 
 
+class LogMissing(LogError):
+    """The folder of a catalog that was not dropped is gone, as with a lost volume. A retry helps."""
+
+    code = "LOG_MISSING"
+    retriable = True
+    advice = "Mount the volume, or restore the folder: the server continues by itself, from the same cursor."
+
+    def __init__(self, path: str) -> None:
+        """Keep the folder that is missing."""
+        super().__init__(
+            f"{path} is gone, and the catalog was not dropped: mount its volume or restore the folder, and "
+            "readers continue from their cursors; if it is not to come back, run `tailrace catalog drop`"
+        )
+        self.path = path
+
+    def figures(self) -> dict[str, str]:
+        """Return the folder."""
+        return {"path": self.path}
+
+
 class LogFull(LogError):
     """No room is left on the device. What was committed stays; writing goes on once there is room."""
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.errors import CatalogReplaced, TailraceError, again, kept
+from tailrace.errors import CatalogReplaced, LogMissing, TailraceError, again, kept
 from tailrace_server.capture.catalog_info import writers_of
 from tailrace_server.capture.faults import CatalogVersions, ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs, open_catalog
+from tailrace_server.wal.files.catalog_folder import is_dropped
 from tailrace_server.wal.files.documents import CATALOG_FILE
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.tailer import Tailer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Executor
     from pathlib import Path
+    from uuid import UUID
 
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.ring import RingBudget
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.reading.batch_cache import BatchCache
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
+    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.view import LogView
     from tailrace_server.wal.upkeep.excess import Excess
 
@@ -75,6 +78,8 @@ class ObservedCatalog:
         self._reading: CatalogReader | None = None
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
+        self._uuid: UUID | None = None
+        """The identity of the log that was opened last; None before the first."""
         self.observer: Observer | None = None
         """None while the log cannot be read."""
         self._gate: Callable[[], str] = str
@@ -131,8 +136,9 @@ class ObservedCatalog:
     async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
 
-        Returns once the folder of a log that cannot be read is no catalog any more. Calls ``forget`` in the
-        step that ends a dropped catalog's subscriptions: a subscriber that returns at once finds the new one.
+        Returns once the folder of a log that cannot be read is gone for good: the catalog was dropped, or
+        never opened. Calls ``forget`` in the step that ends a dropped catalog's subscriptions: a subscriber
+        that returns at once finds the new one.
 
         Raises:
             CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
@@ -151,8 +157,25 @@ class ObservedCatalog:
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
             loop = asyncio.get_running_loop()
-            if await loop.run_in_executor(self._threads, _is_gone, self._path / CATALOG_FILE):
+            if await loop.run_in_executor(self._threads, self._is_gone_for_good):
                 return
+
+    def _open(self) -> CommitLog:
+        """Open the log; blocks.
+
+        Raises:
+            LogMissing: Its folder is gone since it was opened last, and may come back.
+            TailraceError: As ``open_catalog``.
+        """
+        if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
+            raise LogMissing(str(self._path))
+        return open_catalog(self._path.parent, self._path.name)
+
+    def _is_gone_for_good(self) -> bool:
+        """Return True if there is nothing to open again; blocks."""
+        if self._uuid is None:
+            return _is_gone(self._path / CATALOG_FILE)
+        return is_dropped(self._path.parent, self._uuid) and _is_gone(self._path / CATALOG_FILE)
 
     def _report(self, error: Exception) -> None:
         """Keep why the log cannot be read, and log it once, not at every try."""
@@ -169,10 +192,10 @@ class ObservedCatalog:
 
     async def _observe(self, forget: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        path = self._path
         self._opening_since = time.monotonic()
-        log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
+        log = await loop.run_in_executor(self._threads, self._open)
         view = log.view
+        self._uuid = view.uuid
         self._gate = lambda: log.gate
 
         async def refresh() -> LogView:

@@ -11,13 +11,14 @@ from tailrace_server.wal.files.catalog_folder import (
     create_folder,
     delete_dropped,
     list_catalogs,
+    mark_dropped,
     read_catalog,
     read_named,
     refuse_system,
     rename_dropped,
 )
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.system_log import record_changes
+from tailrace_server.wal.system_log import record_changes, recorded_uuid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,16 +98,20 @@ def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
     """Drop a catalog with all that it holds; return the uuid that it had.
 
     Its folder is renamed first, which ends its readers and writers; then the drop is recorded; then the
-    folder is deleted.
+    folder is emptied. A catalog whose folder is gone is dropped too: its readers do not wait for it any more.
 
     Raises:
         CatalogUnknown: There is none of that name.
         LogUnreadable: No permission.
     """
-    if name not in list_catalogs(root):
+    if name in list_catalogs(root):
+        uuid = read_catalog(root / name).uuid
+        rename_dropped(root, name)
+    elif (missing := recorded_uuid(root, name)) is not None:
+        uuid = missing
+        mark_dropped(root, uuid)
+    else:
         raise CatalogUnknown(name, list_catalogs(root))
-    uuid = read_catalog(root / name).uuid
-    rename_dropped(root, name)
     record_changes(root, clock=clock)
     delete_dropped(root)
     return uuid

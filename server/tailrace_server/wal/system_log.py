@@ -8,15 +8,18 @@ Each record is of area SCHEMA, entity type ``catalog``, key the catalog's name, 
 
 The records follow from the folders: ``record_changes`` compares the catalogs that exist with what the log
 says and writes what is missing. So a crash between a folder's rename and its record loses nothing, and a
-repeat adds nothing. A folder that was changed by hand is recorded by the next writer command. Several
-processes may do so at once: each takes the log over from the other, and the loser starts again from what the
-winner wrote.
+repeat adds nothing. A folder that was put in by hand is recorded by the next writer command. A folder that is
+missing is no drop, unless ``tailrace catalog drop`` has left its mark: it may be on a volume that is not
+mounted. Several processes may record at once: each takes the log over from the other, and the loser starts
+again from what the winner wrote.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import orjson
 
@@ -28,6 +31,7 @@ from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_WRITER,
     create_folder,
     is_catalog,
+    is_dropped,
     list_catalogs,
     read_named,
 )
@@ -74,19 +78,26 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
 
 
 def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
-    """Return the catalogs that are there, by name; one that cannot be read is as it was recorded."""
-    found = {}
+    """Return the catalogs that were not dropped, by name; one that cannot be read is as it was recorded."""
+    # 1. Missing, not ours to read, of a newer format, damaged, a copy of another: none of that is a drop, and
+    #    no reason to keep the others from being recorded.
+    found = {
+        name: descriptor
+        for name, descriptor in recorded.items()
+        if not is_dropped(root, UUID(descriptor["uuid"]))
+    }
+    # 2. What can be read is as its folder says.
     for name in list_catalogs(root):
-        try:
+        with suppress(LogUnreadable, LogCorrupted):
             document = read_named(root, name)
-        except (LogUnreadable, LogCorrupted):
-            # Not ours to read, of a newer format, damaged, a copy of another: none of that is a drop, and no
-            # reason to keep the others from being recorded. Or it was dropped since it was listed.
-            if name in recorded and is_catalog(root / name):
-                found[name] = recorded[name]
-            continue
-        found[name] = {"name": name, "uuid": str(document.uuid), "created": document.created}
+            found[name] = {"name": name, "uuid": str(document.uuid), "created": document.created}
     return found
+
+
+def recorded_uuid(root: Path, name: str) -> UUID | None:
+    """Return the uuid that the system log has of a catalog which was not dropped, or None."""
+    found = _recorded(root).get(name) if is_catalog(root / SYSTEM_CATALOG) else None
+    return None if found is None else UUID(found["uuid"])
 
 
 def _recorded(root: Path) -> dict[str, Descriptor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from tailrace.errors import (
     CatalogUnknown,
     InternalError,
     LogError,
+    LogMissing,
     PositionCompacted,
     ServerStopping,
     TransportError,
@@ -32,7 +34,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.batch_cache import BatchCache, CacheKind
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.catalog import create_catalog, drop_catalog
 from tailrace_server.wal.segment import reader as segment_reader
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -48,6 +50,7 @@ from tests.support.inprocess import (
     receive,
 )
 from tests.support.model import ModelLog, ModelMutation
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -397,6 +400,63 @@ async def test_contract_12_an_older_view_never_replaces_a_newer_one(
         assert len(await receive(subscription, 2)) == 2
         observer.log.see(older)
         assert observer.log.view.published == 2
+
+
+@pytest.mark.parametrize("lost", ["catalog", "root"])
+async def test_contract_25_a_lost_volume_is_a_fault_that_readers_wait_for(
+    log_root: Path, writer: ModelWriter, lost: str
+) -> None:
+    """Only a drop tells readers to forget what they have."""
+    writer.write([upsert(0)])
+    settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
+    place = log_root if lost == "root" else log_root / "shop"
+    async with Engine(log_root, settings) as engine:
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
+        assert len(await receive(subscription, 2)) == 2
+        aside = log_root.parent / "not mounted"
+        os.rename(place, aside)
+        if lost == "root":
+            os.mkdir(log_root)  # an empty mount point
+        with pytest.raises(LogMissing) as ended:
+            await receive(subscription, 1)
+        assert ended.value.retriable
+        cursor = subscription.resume_cursor()
+        await until(
+            lambda: "shop" in {each.subject for each in engine.statistics(ANONYMOUS).faults}
+        )
+        with pytest.raises(LogMissing):
+            await engine.subscribe(ANONYMOUS, "shop", start=After(cursor), codec=JSON)
+        # Other catalogs may come and go meanwhile; that records no drop either.
+        create_catalog(log_root, "bank")
+        if lost == "root":
+            shutil.rmtree(log_root)
+        os.rename(aside, place)
+        await until(
+            lambda: "shop" not in {each.subject for each in engine.statistics(ANONYMOUS).faults}
+        )
+        writer.write([upsert(1)])
+        again = await engine.subscribe(ANONYMOUS, "shop", start=After(cursor), codec=JSON)
+        assert len(await receive(again, 2)) == 2
+
+
+async def test_a_catalog_that_is_dropped_while_it_is_lost_is_unknown(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(0)])
+    settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
+    async with Engine(log_root, settings) as engine:
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+        writer.writer.close()
+        os.rename(log_root / "shop", log_root.parent / "away")
+        with pytest.raises(LogMissing):
+            await receive(subscription, 1)
+        await until(
+            lambda: "shop" in {each.subject for each in engine.statistics(ANONYMOUS).faults}
+        )
+        drop_catalog(log_root, "shop")
+        await until(lambda: not engine.statistics(ANONYMOUS).faults)
+        with pytest.raises(CatalogUnknown):
+            await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
 
 
 async def test_a_catalog_whose_folder_is_gone_is_unknown_whatever_it_was_before(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from tailrace.errors import CatalogReplaced, CatalogUnknown
+from tailrace.errors import CatalogReplaced, CatalogUnknown, LogMissing
 from tailrace_server.wal.catalog import create_catalog, drop_catalog, list_catalogs
 from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.files.catalog_folder import delete_dropped, is_dropped
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.system_log import record_changes
@@ -48,7 +51,8 @@ def test_what_happens_to_catalogs_is_recorded_once(log_root: Path) -> None:
     assert str(create_catalog(log_root, "shop")) == first
     write(log_root, "shop", 2)
     assert str(drop_catalog(log_root, "shop")) == first
-    assert sorted(path.name for path in log_root.iterdir()) == ["system"]
+    assert list_catalogs(log_root) == ()
+    assert not any(any(mark.iterdir()) for mark in log_root.glob(".dropped-*"))
     with pytest.raises(CatalogUnknown):
         drop_catalog(log_root, "shop")
     second = str(create_catalog(log_root, "shop"))
@@ -70,10 +74,33 @@ def test_a_folder_changed_by_hand_is_recorded_by_the_next_writer_command(log_roo
     shutil.rmtree(log_root / "gone")
     (log_root / "elsewhere" / "shop").rename(log_root / "shop")
     LogWriter.open(log_root, "shop").close()
-    assert events(log_root)[2:] == [
-        ("dropped", "gone", gone, None),
-        ("replaced", "shop", first, second),
-    ]
+    assert events(log_root)[2:] == [("replaced", "shop", first, second)]
+    # A missing folder may be on a volume that is not mounted: only the command says that it is a drop.
+    assert str(drop_catalog(log_root, "gone")) == gone
+    assert events(log_root)[3:] == [("dropped", "gone", gone, None)]
+
+
+def test_the_mark_of_a_drop_goes_after_a_week(log_root: Path) -> None:
+    uuid = create_catalog(log_root, "shop")
+    drop_catalog(log_root, "shop")
+    assert is_dropped(log_root, uuid)
+    mark = log_root / f".dropped-{uuid.hex}"
+    old = time.time() - 8 * 86_400
+    os.utime(mark, (old, old))
+    delete_dropped(log_root)
+    assert not mark.exists()
+
+
+def test_contract_25_a_reader_of_a_missing_folder_may_wait_for_it(log_root: Path) -> None:
+    """A volume that is not mounted is no drop: readers keep what they have, and their cursors."""
+    write(log_root, "shop", 3)
+    log = CommitLog.open(log_root / "shop")
+    (log_root / "shop").rename(log_root / "elsewhere")
+    with pytest.raises(LogMissing) as missing:
+        log.refresh()
+    assert missing.value.retriable
+    (log_root / "elsewhere").rename(log_root / "shop")
+    log.refresh()
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"format_version": 99}'])
@@ -111,7 +138,7 @@ def test_a_drop_that_was_killed_is_recorded_and_finished_by_the_next_command(
         ("dropped", "shop"),
     ]
     drop_catalog(log_root, "bank")
-    assert sorted(path.name for path in log_root.iterdir()) == ["system"]
+    assert not any(any(mark.iterdir()) for mark in log_root.glob(".dropped-*"))
 
 
 @pytest.mark.slow

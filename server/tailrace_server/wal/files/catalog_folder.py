@@ -9,7 +9,11 @@
                   settings/  bases/                            made when they are needed
                   tmp/                                         objects on their way
     <root>/system/                         a catalog of the same form: what happened to the others
-    <root>/.new-…, <root>/.dropped-…       not yet, and no longer, catalogs
+    <root>/.new-…                          a catalog that is being made
+    <root>/.dropped-<uuid>                 a catalog that was dropped. Emptied at once, it stays for a week
+
+The last one tells a drop from a loss: a catalog whose folder is missing without it was not dropped. Its volume
+is not mounted, or somebody moved or deleted it, and it may come back.
 
 Names that begin with a dot are never catalogs.
 """
@@ -19,12 +23,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from tailrace.clock import SystemClock
-from tailrace.errors import InvalidRequest, LogUnreadable
+from tailrace.errors import CatalogReplaced, InvalidRequest, LogMissing, LogUnreadable
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
@@ -48,6 +53,9 @@ SYSTEM_WRITER: Final = "system"
 """The only writer of that log."""
 
 DROPPED_PREFIX: Final = ".dropped-"
+
+_DROP_MARK_S: Final = 7 * 86_400.0
+"""How long the empty folder of a dropped catalog stays: running servers see it within seconds."""
 
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
@@ -274,6 +282,25 @@ def rename_dropped(root: Path, name: str) -> Path:
     return dropped
 
 
+def mark_dropped(root: Path, uuid: UUID) -> None:
+    """Mark a catalog as dropped whose folder is gone already."""
+    with os_errors(f"cannot drop a catalog in {root}"):
+        (root / f"{DROPPED_PREFIX}{uuid.hex}").mkdir(exist_ok=True)
+        sync_folder(root)
+
+
+def is_dropped(root: Path, uuid: UUID) -> bool:
+    """Return True if the catalog was dropped, False if its folder is there or is missing for another reason."""
+    return os.path.isdir(root / f"{DROPPED_PREFIX}{uuid.hex}")
+
+
+def missing_catalog(path: Path, uuid: UUID) -> CatalogReplaced | LogMissing:
+    """Return the error of a catalog whose folder is gone: it was dropped, or it may come back."""
+    if is_dropped(path.parent, uuid):
+        return CatalogReplaced(path.name, uuid, None)
+    return LogMissing(str(path))
+
+
 def _set_remains_aside(folder: Path) -> None:
     """Treat as dropped what Spark makes anew of a catalog that is dropped while an ingest feeds it.
 
@@ -292,9 +319,19 @@ def _set_remains_aside(folder: Path) -> None:
 
 
 def delete_dropped(root: Path) -> None:
-    """Delete the folders of dropped catalogs; what cannot be deleted now stays for the next time."""
+    """Empty the folders of dropped catalogs, and delete old empty ones; a failure is left to the next call."""
     for folder in root.glob(f"{DROPPED_PREFIX}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            if not (held := list(folder.iterdir())):
+                if time.time() - folder.stat().st_mtime > _DROP_MARK_S:
+                    folder.rmdir()
+                continue
+            # The folder itself stays in its place meanwhile: without it the catalog would count as lost.
+            for each in held:
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each, ignore_errors=True)
+                else:
+                    each.unlink()
 
 
 def _fill_folder(folder: Path, document: CatalogDocument) -> None:

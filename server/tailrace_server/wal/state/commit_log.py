@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.catalog_folder import check_folders, read_catalog
+from tailrace_server.wal.files.catalog_folder import check_folders, missing_catalog, read_catalog
 from tailrace_server.wal.files.documents import (
     CATALOG_FILE,
     CHECKPOINTS,
@@ -189,14 +189,14 @@ class CommitLog:
         return documents.read_entry(self.store, number)
 
     def check_folder(self) -> None:
-        """Notice that another catalog stands here now: its catalog.json is another file.
+        """Notice that another catalog is here now, or none: its catalog.json is another file, or missing.
 
         Raises:
-            CatalogReplaced: Another log stands in this one's place, or none does.
+            CatalogReplaced, LogMissing: Another log is here, this one was dropped, or its folder is gone.
         """
         identity = self.store.stamp(CATALOG_FILE)
         if identity is None:
-            raise CatalogReplaced(self._name, self.uuid, None)
+            raise missing_catalog(self.path, self.uuid)
         if identity != self._identity:
             found = read_catalog(self.path).uuid
             if found != self.uuid:
