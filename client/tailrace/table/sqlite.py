@@ -12,8 +12,8 @@ killed goes on behind the last version that the file holds whole. What is visibl
 connection, which stays in one snapshot until the event loop moves it on: reads between two awaits are of one
 version, while a thread writes the next one.
 
-Any program may read the file. One table at a time may write it: a second one finds another cursor than its own,
-and ends.
+Any program may read the file. One table at a time has it: the owner holds a lock on a second file beside it,
+``…-owner``, from before it loads until it ends, and the lock dies with its process. A second table is refused.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class InSqlite(Contents):
         self._path = path
         [entity_type] = rows.entity_type
         self._about = (catalog, entity_type, int(typed), _condition_of(rows))
+        self._owner: sqlite3.Connection | None = None
+        """Holds the lock that says whose file it is."""
         self._writing: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
         self._stored: str | None = None
@@ -104,12 +106,18 @@ class InSqlite(Contents):
         if self._reading is not None:
             self._reading.close()
             self._reading = None
-        if self._writing is not None:
-            try:
-                await self._in_thread(self._finish)
-            finally:
-                self._writing.close()
-                self._writing = None
+        try:
+            if self._writing is not None:
+                try:
+                    await self._in_thread(self._finish)
+                finally:
+                    self._writing.close()
+                    self._writing = None
+        finally:
+            # Last: until here nobody else may write.
+            if self._owner is not None:
+                self._owner.close()
+                self._owner = None
 
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
         """Write the steps, and show the rows as of the last whole version among them."""
@@ -215,7 +223,27 @@ class InSqlite(Contents):
         assert self._writing is not None
         return self._writing.execute(sql, values)
 
+    def _own(self) -> None:
+        """Become the owner of the file, by whatever name it is opened.
+
+        SQLite's own lock on an empty database is on every system one that ends with the process. A lock on the
+        file itself would keep out programs that read it.
+        """
+        name = f"{os.path.realpath(self._path)}-owner"
+        self._owner = sqlite3.connect(
+            name, isolation_level=None, check_same_thread=False, timeout=0.0
+        )
+        try:
+            self._owner.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise TableFileError(
+                self._path, "another table has it open; close that one, or name another file"
+            ) from None
+
     def _open(self) -> None:
+        self._own()
         # One call at a time, but not always from one thread.
         self._writing = sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, timeout=5.0

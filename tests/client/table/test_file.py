@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tailrace
-from tailrace import CatalogReplaced, Criteria, Retry, TableChange, TableFileError
+from tailrace import Area, CatalogReplaced, Criteria, Retry, TableChange, TableFileError
 from tailrace.table import sqlite
 from tailrace.table.sqlite import InSqlite, contents_of
 from tailrace_server.wal.catalog import drop_catalog
@@ -49,6 +49,22 @@ asyncio.run(main())
 async def patience() -> AsyncIterator[None]:
     async with asyncio.timeout(PATIENCE_S):
         yield
+
+
+LOADING = """
+import asyncio, sys
+from tailrace import Criteria
+from tailrace.table.sqlite import InSqlite
+
+async def main():
+    contents = InSqlite(sys.argv[1], "shop", Criteria(entity_type=("product",)), typed=True)
+    await contents.open()
+    await contents.begin_again()
+    print("loading", flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
 
 
 def held(path: Path) -> tuple[int, Rows]:
@@ -212,23 +228,54 @@ async def test_a_file_of_the_first_format_has_all_rows(
             assert sorted(table) == ["1", "2"]
 
 
-async def test_two_tables_on_one_file_are_told_apart(
+@pytest.mark.parametrize("while_loading", [False, True])
+async def test_a_file_has_one_table_at_a_time(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, while_loading: bool
+) -> None:
+    """The second is refused, also while the first has only begun to load; then it may have the file."""
+    writer.write([upsert(str(key)) for key in range(30)])
+    path, link = tmp_path / "product.sqlite", tmp_path / "other.sqlite"
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        if while_loading:
+            rows = Criteria(area=Area.DATA, entity_type=("product",))
+            first = InSqlite(str(path), "shop", rows, typed=True)
+            assert await first.open() is None
+            await first.begin_again()
+            close = first.close
+        else:
+            table = client.table("shop", "product", path=path)
+            await table.__aenter__()
+            close = table.close
+        link.symlink_to(path)
+        for name in (path, link):
+            with pytest.raises(TableFileError, match="another table has it open"):
+                async with client.table("shop", "product", path=name):
+                    pass
+        if while_loading:
+            await first.add([])
+        await close()
+        async with client.table("shop", "product", path=link) as table:
+            assert len(table) == 30
+    assert len(held(path)[1]) == 30
+
+
+@pytest.mark.slow
+async def test_a_file_is_free_when_the_process_that_loads_it_is_killed(
     log_root: Path, writer: ModelWriter, tmp_path: Path
 ) -> None:
-    """The second one to apply a version finds that the file has moved on, and ends."""
     writer.write([upsert("1")])
     path = tmp_path / "product.sqlite"
-    async with (
-        served(log_root) as port,
-        tailrace.connect(f"127.0.0.1:{port}") as client,
-        client.table("shop", "product", path=path) as one,
-        client.table("shop", "product", path=path) as other,
-    ):
-        writer.write([upsert("2")])
-        ended = await asyncio.gather(one.wait_until(2), other.wait_until(2), return_exceptions=True)
-        # Whichever is second; the first may go on.
-        assert {*map(str, ended)} == {"2", f"{path}: another program writes it"}
-    assert held(path)[1].keys() == {"1", "2"}
+    command = (sys.executable, "-c", LOADING, str(path))
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        async with Program(*command, folder=tmp_path) as program:
+            await program.printed(1)
+            with pytest.raises(TableFileError, match="another table has it open"):
+                async with client.table("shop", "product", path=path):
+                    pass
+            program.process.kill()
+            await program.process.wait()
+        async with client.table("shop", "product", path=path) as table:
+            assert list(table) == ["1"]
 
 
 async def test_the_write_ahead_log_of_the_file_stays_small(
