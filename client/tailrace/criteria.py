@@ -58,6 +58,8 @@ class Transition(IntEnum):
     """It was in, and still is."""
     LEAVE = 3
     """It was in, and is not; also by a removal. Also where nobody knows whether it was."""
+    UNKNOWN = 4
+    """It may be in or not: a value that the condition needs is not known. Count it as out."""
 
 
 class Initial(IntEnum):

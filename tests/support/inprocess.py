@@ -40,7 +40,10 @@ def real(mutation: ModelMutation) -> Mutation:
 
 
 def know(root: Path, catalog: str, columns: Mapping[str, Sequence[str]]) -> None:
-    """Create a catalog whose schema has columns from the beginning, without a record of it."""
+    """Create a catalog whose schema has columns from the beginning, without a record of it.
+
+    It is noted that the images of removed rows are whole, as those of the model are.
+    """
     schema = Schema(
         entity_types={
             entity_type: tuple(
@@ -52,7 +55,8 @@ def know(root: Path, catalog: str, columns: Mapping[str, Sequence[str]]) -> None
     )
     create_catalog(root, catalog)
     with open_writer(root, catalog, writer="log-writer") as writer:
-        writer.commit(batch_id=0, schema_changes=[(-1, schema)])
+        noted = {f"removed:{entity_type}": "1-" for entity_type in columns}
+        writer.commit(batch_id=0, schema_changes=[(-1, schema)], source_positions=noted)
 
 
 class ModelWriter:

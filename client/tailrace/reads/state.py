@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tailrace import wire
+from tailrace.criteria import Transition
 from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position, TimestampMicros
@@ -79,6 +80,8 @@ class StateRow:
     """Size of an image that was left out, as it exceeds ``max_message_bytes``."""
     count: int = 1
     """How often the row exists; of tables without a key it may be more than one."""
+    is_undecided: bool = False
+    """With ``where``: the row may meet the condition or not, as a value that it needs is not known."""
     reader: RowReader | None = field(default=None, repr=False, compare=False)
     """With ``typed=True``: knows the columns as of the row's version."""
 
@@ -178,6 +181,7 @@ def _rows(captures: Sequence[Capture]) -> list[StateRow]:
             each.after,
             each.omitted_bytes,
             1 if each.change is None else int(json.loads(each.change)["diff"]),
+            each.transition is Transition.UNKNOWN,
         )
         for each in captures
     ]

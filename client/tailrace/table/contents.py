@@ -38,8 +38,9 @@ class StoredRow(NamedTuple):
 
 
 def row_after(capture: Capture) -> StoredRow | None:
-    """Return the row that a change of a row leaves in its table; None: it is not in any more."""
-    if capture.operation is Operation.UPSERT and capture.transition is not Transition.LEAVE:
+    """Return the row that a change of a row leaves in its table; None: it is not certainly in any more."""
+    is_out = capture.transition in (Transition.LEAVE, Transition.UNKNOWN)
+    if capture.operation is Operation.UPSERT and not is_out:
         return StoredRow(capture.after, capture.reader)
     return None
 

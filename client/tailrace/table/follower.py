@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.clock import SystemClock
-from tailrace.criteria import Content
+from tailrace.criteria import Content, Transition
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.subscription import Subscription
     from tailrace.table.contents import ChangeLog, Contents
 
+_log: Final = logging.getLogger("tailrace.table")
 _HEARTBEAT_S: Final = 1.0
 """Where a lead may not tell how much of the table is in its version, a heartbeat says when it is whole."""
 _GONE: Final = (PositionCompacted, CatalogReplaced, ColumnsChanged, HistoryReplaced, CursorAhead)
@@ -85,6 +87,8 @@ class Follower:
         self._clock = SystemClock()
         self._dropped: set[int] = set()
         """The ids of the table's columns that are known to be dropped."""
+        self._warned = False
+        """Whether it has been logged that a row is left out because nobody knows whether it is in."""
 
     async def run(self, table: FollowedTable, contents: Contents) -> None:
         """Never return.
@@ -147,7 +151,9 @@ class Follower:
             async for rows in state.batches():
                 for row in rows:
                     check_size(self._entity_type, row.primary_key, row.position, row.omitted_bytes)
-                await contents.add(rows)
+                    if row.is_undecided:
+                        self._warn_undecided(row.primary_key)
+                await contents.add([row for row in rows if not row.is_undecided])
             cursor = state.header.cursor
         await contents.replace(cursor)
         attempts.number = 0
@@ -179,6 +185,10 @@ class Follower:
                 table.enter()
             async for message in captures.messages():
                 assert not isinstance(message, StateComplete), "no state was asked for"
+                if not isinstance(message, Heartbeat):
+                    for each in message:
+                        if each.transition is Transition.UNKNOWN:
+                            self._warn_undecided(each.primary_key)
                 steps = fold.take(message)
                 await contents.apply(steps, table.log)
                 whole = [step.cursor for step in steps if step.cursor is not None]
@@ -190,3 +200,16 @@ class Follower:
                     await (
                         contents.keep()
                     )  # or a file would hold the cursor of the last row that changed
+
+    def _warn_undecided(self, key: str | None) -> None:
+        """Log the first row that is left out because a value that the condition needs is not known."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s in %s: row %r is left out, and others like it without a further line: a value that the "
+                "condition needs was not sent, or its column's type cannot hold it; have the ingest keep whole "
+                "images (--images full)",
+                self._entity_type,
+                self._catalog,
+                key,
+            )

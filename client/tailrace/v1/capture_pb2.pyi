@@ -194,6 +194,10 @@ class _TransitionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Transition
     """The row was in, and is not, or is no more: no `after`, and of updates no `change`. Also where nobody knows
     whether it was in; then without `before`.
     """
+    TRANSITION_UNKNOWN: _Transition.ValueType  # 4
+    """The row may be in or not: a value that the condition needs was not sent, or its column's type cannot hold it. A
+    reader that keeps the rows that are in removes it. Also of a row of a state, in place of ENTER.
+    """
 
 class Transition(_Transition, metaclass=_TransitionEnumTypeWrapper):
     """How a change moved its row, as the criteria's `where` sees it."""
@@ -207,6 +211,10 @@ TRANSITION_UPDATE: Transition.ValueType  # 2
 TRANSITION_LEAVE: Transition.ValueType  # 3
 """The row was in, and is not, or is no more: no `after`, and of updates no `change`. Also where nobody knows
 whether it was in; then without `before`.
+"""
+TRANSITION_UNKNOWN: Transition.ValueType  # 4
+"""The row may be in or not: a value that the condition needs was not sent, or its column's type cannot hold it. A
+reader that keeps the rows that are in removes it. Also of a row of a state, in place of ENTER.
 """
 Global___Transition: _TypeAlias = Transition  # noqa: Y015
 

@@ -53,6 +53,8 @@ class RowFilter:
     columns: tuple[Column, ...]
     """Those that it needs; batches have them under these names."""
     mask: Mask
+    granted: Mask | None = None
+    """The part of the mask that a grant asks for; None: no grant asks for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,10 @@ class Matched:
         if self.pattern is None:
             return pa.nulls(len(array), pa.bool_())
         return pc.match_substring_regex(array, self.pattern, ignore_case=self.ignores_case)
+
+
+Leaf = NotNull | Compared | OneOf | Matched
+"""Conditions on one column each; all others are made of them."""
 
 
 def pattern_of(text: str, escape: str) -> str:

@@ -158,19 +158,6 @@ def columns_in(condition: Condition) -> tuple[ColumnName, ...]:
     return (*found,)
 
 
-def asks_null(tree: Condition) -> bool:
-    """Return whether a condition can be true of a value that is missing."""
-    match tree:
-        case Junction(parts=parts):
-            return any(map(asks_null, parts))
-        case Negation(part=part):
-            return asks_null(part)
-        case NullTest() | Distinction():
-            return True
-        case _:
-            return False
-
-
 def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
     """Return a condition with other names for its columns; ``names`` has each of them."""
     match condition:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.parsing import parse
-from tailrace_server.filters.tree import asks_null
-from tailrace_server.typed.misfits import ValueMisfit
-from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.filters.truth import truth_of
+from tailrace_server.typed.misfits import OnMisfit
+from tailrace_server.typed.reader import ColumnReader, with_nulls
 from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
@@ -38,14 +33,6 @@ class RowsInView(NamedTuple):
 
     before: NDArray[np.bool_]
     after: NDArray[np.bool_]
-
-
-class _Verdicts(NamedTuple):
-    """What the condition says of some images, each of shape (images,)."""
-
-    is_true: NDArray[np.bool_]
-    is_open: NDArray[np.bool_]
-    """A value is missing without which nobody can say."""
 
 
 class ViewChanges:
@@ -68,14 +55,13 @@ class ViewChanges:
         """Ids of the columns in its condition."""
         tree = parse(asked.where) if asked.where else None
         self._filter = None if tree is None else bind(tree, columns, {})
-        self._asks_null = tree is not None and asks_null(tree)
         if self._filter is not None:
             self.asked = frozenset(each.id for each in self._filter.columns)
-        self._has_key = any(each.key for each in columns)
         self._reader = ColumnReader(
             self._filter.columns if self._filter else (),
             stated=first_stated(view.schemas()),
             placeholders=schema.placeholders,
+            on_misfit=OnMisfit.NULL,
         )
 
     def judged(
@@ -111,19 +97,11 @@ class ViewChanges:
         was_there = keyed & (~upsert | updated)
         if self._filter is None:
             return RowsInView(was_there, keyed & upsert)
-        schemas, which_schema = self._view.schemas_of(head.versions[rows])
-        filled = self._filled(head, rows, before, after, schemas, which_schema)
-        masks = [
-            self._mask(head, rows, images, schemas, which_schema) for images in (before, filled)
-        ]
-        # Of a removal perhaps the key alone was sent: NULL says nothing then, unless it is known to be whole.
-        removed = keyed & (operations[rows] == Operation.REMOVE) & self._has_key
-        if removed.any():
-            removed &= ~self._whole(head, rows)
-            lacking = np.flatnonzero(removed & masks[0].is_open)
-            if len(lacking):
-                raise self._refused(head, int(rows[lacking[0]]), "send the whole row before")
-        return RowsInView(masks[0].is_true & was_there, masks[1].is_true & keyed & upsert)
+        # Of a removal perhaps the key alone was sent: NULL means nothing then, unless the log says otherwise.
+        lacking = keyed & (operations[rows] == Operation.REMOVE) & ~self._whole(head, rows)
+        was_in = self._truth(head, rows, before, was_there, lacking, "before")
+        is_in = self._truth(head, rows, after, keyed & upsert, np.zeros_like(lacking), "after")
+        return RowsInView(was_in, is_in)
 
     def _whole(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return of which of some records the image is known to be whole, if they are removals."""
@@ -134,62 +112,47 @@ class ViewChanges:
             found[mine] = known.of(head.entity_types[code], head.versions[rows[mine]])
         return found
 
-    def _mask(
+    def _truth(
         self,
         head: BatchHead,
         rows: NDArray[np.int64],
         images: pa.BinaryArray,
-        schemas: list[Schema],
-        which: NDArray[np.int64],
-    ) -> _Verdicts:
-        assert self._filter is not None
-        written = [*map(self._names.columns_in, schemas)]
-        try:
-            batch = self._reader.read_mixed(images, written, which).batch
-        except ValueMisfit as error:
-            at = self._at(head, int(rows[error.misfit.row]))
-            raise InvalidRequest(f"view {self._asked.name}, {at}: {error}") from None
-        mask = self._filter.mask.of(batch)
-        is_open = reduce(pc.or_, (column.is_null() for column in batch.columns))
-        if not self._asks_null:
-            is_open = pc.and_(is_open, mask.is_null())
-        told = (pc.fill_null(mask, False), is_open)
-        return _Verdicts(*(each.to_numpy(zero_copy_only=False) for each in told))
+        there: NDArray[np.bool_],
+        lacking: NDArray[np.bool_],
+        which: str,
+    ) -> NDArray[np.bool_]:
+        """Return which images meet the condition.
 
-    def _filled(
-        self,
-        head: BatchHead,
-        rows: NDArray[np.int64],
-        before: pa.BinaryArray,
-        after: pa.BinaryArray,
-        schemas: list[Schema],
-        which: NDArray[np.int64],
-    ) -> pa.BinaryArray:
-        """Return images after with the values that were not sent taken from those before."""
-        needed = [
-            [each.name for each in self._names.columns_in(schema) if each.id in self.asked]
-            for schema in schemas
-        ]
-        placeholders = [unavailable(schema.placeholders) for schema in schemas]
-        found = after.to_pylist()
-        pairs = enumerate(zip(before.to_pylist(), after.to_pylist(), which.tolist(), strict=True))
-        for row, (old, new, place) in pairs:
-            tells = placeholders[place]
-            if not any(image is not None and tells.may_be_in(image) for image in (old, new)):
-                continue
-            known = {} if old is None else decode_members(old)
-            members = {} if new is None else decode_members(new)
-            for name in needed[place]:
-                value = members.get(name)
-                if value is not None and tells.is_one(bytes(value)):
-                    members[name] = known.get(name, value)
-                if any(
-                    tells.is_one(bytes(each[name])) for each in (known, members) if name in each
-                ):
-                    raise self._refused(head, int(rows[row]), f"send {name!r}")
-            if new is not None:
-                found[row] = msgspec.json.encode(members)
-        return pa.array(found, pa.binary())
+        Args:
+            head: The head of a batch.
+            rows: Records of it.
+            images: One image of each.
+            there: The records that have a row in this place.
+            lacking: The records in whose image null means nothing.
+            which: The image, for the error.
+
+        Raises:
+            InvalidRequest: The condition is undecided for one of them.
+        """
+        assert self._filter is not None
+        schemas, which_schema = self._view.schemas_of(head.versions[rows])
+        written = [*map(self._names.columns_in, schemas)]
+        found = self._reader.read_mixed(images, written, which_schema)
+        unknown = {
+            name: values
+            for name, array in zip(found.batch.schema.names, found.batch.columns, strict=True)
+            if (values := with_nulls(found.unknown.get(name), array, lacking)) is not None
+        }
+        truth = truth_of(self._filter.mask, found.batch, unknown)
+        undecided = np.flatnonzero(truth.is_undecided & there)
+        if len(undecided):
+            row = int(undecided[0])
+            column = next(name for name, values in unknown.items() if values.rows[row])
+            if unknown[column].exists[row]:
+                raise self._unfit(head, int(rows[row]), column, which)
+            what = "the whole row before" if lacking[row] else f"{column!r} of the row {which}"
+            raise self._refused(head, int(rows[row]), f"send {what}")
+        return truth.is_true & there
 
     def _at(self, head: BatchHead, row: int) -> str:
         return f"{head.versions[row]}:{head.indexes[row]}"
@@ -198,4 +161,11 @@ class ViewChanges:
         return InvalidRequest(
             f"view {self._asked.name}, {self._at(head, row)}: its source did not {what}, so nobody knows "
             "whether the row was in; ingest with --images full, which keeps it"
+        )
+
+    def _unfit(self, head: BatchHead, row: int, column: str, which: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"view {self._asked.name}, {self._at(head, row)}: the type that {column!r} has now cannot hold its "
+            f"value in the row {which}, so nobody knows whether the row was in; read later changes, or define "
+            "the view without the column"
         )

@@ -15,6 +15,7 @@ from sqlglot import exp
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.truth import truth_of
 from tailrace_server.sql.shown import hidden_in
 from tailrace_server.typed.table_values import TableValues
 
@@ -41,6 +42,7 @@ class ViewFilter:
 
     def __init__(self, use: TableUse, met: RowsMet, view: LogView, shown: ShownRows | None) -> None:
         """Bind the condition to the columns of the table, as of the version that is read; raises as ``of``."""
+        self._name = met.view
         self._values = TableValues(view, use.entity_type, use.version)
         self._shown = shown
         try:
@@ -49,13 +51,25 @@ class ViewFilter:
             raise InvalidRequest(f"view {met.view}: {error}") from None
 
     def kept(self, rows: StateRows) -> StateRows:
-        """Return the rows of the view."""
-        batch = self._values.of(rows, self._filter.columns).batch
-        keep = self._filter.mask.of(batch).fill_null(False).to_numpy(zero_copy_only=False)
+        """Return the rows of the view.
+
+        Raises:
+            InvalidRequest: Nobody knows whether one of them is in the view; SQL has no mark for that.
+        """
+        values = self._values.of(rows, self._filter.columns)
+        keep, undecided = truth_of(self._filter.mask, values.batch, values.unknown)
         if self._shown is not None:
             # A row that hides a column of the condition is left out: its presence would tell the value.
             for mask in hidden_in(self._shown, self._filter.columns, rows.primary_keys).values():
-                keep &= ~mask.to_numpy(zero_copy_only=False)
+                keep = keep & ~mask.to_numpy(zero_copy_only=False)
+                undecided = undecided & ~mask.to_numpy(zero_copy_only=False)
+        if undecided.any():
+            row = int(np.flatnonzero(undecided)[0])
+            raise InvalidRequest(
+                f"view {self._name} at {rows.versions[row]}:{rows.indexes[row]}: a value that its condition "
+                "needs was not sent, or its column's type cannot hold it, so nobody knows whether the row is "
+                "in; read the view by `tailrace state`, which marks such rows, or ingest with --images full"
+            )
         return rows if keep.all() else rows.taken(np.flatnonzero(keep))
 
 

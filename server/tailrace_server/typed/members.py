@@ -102,6 +102,13 @@ class Members:
         start = int(self.starts[place, row])
         return bytes(self._texts.bytes_between(start, start + length))
 
+    def has(self, place: int, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return those of some rows, rising, whose image has a member, whatever its value."""
+        found = rows & (self.lengths[place] > 0)
+        for row, members in self.parsed.items():
+            found[row] = rows[row] and self._names[place] in members
+        return np.flatnonzero(found)
+
     def others(self) -> pa.StringArray:
         """Return what else the images have, each as a JSON object; null where that is nothing."""
         found: list[str | None] = [None] * self.lengths.shape[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
+    from tailrace_server.typed.values import ColumnValues
     from tailrace_server.wal.schema.restating import Stated
+
+
+class UnknownValues(NamedTuple):
+    """The rows in which the null of one column does not mean NULL; each of shape (rows,)."""
+
+    rows: NDArray[np.bool_]
+    """The value is not known."""
+    exists: NDArray[np.bool_]
+    """Those of them that certainly have a value, as one that the column's type cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class TypedColumns:
     """By column, whether the image has it. What the source did not send is not there."""
     misfits: tuple[ColumnMisfit, ...]
     """The first value of each column that did not fit, where those are null by choice."""
+    unknown: Mapping[str, UnknownValues]
+    """By column, the rows whose value is not known; without the columns whose values all are."""
     others: pa.StringArray | None
     """What else the image has, a JSON object or null; None where nobody asked."""
 
@@ -99,7 +111,7 @@ class ColumnReader:
         loops = loops_for(len(images))
         places = {name: place for place, name in enumerate(self._names)}
         members = Members(images, self._names, loops)
-        arrays, present, misfits = [], {}, []
+        arrays, present, misfits, unknown = [], {}, [], {}
         for place, source in enumerate(self._sources):
             name = self.columns[place].name
             if source.name is None:
@@ -112,9 +124,11 @@ class ColumnReader:
             present[name] = found.present
             if found.misfits:
                 misfits.append(self._told(place, members, places[source.name], found.misfits))
+            if found.misfits or len(found.unsent):
+                unknown[name] = _unknown(len(images), found)
         batch = pa.record_batch(arrays, schema=self.schema)
         others = members.others() if self._others else None
-        return TypedColumns(batch, present, tuple(misfits), others)
+        return TypedColumns(batch, present, tuple(misfits), unknown, others)
 
     def read_mixed(
         self, images: pa.BinaryArray, written: Sequence[Sequence[Column]], which: NDArray[np.int64]
@@ -146,10 +160,10 @@ class ColumnReader:
             parts.append(replace(part, misfits=tuple(told)))
             rows.append(places)
         # 2. Back in the order in which they came.
-        order = pa.array(np.argsort(np.concatenate(rows)))
-        return self._joined(parts, order)
+        return self._joined(parts, np.argsort(np.concatenate(rows)))
 
-    def _joined(self, parts: Sequence[TypedColumns], order: pa.Int64Array) -> TypedColumns:
+    def _joined(self, parts: Sequence[TypedColumns], places: NDArray[np.intp]) -> TypedColumns:
+        order = pa.array(places)
         batch = pa.concat_batches([each.batch for each in parts]).take(order)
         present = {
             each.name: pa.concat_arrays([part.present[each.name] for part in parts]).take(order)
@@ -164,7 +178,18 @@ class ColumnReader:
             if first is not found:
                 earlier = min(first, found, key=lambda each: each.row)
                 misfits[found.column] = replace(earlier, count=first.count + found.count)
-        return TypedColumns(batch, present, tuple(misfits.values()), others)
+        unknown = {}
+        for name in dict.fromkeys(name for part in parts for name in part.unknown):
+            known = (np.zeros((2, part.batch.num_rows), np.bool_) for part in parts)
+            each = [
+                part.unknown.get(name, UnknownValues(*nothing))
+                for part, nothing in zip(parts, known, strict=True)
+            ]
+            unknown[name] = UnknownValues(
+                np.concatenate([one.rows for one in each])[places],
+                np.concatenate([one.exists for one in each])[places],
+            )
+        return TypedColumns(batch, present, tuple(misfits.values()), unknown, others)
 
     def _sources_of(self, written: Sequence[Column]) -> tuple[_Source, ...]:
         """Return where each column's values come from, in images of a version."""
@@ -224,6 +249,25 @@ class _Source:
     """Of the member; None where the version has no such column."""
     conversion: tuple[Stated, Stated] | None
     """What the values are written in and wanted in, where that differs."""
+
+
+def with_nulls(
+    unknown: UnknownValues | None, array: pa.Array, rows: NDArray[np.bool_]
+) -> UnknownValues | None:
+    """Return the unknown values of a column, with the nulls of some rows, as of removals with the key alone."""
+    lacking = array.is_null().to_numpy(zero_copy_only=False) & rows
+    if not lacking.any():
+        return unknown
+    if unknown is None:
+        return UnknownValues(lacking, np.zeros(len(lacking), np.bool_))
+    return UnknownValues(unknown.rows | lacking, unknown.exists)
+
+
+def _unknown(count: int, found: ColumnValues) -> UnknownValues:
+    rows, exists = np.zeros((2, count), np.bool_)
+    exists[[row for row, _ in found.misfits]] = True
+    rows[found.unsent] = True
+    return UnknownValues(rows | exists, exists)
 
 
 def _field(column: Column, form: Form) -> pa.Field:

@@ -1,4 +1,4 @@
-"""Typed values of a table's rows, for conditions: each row has the columns of its own version."""
+"""Conditions on the rows of a table's state: each row is read by the columns of its own version."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column, Schema
+    from tailrace_server.typed.reader import UnknownValues
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.state.view import LogView
 
@@ -25,7 +26,9 @@ class RowValues(NamedTuple):
     """Values of some rows."""
 
     batch: pa.RecordBatch
-    """The columns that were asked for; what its type cannot hold is null."""
+    """The columns that were asked for; a value that is not known is null."""
+    unknown: Mapping[str, UnknownValues]
+    """By column, the rows whose value is not known."""
     written: Sequence[Sequence[Column]]
     """The columns of the table, in each schema that rows were written with."""
     which: NDArray[np.int64]
@@ -63,7 +66,8 @@ class TableValues:
             placeholders=self._placeholders,
             on_misfit=OnMisfit.NULL,
         )
-        return RowValues(reader.read_mixed(rows.images, written, which).batch, written, which)
+        found = reader.read_mixed(rows.images, written, which)
+        return RowValues(found.batch, found.unknown, written, which)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         """Return the columns of the table, which may have had another name."""

@@ -41,6 +41,8 @@ class ColumnValues:
     present: pa.BooleanArray
     misfits: Sequence[tuple[int, str]]
     """Row and reason of the values that do not fit, in order."""
+    unsent: NDArray[np.intp]
+    """The rows, rising, in which a placeholder is in the place of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class ValueReader:
             found.states[[*members.parsed]] = _DOUBTFUL
         present = found.states != _ABSENT
         if not found.left and not members.parsed:
-            return ColumnValues(found.array, pa.array(present), ())
+            unsent = members.has(place, ~present)
+            return ColumnValues(found.array, pa.array(present), (), unsent)
         left = np.flatnonzero(found.states >= _DOUBTFUL)
         return self._completed(found, left, present, members, place)
 
@@ -119,8 +122,12 @@ class ValueReader:
                     misfits.append((row, str(error)))
             values.append(value)
             present.append(sent)
+        is_present = np.array(present, np.bool_)
         return ColumnValues(
-            pa.array(values, self._form.type), pa.array(present, pa.bool_()), misfits
+            pa.array(values, self._form.type),
+            pa.array(is_present),
+            misfits,
+            members.has(place, ~is_present),
         )
 
     def _completed(
@@ -157,7 +164,8 @@ class ValueReader:
         mask = np.zeros(len(present), np.bool_)
         mask[left] = True
         array = pc.replace_with_mask(found.array, pa.array(mask), pa.array(values, self._form.type))
-        return ColumnValues(array, pa.array(present), misfits)
+        unsent = members.has(place, ~present)
+        return ColumnValues(array, pa.array(present), misfits, unsent)
 
     def _is_sent(self, raw: bytes) -> bool:
         return raw is not ABSENT and not self._unavailable.is_one(raw)

@@ -78,6 +78,7 @@ class TransitionEnum(Enum):
     ENTER = "ENTER"
     UPDATE = "UPDATE"
     LEAVE = "LEAVE"
+    UNKNOWN = "UNKNOWN"
 
 
 @strawberry.enum(name="Initial", description="What a subscription begins with.")

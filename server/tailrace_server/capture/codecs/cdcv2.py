@@ -35,7 +35,12 @@ from tailrace_server.capture.codecs.columns import (
     present,
 )
 from tailrace_server.capture.codecs.protobuf import append_field, message_start, tags_and_lengths
-from tailrace_server.capture.matching.transitions import NONE, UNSURE, hidden_after
+from tailrace_server.capture.matching.transitions import (
+    NONE,
+    UNSURE,
+    hidden_after,
+    is_unknown,
+)
 from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
@@ -106,7 +111,7 @@ def _parts(
         # Of what enters the row before is hidden, and of what leaves the row after: the other one is all.
         judged = columns.transitions != NONE
         needed = np.where(hidden_after(columns.transitions), has_before, has_after)
-        unsure = columns.transitions & UNSURE != 0
+        unsure = (columns.transitions & UNSURE != 0) | is_unknown(columns.transitions)
         incomplete = np.where(judged, rows & (~needed | unsure), incomplete)
         upserts = upserts & ~hidden_after(columns.transitions)
     complete = rows & ~incomplete

@@ -166,7 +166,7 @@ def _verdict(
     """Return what a condition says of some rows."""
     places = None if len(rows) == len(typed.rows) else np.searchsorted(typed.rows, rows)
     row_filter = typed.fitted(condition)
-    verdict = typed.verdict(row_filter, asks_null=condition.asks_null, places=places)
+    verdict = typed.verdict(row_filter, places=places)
     if shown is not None:
         verdict = verdict.only(may_be_judged(shown, head, rows, typed, condition))
     return verdict

@@ -16,13 +16,14 @@ from tailrace.criteria import Criteria
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.evaluation import AllOf, RowFilter
-from tailrace_server.filters.tree import Junction, Negation, asks_null, columns_in
+from tailrace_server.filters.tree import Junction, Negation, columns_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tailrace.conditions.tree import Where
     from tailrace.schema import Column
+    from tailrace_server.filters.evaluation import Mask
     from tailrace_server.filters.tree import Condition
 
 _DIGEST_BYTES: Final = 16
@@ -51,7 +52,6 @@ class RowCondition:
         "_fitted",
         "_ids",
         "asked",
-        "asks_null",
         "columns",
         "digest",
         "is_granted",
@@ -91,8 +91,6 @@ class RowCondition:
         }
         self.asked = tuple(each for each in self.columns if each.name in named)
         """The columns that its reader has named; a grant may name others."""
-        self.asks_null = any(asks_null(part.tree) for part in parts)
-        """Whether it can be true of a value that is missing."""
         self.is_granted = any(part.is_granted for part in parts)
         """Whether a grant has part in it: then nothing may be told of what is outside of it."""
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
@@ -195,6 +193,7 @@ def _bound(
     parts: Sequence[ConditionText], columns: Sequence[Column], shown: Collection[str] | None
 ) -> RowFilter:
     filters = []
+    granted = []
     for part in parts:
         try:
             filters.append(bind(part.tree, columns, dict(part.parameters), shown=shown))
@@ -202,10 +201,18 @@ def _bound(
             if part.is_granted:
                 raise _not_judged() from None
             raise
-    if len(filters) == 1:
-        return filters[0]
+        if part.is_granted:
+            granted.append(filters[-1].mask)
     needed = dict.fromkeys(column for each in filters for column in each.columns)
-    return RowFilter((*needed,), AllOf(tuple(each.mask for each in filters)))
+    return RowFilter(
+        (*needed,),
+        _all_of([each.mask for each in filters]),
+        _all_of(granted) if granted else None,
+    )
+
+
+def _all_of(masks: Sequence[Mask]) -> Mask:
+    return masks[0] if len(masks) == 1 else AllOf(tuple(masks))
 
 
 def _refuse_dropped(column: Column, parts: Sequence[ConditionText]) -> None:

@@ -1,24 +1,27 @@
 """How a change moves its row into a condition, within it or out of it, as codes of columns.
 
-======  =====  ======  ====================================================================
-before  after  code    shown
-======  =====  ======  ====================================================================
-out     in     ENTER   key, ``after``, ``change``
-in      in     UPDATE  everything
-in      out    LEAVE   key, ``before``; also of a removal
-?       in     ENTER   as above; it may have been in already
-?       out    LEAVE   key; it may never have been in
-out     out            nothing: the record is no match
-======  =====  ======  ====================================================================
+======  =====  =======  ====================================================================
+before  after  code     shown
+======  =====  =======  ====================================================================
+out     in     ENTER    key, ``after``, ``change``
+in      in     UPDATE   everything
+in      out    LEAVE    key, ``before``; also of a removal
+?       in     ENTER    as above; it may have been in already
+?       out    LEAVE    key; it may never have been in
+in      ?      UNKNOWN  everything
+other   ?      UNKNOWN  key, ``after``, ``change``
+out     out             nothing: the record is no match
+======  =====  =======  ====================================================================
 
-So no image that is outside of the condition is ever shown, and nothing is lost where a source does not say what
-was before: whoever adds what enters, and takes away what leaves, has what is in.
+So no image that is certainly outside of the condition is shown, and nothing is lost where a source does not say
+what was before: a reader who adds what enters, and removes what leaves or is unknown, has the rows that are
+certainly in. Of what a grant's condition does not certainly give nothing is shown.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,11 +32,11 @@ if TYPE_CHECKING:
 
 NONE: Final = 0
 """Of a capture that no condition has judged, or of a record that is no match."""
-TRANSITION_BITS: Final = 3
+TRANSITION_BITS: Final = 7
 """What of a code is the `Transition`."""
-UNSURE: Final = 4
-"""It is not known whether the row was in."""
-VEILED: Final = 8
+UNSURE: Final = 8
+"""It is not certain that the row was in."""
+VEILED: Final = 16
 """What is outside is not for the reader to know, as it is not granted."""
 
 WAS_IN: Final = 1
@@ -42,6 +45,16 @@ MAY_HAVE_BEEN: Final = 2
 """A bit: nobody can say whether it does, and there was a row."""
 IS_IN: Final = 4
 """A bit: the image after meets the condition."""
+MAY_BE_IN: Final = 8
+"""A bit: the condition is undecided for the image after."""
+
+
+class RowsFound(NamedTuple):
+    """Some rows, each once and rising, as places among those of a `TypedImages`."""
+
+    places: NDArray[np.intp]
+    bits: NDArray[np.uint8]
+    """The bits of each row that are known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +67,19 @@ class ImageVerdict:
     """Nobody can say whether it did, and there was a row."""
     is_in: NDArray[np.bool_]
     """The image after meets the condition."""
+    may_be_in: NDArray[np.bool_]
+    """The condition is undecided for the image after."""
 
     def only(self, rows: NDArray[np.bool_]) -> ImageVerdict:
         """Return the same where others than some rows are out, before and after."""
-        return ImageVerdict(self.was_in & rows, self.may_have_been & rows, self.is_in & rows)
+        return ImageVerdict(
+            self.was_in & rows, self.may_have_been & rows, self.is_in & rows, self.may_be_in & rows
+        )
 
     @property
     def is_match(self) -> NDArray[np.bool_]:
         """Which rows have a code."""
-        return self.was_in | self.may_have_been | self.is_in
+        return self.was_in | self.may_have_been | self.is_in | self.may_be_in
 
     @property
     def bits(self) -> NDArray[np.uint8]:
@@ -70,6 +87,7 @@ class ImageVerdict:
         bits: NDArray[np.uint8] = self.was_in * np.uint8(WAS_IN)
         bits |= self.may_have_been * np.uint8(MAY_HAVE_BEEN)
         bits |= self.is_in * np.uint8(IS_IN)
+        bits |= self.may_be_in * np.uint8(MAY_BE_IN)
         return bits
 
 
@@ -79,9 +97,12 @@ def codes_of(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return codes
 
 
+_UNKNOWN: Final = Transition.UNKNOWN | UNSURE
 _CODES: Final = np.array(
     [
         *(NONE, Transition.LEAVE, Transition.LEAVE | UNSURE, Transition.LEAVE),
+        *(Transition.ENTER, Transition.UPDATE, Transition.ENTER | UNSURE, Transition.UPDATE),
+        *(_UNKNOWN, Transition.UNKNOWN, _UNKNOWN, Transition.UNKNOWN),
         *(Transition.ENTER, Transition.UPDATE, Transition.ENTER | UNSURE, Transition.UPDATE),
     ],
     np.uint8,
@@ -107,6 +128,12 @@ def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
 def is_veiled(code: int, transition: Transition) -> bool:
     """Return whether a capture is such a move, of an image that is not granted."""
     return bool(code & VEILED) and code & TRANSITION_BITS == transition
+
+
+def is_unknown(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return the captures whose row may be in or not."""
+    found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.UNKNOWN
+    return found
 
 
 def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:

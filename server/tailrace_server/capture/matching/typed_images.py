@@ -18,11 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
-from tailrace_server.capture.matching.transitions import IS_IN, WAS_IN, ImageVerdict
+from tailrace_server.capture.matching.transitions import (
+    IS_IN,
+    MAY_BE_IN,
+    MAY_HAVE_BEEN,
+    WAS_IN,
+    ImageVerdict,
+    RowsFound,
+)
 from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.truth import truth_of
 from tailrace_server.typed.misfits import OnMisfit
-from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.typed.reader import ColumnReader, UnknownValues, with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,8 +47,8 @@ class _Decoded(NamedTuple):
     """One column of the images, those before and those after."""
 
     array: pa.Array
-    unknown: NDArray[np.bool_] | None
-    """Of which rows the image before does not tell the value, though there was one; None: it tells all."""
+    unknown: UnknownValues | None
+    """The images whose value is not known; None: all are."""
 
 
 class TypedImages:
@@ -74,7 +81,7 @@ class TypedImages:
         self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
         """Removals whose image may hold nothing but the key: NULL says nothing there."""
         self._decoded: dict[Column, _Decoded] = {}
-        self._open_places: dict[Sequence[Column], NDArray[np.intp]] = {}
+        self._open_rows: dict[Sequence[Column], RowsFound] = {}
 
     @property
     def nbytes(self) -> int:
@@ -88,9 +95,7 @@ class TypedImages:
         removes: NDArray[np.bool_] = operations == Operation.REMOVE
         if not removes.any():
             return removes
-        has_keys = any(column.key for each in self.written for column in each)
-        found: NDArray[np.bool_] = removes & has_keys
-        return found & ~self._images.whole_removals.of(self.entity_type, versions)
+        return removes & ~self._images.whole_removals.of(self.entity_type, versions)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         return schema.entity_types.get(self.entity_type, ())
@@ -130,11 +135,11 @@ class TypedImages:
             on_misfit=OnMisfit.NULL,
         )
         found = reader.read_mixed(self._texts, self.written, np.tile(self._which, 2))
-        # 2. Which values before are not known, though the row was there.
+        # 2. Which values are not known, though the image is there.
         for number, column in enumerate(wanted):
             array = found.batch.column(number)
-            present = found.present[reader.columns[number].name]
-            self._decoded[column] = _Decoded(array, self._unknown(array, present))
+            unknown = found.unknown.get(reader.columns[number].name)
+            self._decoded[column] = _Decoded(array, self._unknown(array, unknown))
 
     def column(self, column: Column) -> pa.Array:
         """Return the values of a column, those before and those after."""
@@ -142,55 +147,56 @@ class TypedImages:
         return self._decoded[column].array
 
     def misses_values(self, columns: Iterable[Column]) -> bool:
-        """Return whether an image before does not tell a value of some decoded columns."""
+        """Return whether a value of some decoded columns is not known in an image that is there."""
         return any(self._decoded[column].unknown is not None for column in columns)
 
-    def open_places(self, columns: Sequence[Column]) -> NDArray[np.intp]:
-        """Return the rows of which nobody knows the values before of all of some decoded columns."""
-        found = self._open_places.get(columns)
+    def open_rows(self, columns: Sequence[Column]) -> RowsFound:
+        """Return the rows in which a value of some decoded columns is not known, and what that leaves open."""
+        found = self._open_rows.get(columns)
         if found is None:
-            is_open = self._was_there & ~self._has_before
+            bits = (self._was_there & ~self._has_before) * np.uint8(MAY_HAVE_BEEN)
+            count = len(bits)
             for column in columns:
                 if (unknown := self._decoded[column].unknown) is not None:
-                    is_open |= unknown
-            found = self._open_places[columns] = np.flatnonzero(is_open)
+                    bits |= unknown.rows[:count] * np.uint8(MAY_HAVE_BEEN)
+                    bits |= unknown.rows[count:] * np.uint8(MAY_BE_IN)
+            places = np.flatnonzero(bits)
+            found = self._open_rows[columns] = RowsFound(places, bits[places])
         return found
 
     def verdict(
-        self,
-        row_filter: RowFilter,
-        *,
-        asks_null: bool,
-        places: NDArray[np.intp] | None = None,
+        self, row_filter: RowFilter, *, places: NDArray[np.intp] | None = None
     ) -> ImageVerdict:
-        """Return what a condition says of the rows, whose columns are decoded if they are not yet.
+        """Return the answers of a condition for the rows, whose columns are decoded if they are not yet.
 
         Args:
             row_filter: The condition, ``fitted``.
-            asks_null: Whether it can be true of a value that is missing.
-            places: Those of the rows that are to be judged; None: all.
+            places: Those of the rows that are evaluated; None: all.
         """
         images = self._images_of(row_filter.columns, places)
-        decoded = (self._decoded[column].unknown for column in row_filter.columns)
-        unknown = [each for each in decoded if each is not None]
         has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
+        decoded = ((column.name, self._decoded[column].unknown) for column in row_filter.columns)
+        unknown = {name: values for name, values in decoded if values is not None}
         if places is not None:
-            unknown = [each[places] for each in unknown]
             has_before, has_after = has_before[places], has_after[places]
             was_there = was_there[places]
+            both = np.concatenate([places, places + len(self.rows)])
+            unknown = {
+                name: UnknownValues(values.rows[both], values.exists[both])
+                for name, values in unknown.items()
+            }
+        is_true, is_undecided = truth_of(row_filter.mask, images, unknown)
         count = len(has_before)
-        mask = row_filter.mask.of(images)
-        is_true = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
-        was_in = is_true[:count] & has_before
-        may_have_been = was_there & ~has_before
-        if unknown:
-            # What is true or false whatever the missing value stays so, unless it was asked whether it is NULL.
-            open_ones = reduce(np.logical_or, unknown)
-            if not asks_null:
-                open_ones = open_ones & mask.is_null().to_numpy(zero_copy_only=False)[:count]
-            may_have_been |= open_ones
-            was_in &= ~open_ones
-        return ImageVerdict(was_in, may_have_been, is_true[count:] & has_after)
+        may_be_in = is_undecided[count:] & has_after
+        if row_filter.granted is not None and may_be_in.any():
+            # A grant shows what it certainly gives: then only what the reader asked for is undecided.
+            may_be_in &= truth_of(row_filter.granted, images, unknown).is_true[count:]
+        return ImageVerdict(
+            was_in=is_true[:count] & has_before,
+            may_have_been=np.where(has_before, is_undecided[:count], was_there),
+            is_in=is_true[count:] & has_after,
+            may_be_in=may_be_in,
+        )
 
     def bits(
         self, masks: Sequence[Mask], columns: Sequence[Column], places: NDArray[np.intp] | None
@@ -223,21 +229,10 @@ class TypedImages:
             return images
         return images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
 
-    def _unknown(self, array: pa.Array, present: pa.BooleanArray) -> NDArray[np.bool_] | None:
-        count = len(self.rows)
-        # 1. A removal of which the source sent the key alone.
-        found = None
-        if self._key_only.any():
-            null = array.is_null().to_numpy(zero_copy_only=False)[:count]
-            found = null & self._key_only & self._has_before
-        # 2. A value in whose place a placeholder stands. Few images lack a value that is asked for.
-        absent = ~present.to_numpy(zero_copy_only=False)[:count] & self._has_before
-        if absent.any():
-            places = np.flatnonzero(absent)
-            texts = self._texts.take(pa.array(places))
-            marks = unavailable(self._schemas[-1].placeholders).marks
-            held = reduce(pc.or_, (pc.match_substring(texts, mark) for mark in marks))
-            kept = np.zeros(count, np.bool_)
-            kept[places] = held.to_numpy(zero_copy_only=False)
-            found = kept if found is None else found | kept
-        return found if found is not None and found.any() else None
+    def _unknown(self, array: pa.Array, unknown: UnknownValues | None) -> UnknownValues | None:
+        """Return the images whose value is not known: as they were read, and removals with the key alone."""
+        if not self._key_only.any():
+            return unknown
+        lacking = np.zeros(len(array), np.bool_)
+        lacking[: len(self.rows)] = self._key_only & self._has_before
+        return with_nulls(unknown, array, lacking)

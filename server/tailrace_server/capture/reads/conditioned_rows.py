@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace_server.capture.granting.granted_conditions import bound_grant, columns_named
+from tailrace_server.filters.truth import truth_of
 from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class ConditionedRows:
     """Judges rows of one table as of one version by rules of which some have conditions.
 
     Any thread may call it. A row is shown that is of one of a rule's keys and meets the rule's condition. A
-    condition that is unknown, as by NULL, shows nothing.
+    condition that is NULL or undecided shows nothing.
     """
 
     def __init__(
@@ -58,14 +59,13 @@ class ConditionedRows:
 
     def shown(self, rows: StateRows) -> NDArray[np.bool_]:
         """Return whether each row is shown."""
-        batch = self._values.of(rows, self._columns).batch
+        values = self._values.of(rows, self._columns)
         keys = None
         found = np.zeros(len(rows), np.bool_)
         for rule, bound in zip(self._rules, self._filters, strict=True):
             shown = np.ones(len(rows), np.bool_)
             if bound is not None:
-                mask = bound.mask.of(batch).fill_null(False)
-                shown = np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
+                shown = truth_of(bound.mask, values.batch, values.unknown).is_true
             if rule.keys is not None:
                 keys = rows.primary_keys.to_pylist() if keys is None else keys
                 shown &= np.array([rule.takes(key) for key in keys], np.bool_)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from tailrace.criteria import Area, Operation
+from tailrace.criteria import Area, Operation, Transition
 from tailrace.errors import InvalidRequest
 from tailrace_server.capture.codecs.columns import CaptureColumns
+from tailrace_server.capture.matching.transitions import NONE
 from tailrace_server.capture.reading.frames import FrameBlock
 from tailrace_server.capture.reads.table_parts import KeyedRows, before_hash
 from tailrace_server.wal.base.state_rows import StatePlace, rows_up_to
@@ -79,19 +80,30 @@ class StateEncoder:
 
     def block(self, table: PinnedTable, part: TablePart) -> StateBlock:
         """Return the rows of a part, without those that are not granted or not asked for."""
-        rows, end = self._granted(part.rows), part.end
-        for each in self.filters:
-            if len(rows):
-                rows = each.kept(rows)
+        (rows, codes), end = self._asked(self._granted(part.rows)), part.end
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
+        columns = replace(self._columns(table, rows), transitions=codes)
         frames = FrameBlock(
-            self.codec.messages(self._columns(table, rows), self.message_bytes),
+            self.codec.messages(columns, self.message_bytes),
             rows.versions,
             rows.indexes,
             None,
         )
         return StateBlock(frames, rows.key_hashes, rows.primary_keys, end)
+
+    def _asked(self, rows: StateRows) -> tuple[StateRows, NDArray[np.uint8] | None]:
+        """Return the rows that meet the filters or may do so, and codes that mark the latter; None: all do."""
+        is_true = may_be = np.ones(len(rows), np.bool_)
+        for each in self.filters if len(rows) else ():
+            truth = each.truth(rows)
+            is_true = is_true & truth.is_true
+            may_be = may_be & (truth.is_true | truth.is_undecided)
+        if not may_be.all():
+            rows, is_true = rows.taken(np.flatnonzero(may_be)), is_true[may_be]
+        if is_true.all():
+            return rows, None
+        return rows, np.where(is_true, NONE, Transition.UNKNOWN).astype(np.uint8)
 
     def _columns(self, table: PinnedTable, rows: StateRows) -> CaptureColumns:
         count = len(rows)

@@ -13,6 +13,7 @@ from tailrace.criteria import parameters_in
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.messages import tree_of
 from tailrace_server.filters.tree import columns_in
+from tailrace_server.filters.truth import Truth, truth_of
 from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
@@ -108,13 +109,14 @@ class StateFilter:
         self._filter = bind(asked.condition, columns, dict(asked.parameters), shown=names)
         self._shown = shown
 
-    def kept(self, rows: StateRows) -> StateRows:
-        """Return the rows that meet the condition. A value that its type cannot hold counts as NULL."""
-        batch, written, which = self._values.of(rows, self._filter.columns)
-        keep = self._filter.mask.of(batch).fill_null(False).to_numpy(zero_copy_only=False)
-        if self._rules is not None:
-            keep &= self._may_be_judged(rows, written, which)
-        return rows if keep.all() else rows.taken(np.flatnonzero(keep))
+    def truth(self, rows: StateRows) -> Truth:
+        """Return the answer of the condition for each row."""
+        values = self._values.of(rows, self._filter.columns)
+        found = truth_of(self._filter.mask, values.batch, values.unknown)
+        if self._rules is None:
+            return found
+        shown = self._may_be_judged(rows, values.written, values.which)
+        return Truth(found.is_true & shown, found.is_undecided & shown)
 
     def _may_be_judged(
         self, rows: StateRows, written: Sequence[Sequence[Column]], which: NDArray[np.int64]

@@ -151,8 +151,12 @@ class HumanForm:
         return "  ".join(parts)
 
 
-_MOVES: Final = {Transition.ENTER: "(enters)", Transition.LEAVE: "(leaves)"}
-"""What is said of changes that move their row into the condition, or out of it."""
+_MOVES: Final = {
+    Transition.ENTER: "(enters)",
+    Transition.LEAVE: "(leaves)",
+    Transition.UNKNOWN: "(unknown)",
+}
+"""The words for changes that move their row into the condition or out of it, or leave that unknown."""
 
 
 def _word(capture: Capture) -> str:

@@ -16,7 +16,7 @@ from tailrace.wire import captures as read
 from tailrace_server.capture.codecs import CDCV2, JSON, PROTOBUF
 from tailrace_server.capture.codecs.protobuf import encode_one_by_one
 from tailrace_server.capture.matching.hidden_images import without_hidden
-from tailrace_server.capture.matching.transitions import UNSURE
+from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE
 from tests.server.capture.codecs.batches import BODIES, CATALOG, capture, captures, columns
 from tests.server.capture.codecs.test_frame_writer import compiled
 
@@ -32,7 +32,7 @@ def test_protobuf_and_json_say_it_and_the_client_reads_it(
     frames = encode_one_by_one(judged)
     assert frames == PROTOBUF.encode(judged).to_pylist() == compiled(judged)
     messages = SubscribeResponse.FromString(b"".join(frames)).captures
-    expected = [code & 3 for code in given.tolist()]
+    expected = [code & TRANSITION_BITS for code in given.tolist()]
     assert [each.transition for each in messages] == expected
     whole = read([each.SerializeToString() for each in messages], CATALOG)
     assert [each.transition for each in whole] == [

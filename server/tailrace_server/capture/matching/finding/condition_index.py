@@ -8,8 +8,8 @@ that part is. So its rows are found by it, and the others are not looked at::
     tenant = 't17' AND price > 4   the values of `tenant` ──▶ rows, of which those with `price > 4`
     name LIKE '%a%'                nothing                ──▶ all rows are judged
 
-A row of which the source does not say what was before, or not the value that is looked up, is a row of every
-condition: each has to be told of it. That costs those rows alone, and not the others of their batch.
+A row without its image before, or without a known value in the column that is looked up, is a row of every
+condition: each has to be sent it. That costs those rows alone, and not the others of their batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tailrace_server.capture.matching.finding.found_rows import (
     PointTable,
     RangeTable,
     joined,
-    open_rows,
 )
 from tailrace_server.capture.matching.finding.looked_up import ConditionKind, Indexed
 from tailrace_server.filters.errors import ConditionRefused
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.finding.found_rows import (
         Finder,
         GroupedRows,
-        RowsFound,
     )
     from tailrace_server.capture.matching.finding.looked_up import LookedUp
     from tailrace_server.capture.matching.row_condition import RowCondition
+    from tailrace_server.capture.matching.transitions import RowsFound
     from tailrace_server.capture.matching.typed_images import TypedImages
     from tailrace_server.filters.evaluation import RowFilter
 
@@ -111,12 +110,11 @@ class ConditionIndex:
         typed.decode(self._columns)
         found = FoundConditions(typed, self._indexed, tuple(self._whole))
         for (column, _), table in self._tables.items():
-            open_ones = typed.open_places((column,))
-            found.add(table.find(typed.column(column)), table.asking, open_ones)
-        # What is missing for the rest of a condition may leave it unknown, also where its part is NULL.
+            found.add(table.find(typed.column(column)), table.asking, typed.open_rows((column,)))
+        # An unknown value may leave the rest of a condition undecided, also where the part looked up is NULL.
         for columns, ones in self._partly.items():
             if typed.misses_values(columns):
-                open_ones = typed.open_places(columns)
+                open_ones = typed.open_rows(columns)
                 for one in ones:
                     found.open_all(one, open_ones)
         return found
@@ -199,10 +197,10 @@ class ConditionIndex:
 class Hits:
     """What one table has found."""
 
-    def __init__(self, finder: Finder, open_places: NDArray[np.intp]) -> None:
+    def __init__(self, finder: Finder, open_rows: RowsFound) -> None:
         """Take it, and the rows that are for everybody of the table."""
         self._finder = finder
-        self.open_places = open_places
+        self._open_rows = open_rows
         self.numbers: dict[Indexed, list[int]] = {}
         """By condition, what of the finder's is its own."""
         for number, owners in finder.owners():
@@ -210,18 +208,20 @@ class Hits:
                 self.numbers.setdefault(one, []).append(number)
 
     @property
+    def is_open(self) -> bool:
+        """Return whether some rows are for everybody of the table."""
+        return len(self._open_rows.places) > 0
+
+    @property
     def grouped(self) -> GroupedRows | None:
         """All rows by number; None: some are of several numbers, or for everybody."""
-        return None if len(self.open_places) else self._finder.grouped
+        return None if self.is_open else self._finder.grouped
 
     def rows(self, count: int, numbers: Sequence[int]) -> RowsFound:
         """Return the rows of some numbers, and those for everybody; ``count`` rows there are."""
-        if len(numbers) == 1 and not len(self.open_places):
+        if len(numbers) == 1 and not self.is_open:
             return self._finder.rows(numbers[0])
-        parts = [*map(self._finder.rows, numbers)]
-        if len(self.open_places):
-            parts.append(open_rows(self.open_places))
-        return joined(count, parts)
+        return joined(count, [*map(self._finder.rows, numbers), self._open_rows])
 
 
 class FoundConditions:
@@ -238,30 +238,29 @@ class FoundConditions:
         self.whole = whole
         self._indexed = indexed
         self._hits: list[Hits] = []
-        self._open: dict[Indexed, NDArray[np.intp]] = {}
+        self._open: dict[Indexed, RowsFound] = {}
 
-    def add(self, finder: Finder, asking: Iterable[Indexed], open_places: NDArray[np.intp]) -> None:
+    def add(self, finder: Finder, asking: Iterable[Indexed], open_rows: RowsFound) -> None:
         """Add what one table has found, and the rows that are for everybody of the table."""
-        hits = Hits(finder, open_places)
-        if len(open_places):
+        hits = Hits(finder, open_rows)
+        if hits.is_open:
             for one in asking:
                 hits.numbers.setdefault(one, [])
         self._hits.append(hits)
 
-    def open_all(self, one: Indexed, open_places: NDArray[np.intp]) -> None:
-        """Add rows to one condition that have to be judged for it in any case."""
-        self._open[one] = open_places
+    def open_all(self, one: Indexed, open_rows: RowsFound) -> None:
+        """Add rows that one condition has to be evaluated for in any case."""
+        self._open[one] = open_rows
 
     def __iter__(self) -> Iterator[tuple[Indexed, Hits | None]]:
         """Yield the conditions that were looked up and found, with what has their rows; None: to be judged."""
         for hits in self._hits:
-            is_open = len(hits.open_places) > 0
             for one in hits.numbers:
-                # What nobody can judge is refused where rows are granted: that is done where they are judged.
-                is_judged = one in self._open or (is_open and one.condition.is_granted)
+                # A grant treats what is undecided in another way: that is done where rows are evaluated.
+                is_judged = one in self._open or (hits.is_open and one.condition.is_granted)
                 yield one, None if is_judged else hits
-        for one, places in self._open.items():
-            if len(places):
+        for one, rows in self._open.items():
+            if len(rows.places):
                 yield one, None
 
     def places(self, condition: RowCondition) -> NDArray[np.intp] | None:
@@ -272,7 +271,7 @@ class FoundConditions:
         count = len(self.typed.rows)
         parts = [hits.rows(count, hits.numbers[one]) for hits in self._hits if one in hits.numbers]
         if one in self._open:
-            parts.append(open_rows(self._open[one]))
+            parts.append(self._open[one])
         if not parts:
             return _NOTHING
         return parts[0].places if len(parts) == 1 else joined(count, parts).places

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace_server.capture.matching.finding.looked_up import plain, sortable
-from tailrace_server.capture.matching.transitions import IS_IN, MAY_HAVE_BEEN, WAS_IN
+from tailrace_server.capture.matching.transitions import IS_IN, WAS_IN, RowsFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +30,6 @@ _NONE: Final = -1
 """The number of values that nobody asks for."""
 _SMALL_RANKS_MAX: Final = (1 << 16) - 1
 """Numbers up to this are sorted in one pass or two."""
-
-
-class RowsFound(NamedTuple):
-    """Some rows, each once and rising, as places among those of a `TypedImages`."""
-
-    places: NDArray[np.intp]
-    bits: NDArray[np.uint8]
-    """Of each what is known of it, as of `transitions`."""
 
 
 class Finder(Protocol):
@@ -69,11 +61,6 @@ def joined(count: int, parts: Sequence[RowsFound]) -> RowsFound:
         bits[each.places] |= each.bits
     places = np.flatnonzero(bits)
     return RowsFound(places, bits[places])
-
-
-def open_rows(places: NDArray[np.intp]) -> RowsFound:
-    """Return rows of which it is not known whether they were in."""
-    return RowsFound(places, np.full(len(places), MAY_HAVE_BEEN, np.uint8))
 
 
 class PointTable:

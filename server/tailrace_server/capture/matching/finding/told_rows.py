@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.finding.condition_index import Hits
-    from tailrace_server.capture.matching.finding.found_rows import RowsFound
     from tailrace_server.capture.matching.finding.looked_up import ConditionKind
+    from tailrace_server.capture.matching.transitions import RowsFound
     from tailrace_server.capture.matching.typed_images import TypedImages
     from tailrace_server.wal.segment.reader import BatchHead
 
@@ -116,7 +116,9 @@ class ToldRows:
         is_told: NDArray[np.bool_] | None = None
         rows = self._typed.rows[places]
         if self._kind.rest:
-            bits = bits & (self._allowed_at(places) | np.uint8(MAY_HAVE_BEEN))
+            bits = bits & (
+                self._allowed_at(places) | np.uint8(MAY_HAVE_BEEN)
+            )  # all values are known here
             is_told = bits != 0
         codes = codes_of(bits)
         if self._kind.is_granted:
