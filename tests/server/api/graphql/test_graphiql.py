@@ -45,6 +45,8 @@ async def test_graphiql_runs_its_examples_and_asks_nobody_else(
         await result(page, r'"entityType": "order",\s*"primaryKey": null')
         await run(page, "Columns")
         await result(page, r'"name": "product",\s*"type": "Product"')
+        await page.get_by_role("button", name="Show Documentation Explorer").click()
+        await page.get_by_text("Root Types").wait_for()
 
         records = sum(1 + len(transaction) for transaction in SHOP)
         await run(page, "Live")
