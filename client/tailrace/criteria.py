@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
+from decimal import Decimal
 from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
 
+from tailrace.conditions.numbers import refuse_large
 from tailrace.conditions.tree import Where, read_where
 from tailrace.errors import InvalidRequest
 
@@ -315,7 +317,7 @@ def parameter_text(value: object) -> str:
     """Return a value as the text that a condition reads.
 
     Raises:
-        InvalidRequest: It is None, which equals nothing.
+        InvalidRequest: It is None, which equals nothing, or a number of too many digits.
     """
     if value is None:
         raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
@@ -323,6 +325,11 @@ def parameter_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, int | Decimal):
+        try:
+            refuse_large(value)
+        except ValueError as error:
+            raise InvalidRequest(f"parameters: {error}") from None
     return str(value)
 
 

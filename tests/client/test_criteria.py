@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from tailrace import Criteria
 from tailrace.criteria import ContainerType, Operation, canonical
+from tailrace.criteria import parameter_text as condition_text
+from tailrace.errors import InvalidRequest
+from tailrace.sql.values import parameter_text as sql_text
 
 
 def test_two_spellings_of_one_criteria_are_equal() -> None:
@@ -36,3 +41,18 @@ def test_a_criteria_asks_for_rows_for_columns_or_for_both(
     criteria: Criteria, entities: bool, columns: bool
 ) -> None:
     assert (criteria.wants_entities, criteria.wants_columns) == (entities, columns)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [Decimal("1e200000000"), Decimal("-1e-1001"), 10**1_000, 10**5_000],
+    ids=["exponent", "small", "digits", "many digits"],
+)
+def test_a_number_that_is_long_to_write_out_is_no_parameter(number: Decimal | int) -> None:
+    with pytest.raises(ValueError, match="a number has 1,000 digits at most"):
+        sql_text(number)
+    with pytest.raises(InvalidRequest, match="a number has 1,000 digits at most"):
+        condition_text(number)
+    with pytest.raises(InvalidRequest, match="a number has 1,000 digits at most"):
+        Criteria(entity_type=("a",), where={"column": "x", "gt": number})
+    assert sql_text(Decimal("1e999")) == f"1{'0' * 999}"

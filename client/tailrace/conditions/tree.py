@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 
 from tailrace.conditions.json_values import checked_text, shown_value
+from tailrace.conditions.numbers import refuse_large
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition, ConditionType, ConditionValue
 
@@ -157,11 +158,20 @@ def fill(
             setattr(message, field.name, checked_text(part, at))
 
 
+def _number(value: float | Decimal, path: str) -> str:
+    try:
+        if not isinstance(value, float):
+            refuse_large(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{path}: {error}") from None
+    return str(value)
+
+
 def _fill_value(message: ConditionValue, value: object, path: str, takes_floats: bool) -> None:
     if isinstance(value, bool):
         message.boolean = value
     elif isinstance(value, int | Decimal) or (takes_floats and isinstance(value, float)):
-        message.number = str(value)
+        message.number = _number(value, path)
     elif isinstance(value, str):
         message.text = checked_text(value, path)
     elif isinstance(value, date | time):

@@ -23,6 +23,8 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.conditions.numbers import refuse_large
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -98,8 +100,10 @@ def parameter_text(value: object) -> str:
 
     Raises:
         TypeError: JSON has no such value.
-        ValueError: A float is no number.
+        ValueError: A float is no number, or a number has too many digits.
     """
+    if isinstance(value, int | Decimal):
+        refuse_large(value)
     if isinstance(value, Decimal) and value.is_finite():
         return f"{value:f}"
     if isinstance(value, list | tuple):

@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from tailrace.conditions.numbers import refuse_large
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.v1.sql_pb2 import SQL_FORM_ARROW
@@ -82,4 +83,10 @@ def _value(name: str, text: str) -> object:
         raise InvalidRequest(
             f"parameter {name!r}: a number, a text, true, false, null, or a list of them"
         )
+    try:
+        for part in parts:
+            if isinstance(part, int | Decimal):
+                refuse_large(part)
+    except ValueError as error:
+        raise InvalidRequest(f"parameter {name!r}: {error}") from None
     return value

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace.conditions.numbers import refuse_large
 from tailrace.schema import Column
 from tailrace_server.filters.tree import Family
 from tailrace_server.typed.forms import Misfit, form_of
@@ -24,9 +25,8 @@ from tailrace_server.typed.value_table import Notation
 if TYPE_CHECKING:
     from tailrace_server.typed.forms import Form
 
-_DIGITS_MAX: Final = 1_000
-"""Digits of a number in a filter, its exponent's zeros included."""
-_ENOUGH: Final = Context(prec=2 * _DIGITS_MAX)
+_ENOUGH: Final = Context(prec=2_000)
+"""Twice the digits of the longest number that ``refuse_large`` lets through."""
 _MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of a unit."""
 WIDE: Final = pa.decimal256(76, 30)
@@ -107,8 +107,10 @@ def _number(text: str, kind: pa.DataType) -> Border:
         raise WrongValue(f"{_shown(text)} is no number") from None
     if not number.is_finite():
         raise WrongValue(f"{_shown(text)} is no number that this column can have")
-    if len(number.as_tuple().digits) > _DIGITS_MAX or abs(number.adjusted()) > _DIGITS_MAX:
-        raise WrongValue(f"a number has {_DIGITS_MAX} digits at most")
+    try:
+        refuse_large(number)
+    except ValueError as error:
+        raise WrongValue(str(error)) from None
     if pa.types.is_integer(kind):
         bits = kind.bit_width
         bounds = -(1 << (bits - 1)), (1 << (bits - 1)) - 1

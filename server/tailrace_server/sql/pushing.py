@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tailrace.conditions.numbers import refuse_large
 from tailrace.criteria import Operation
 
 if TYPE_CHECKING:
@@ -108,10 +109,13 @@ def _number(value: object) -> int | float | Decimal | None:
         return None
     if isinstance(value, str):
         return _whole(value)
-    if isinstance(value, int):
+    if isinstance(value, int | Decimal):
+        try:
+            refuse_large(value)  # to round one with an exponent is to write it out
+        except ValueError:
+            return None
+    if isinstance(value, int | float | Decimal) and math.isfinite(value):
         return value
-    if isinstance(value, float | Decimal):
-        return value if math.isfinite(value) else None
     return None
 
 

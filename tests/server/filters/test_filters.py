@@ -255,7 +255,7 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         ("day = TIMESTAMP '2023-02-28 00:00:00'", "compared with a day"),
         ("made = '2024-02-29T13:37:00Z'", "it has a zone"),
         ("stock LIKE '1%'", "is no text"),
-        ("stock = 1e9999", "1000 digits at most"),
+        ("stock = 1e9999", "1,000 digits at most"),
         ("weight = 1e400", "beyond the numbers"),
         ("image = 'x'", "'image' is VARBINARY in encoding base64, which can only be asked IS NULL"),
         ("note = 1 OR note IN ('x', 2)", "character 13: the type of 'note' is not known"),

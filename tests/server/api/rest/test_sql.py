@@ -7,7 +7,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
+from tailrace.errors import InvalidRequest
+from tailrace.v1.sql_pb2 import QuerySqlRequest
+from tailrace_server.api import sql_requests
 from tests.conformance.shop import upsert
 from tests.server.api.rest.test_documents import check, component
 from tests.support.polling import until
@@ -84,6 +88,33 @@ async def test_what_is_refused_is_a_problem_with_its_code(
         problem = answer.json()
         assert (answer.status_code, problem["code"]) == (status, code), problem
         assert told in problem["detail"]
+
+
+@pytest.mark.parametrize("number", ["1e200000000", "-1e-200000000", "1" + "0" * 1_000, "1e1001"])
+async def test_a_number_that_is_long_to_write_out_is_refused_by_its_size(
+    serve: Serve, writer: ModelWriter, number: str
+) -> None:
+    """Eleven bytes would be 200 million digits; the limit is the same wherever a number may be."""
+    writer.write([upsert("1")])
+    served = await serve()
+    query = '{"statement": "SELECT $x", "parameters": {"x": %s}}'
+    for value in (number, f"[1, {number}]"):
+        answer = await served.http.post(
+            SQL, content=query % value, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 400
+        assert "parameters.x: a number has 1,000 digits at most" in answer.json()["detail"]
+    for asked in (
+        {"where": f"name > {number}"},
+        {"whereTree": json.dumps({"column": "name", "eq": {"number": number}})},
+    ):
+        answer = await served.http.get("/v1/catalogs/shop/state/product", params=asked)
+        assert answer.status_code == 400
+        assert "a number has 1,000 digits at most" in answer.json()["detail"]
+    request = QuerySqlRequest(statement="SELECT $x")  # as gRPC has it
+    request.parameter.add(name="x", value=number)
+    with pytest.raises(InvalidRequest, match="parameter 'x': a number has 1,000 digits at most"):
+        sql_requests.asked(request)
 
 
 async def test_a_reader_who_leaves_before_the_first_row_ends_his_statement(

@@ -130,7 +130,9 @@ def _message(value: object, criteria_max: int) -> QuerySqlRequest:
 def _text(name: str, value: object) -> str:
     try:
         return parameter_text(value)
-    except (TypeError, ValueError, RecursionError):
+    except ValueError as error:
+        raise InvalidRequest(f"parameters.{name[:60]}: {error}") from None
+    except (TypeError, RecursionError):
         raise InvalidRequest(
             f"parameters.{name[:60]}: a number, a text, true, false, null, or a list of them"
         ) from None
