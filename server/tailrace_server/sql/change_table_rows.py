@@ -12,12 +12,10 @@ from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
-from tailrace_server.sql.shown import refuse_hidden
+from tailrace_server.sql.shown import reader_of, refuse_hidden
 from tailrace_server.sql.shown_changes import CDC_JSON
 from tailrace_server.sql.view_changes import RowsInView, ViewChanges
 from tailrace_server.typed.misfits import ValueMisfit
-from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,11 +55,7 @@ class ChangeTableRows:
         every = names.columns_in(schema)
         self._columns = every if shown is None else shown.columns(every)
         keys = {name: each for each in self._columns for name in form.keys if each.name == name}
-        self._reader = ColumnReader(
-            [keys[name] for name in form.keys if name in keys],
-            stated=first_stated(view.schemas()),
-            placeholders=schema.placeholders,
-        )
+        self._reader = reader_of(view, schema, [keys[name] for name in form.keys if name in keys])
         self.fields: list[pa.Field] = [*self._reader.schema]
         """Of the columns."""
         self.bodies: tuple[str, ...] = ()

@@ -20,16 +20,15 @@ from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
 from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
-from tailrace_server.sql.shown import hidden_in, read_shown
+from tailrace_server.sql.shown import hidden_in, read_shown, reader_of
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.sql.view_conditions import ViewFilter
 from tailrace_server.typed.misfits import ValueMisfit
-from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
-from tailrace_server.wal.schema.restating import first_stated, table_columns
+from tailrace_server.wal.schema.restating import table_columns
 from tailrace_server.wal.segment.parallel import read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.segment.taken import TakenRecords, are_between
@@ -129,8 +128,7 @@ class StatementScan:
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.
         self._columns = tuple(named or (every if use.changes is not None else ()))
-        stated = first_stated(self._view.schemas())
-        self._reader_of = partial(ColumnReader, stated=stated, placeholders=schema.placeholders)
+        self._reader_of = partial(reader_of, self._view, schema)
         self._reader = self._reader_of(self._columns)
         self._form = None
         if use.form is not None:

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.typed.forms import narrow_form_of
+from tailrace_server.typed.reader import ColumnReader
+from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import Condition
-    from tailrace_server.typed.reader import ColumnReader
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.files.definition_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
@@ -160,6 +162,22 @@ def refuse_hidden(
             raise InvalidRequest(
                 f"{asked} is judged by {column!r}, which you may see in some rows only"
             )
+
+
+def reader_of(view: LogView, schema: Schema, columns: Sequence[Column]) -> ColumnReader:
+    """Return what reads columns for DuckDB, which has no decimals above 38 digits.
+
+    Args:
+        view: The log.
+        schema: Whose columns they are.
+        columns: The columns.
+    """
+    return ColumnReader(
+        columns,
+        stated=first_stated(view.schemas()),
+        placeholders=schema.placeholders,
+        form_of=narrow_form_of,
+    )
 
 
 def read_shown(

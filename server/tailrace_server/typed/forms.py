@@ -35,7 +35,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -162,6 +162,16 @@ def form_of(column: Column) -> Form:
             return _of_decimal(Notation.QUOTED_DECIMAL, kind, label, partial(_quoted_number, kind))
         return _of_decimal(Notation.DECIMAL, kind, label, partial(_number, kind))
     return _plain(label, base)
+
+
+def narrow_form_of(column: Column) -> Form:
+    """Return the same for readers without decimals above 38 digits: those come as the text of their digits."""
+    form = form_of(column)
+    if not pa.types.is_decimal256(form.type):
+        return form
+    decode = form.decode
+    digits = replace(form, notation=Notation.LEFT, type=pa.string())
+    return replace(digits, decode=lambda raw: f"{decode(raw):f}")
 
 
 def _plain(label: str, base: str) -> Form:

@@ -23,7 +23,7 @@ from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_or_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -68,6 +68,7 @@ class ColumnReader:
         placeholders: tuple[str, ...] = (),
         on_misfit: OnMisfit = OnMisfit.RAISE,
         others: bool = False,
+        form_of: Callable[[Column], Form] = form_of,
     ) -> None:
         """Prepare to read columns.
 
@@ -77,6 +78,7 @@ class ColumnReader:
             placeholders: What stands for values that were not sent, as the schema has it.
             on_misfit: What becomes of a value that does not fit.
             others: Whether to tell what else an image has.
+            form_of: Returns how the values of a column come.
         """
         self.columns = tuple(columns)
         self._forms = tuple(map(form_of, columns))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace_server.capture.querying.forms import python_values
 from tailrace_server.sql import scans
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query, QueryLimits
@@ -413,3 +414,33 @@ def test_a_value_that_its_type_cannot_hold_is_named(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"day at 1:[0-9]+: column 'at'"):
         ask(log_root, "SELECT * FROM day")
     assert ask(log_root, "SELECT name FROM day") == [("a",)]
+
+
+def test_values_that_the_engine_has_no_type_for_come_as_exact_texts(log_root: Path) -> None:
+    """Decimals above 38 digits to DuckDB, parts of a microsecond to Python; of no column that is not named."""
+    mapping = SchemaMapping.parse(
+        """
+        [entity_types.item.columns]
+        id = { type = "BIGINT" }
+        wide = { type = "DECIMAL(65,30)" }
+        clock = { type = "TIME", encoding = "debezium.NanoTime" }
+        made = { type = "TIMESTAMP", encoding = "debezium.NanoTimestamp" }
+        """
+    )
+    wide = f"{'9' * 35}.{'0' * 29}1"
+    after = f'{{"id":1,"wide":{wide},"clock":1001,"made":1}}'.encode()
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        writer.append([Mutation("item", "1", after=after)])
+        writer.append([Mutation("item", "2", after=b'{"id":2,"wide":1e-30}')])
+        writer.commit(publish=True)
+    asked = "SELECT wide FROM item ORDER BY id"
+    assert ask(log_root, asked) == [(wide,), (f"0.{'0' * 29}1",)]
+    found = {}
+    for text in ("SELECT * FROM item WHERE id = 1", "SELECT after FROM CHANGES('item') LIMIT 1"):
+        with opened(log_root, text) as query:
+            (batch,) = query.batches()
+            found[text] = [*map(python_values, batch.schema.names, batch.columns)]
+    row, change = found.values()
+    times = {"clock": "00:00:00.000001001", "made": "1970-01-01 00:00:00.000000001"}
+    assert [value for (value,) in row][:4] == [1, wide, *times.values()]
+    assert change == [[{"id": 1, "wide": wide, **times}]]

@@ -167,15 +167,33 @@ def python_values(name: str, column: pa.Array) -> list[Any]:
         InvalidRequest: One is beyond every calendar that Python has.
     """
     kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        column = column.cast(pa.string())  # Python has no such time; the text is exact
     try:
+        if _has(_is_nanoseconds, kind):
+            column = column.cast(_with_texts(kind))
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"column {name!r} has a value that cannot be shown ({error}): write {name}::TEXT"
         ) from None
     return [*map(_intervals_told, values)] if _has(pa.types.is_interval, kind) else values
+
+
+def _is_nanoseconds(kind: pa.DataType) -> bool:
+    """Return whether values have parts of a microsecond, which Python's times do not."""
+    return bool((pa.types.is_timestamp(kind) or pa.types.is_time(kind)) and kind.unit == "ns")
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """Return a type with texts, which are exact, in the place of nanoseconds."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_with_texts(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_texts(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_with_texts(kind.value_type))
+    return pa.string() if _is_nanoseconds(kind) else kind
 
 
 def _has_floats(kind: pa.DataType) -> bool:
