@@ -330,6 +330,14 @@ class DeltaExport:
             if export.seen > (newest := self.log.state.last_version):
                 reason = f"it shows version {export.seen}, and the log ends at {newest}, as one does that was "
                 raise LakeTableChanged(table.path, f"{reason}restored from an older copy")
+            # The number may be another version's: one that was written anew was committed at another time.
+            found = self.log.committed_view().known_timestamp_of(export.seen)
+            if found and table.committed and found != table.committed:
+                raise LakeTableChanged(
+                    table.path,
+                    f"it shows version {export.seen} as committed at {table.committed}, and the log has one that "
+                    f"was committed at {found}, as one has that was restored from an older copy and written anew",
+                )
             self._tables[identity] = export
 
     def _tidy(self) -> None:

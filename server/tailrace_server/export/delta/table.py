@@ -2,7 +2,8 @@
 
 ::
 
-    _delta_log/00…7.json    commitInfo   tailrace.version 41, tailrace.commit 7, tailrace.run
+    _delta_log/00…7.json    commitInfo   tailrace.version 41, tailrace.committed 1700000000000000,
+                                         tailrace.commit 7, tailrace.run
                             txn          appId tailrace/<catalog uuid>/<id of the table>, version 41
                             add, remove  files of rows
 
@@ -28,11 +29,12 @@ from tailrace_server.export.errors import FolderTaken
 from tailrace_server.failpoints import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _COMMIT: Final = "tailrace.commit"
 _VERSION: Final = "tailrace.version"
+_COMMITTED: Final = "tailrace.committed"
 _RUN: Final = "tailrace.run"
 _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
 _ADDED_COUNT: Final = f"t.{COUNT} + s.{COUNT}"
@@ -67,6 +69,10 @@ class LakeTable:
         """Inode and time of the file of that commit: a table that was made anew may have the same number."""
         self.version: int | None = None
         """Version of the catalog that it shows; None before the first rows."""
+        self.committed = 0
+        """When that version was committed, µs, as the table says that was opened; 0: it does not."""
+        self.timestamp_of: Callable[[int], int | None] = lambda version: None
+        """Returns when a version of the catalog was committed, µs."""
         with self._errors():
             self._open()
 
@@ -86,7 +92,7 @@ class LakeTable:
             )
         self._table = table
         self._note_newest()
-        self._check_newest(table)
+        self.committed = int(self._check_newest(table).get(_COMMITTED, 0))
 
     @property
     def delta_version(self) -> int:
@@ -220,6 +226,7 @@ class LakeTable:
         return CommitProperties(
             custom_metadata={
                 _VERSION: str(version),
+                _COMMITTED: str(self.timestamp_of(version) or 0),
                 _COMMIT: str(self._delta_version + 1),
                 _RUN: self._run,
             },
@@ -271,9 +278,9 @@ class LakeTable:
                     self.path, "another run of this export writes to it; end one of them"
                 )
 
-    def _check_newest(self, table: DeltaTable) -> None:
-        """Raise LakeTableChanged if the newest commit is not one of ours in its own place."""
-        newest = table.history(1)[0]
+    def _check_newest(self, table: DeltaTable) -> dict[str, Any]:
+        """Return the newest commit; raise LakeTableChanged if it is not one of ours in its own place."""
+        newest: dict[str, Any] = table.history(1)[0]
         number = table.version()
         # A vacuum makes two commits, which are given one number.
         expected = {number, number - 1} if newest["operation"] == "VACUUM END" else {number}
@@ -283,6 +290,7 @@ class LakeTable:
                 f"its commit {number} is {_shown(newest)}, and the last of this export left version "
                 f"{self.version} of the catalog",
             )
+        return newest
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

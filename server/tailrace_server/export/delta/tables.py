@@ -108,6 +108,7 @@ class TableExport:
             PositionCompacted, LogCorrupted: The log cannot be read.
             SegmentMissing: A file of the log is gone: call again with a newer view.
         """
+        self.table.timestamp_of = view.known_timestamp_of
         name = self.names.name_in(view.schema_of(version)) or self.name
         why, changes = self._why_rewritten(view, name, version), None
         self.name = name

@@ -85,6 +85,11 @@ def test_a_log_that_ends_before_its_tables_is_told(
     (tmp_path / "older").rename(log_root / "shop")
     with pytest.raises(LakeTableChanged, match="shows version 2, and the log ends at 1"):
         export(log_root, lake)
+    with LogWriter.open(log_root, "shop", take_over=True) as writer:
+        put(writer, item(1, 3))
+        put(writer, item(1, 4))
+    with pytest.raises(LakeTableChanged, match="version 2 as committed at .* and written anew"):
+        export(log_root, lake)
 
 
 def test_a_row_that_is_removed_and_was_never_there_changes_nothing(
