@@ -10,6 +10,7 @@ import pytest
 
 import tailrace
 from tailrace import (
+    CatalogReplaced,
     Criteria,
     InvalidRequest,
     Operation,
@@ -23,7 +24,9 @@ from tailrace import (
 )
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.named import named_subscriptions
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.upkeep.copying import copy_log
 from tests.support.model import ModelMutation
 from tests.support.polling import until, until_answered
 from tests.support.proxy import FaultyProxy
@@ -346,3 +349,32 @@ async def test_the_reader_that_leaves_is_forgotten_by_the_engine(
                 assert engine.named.readers == 1
             await until(lambda: engine.named.readers == 0)
         await server.stop(0.5)
+
+
+async def test_a_reader_of_a_restored_log_is_not_ended_by_an_epoch_of_the_log_before(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy knows lower epochs, and an ended reader is forgotten only at the next look."""
+    monkeypatch.setattr(named_subscriptions, "_LOOK_EVERY_S", 3_600.0)
+    write(writer, 1)
+    async with serving(log_root) as target, tailrace.connect(target) as client:
+        await client.create_subscription("shop", "billing", ROWS, since=1)
+        copy_log(log_root / "shop", tmp_path)
+        for epoch in (1, 2):
+            captures = client.subscribe("shop", name="billing")
+            async with captures:
+                assert captures.acknowledgement.epoch == epoch
+                assert await take(captures, 1) == ["1"]
+                if epoch == 2:
+                    (log_root / "shop").rename(tmp_path / "gone")
+                    with pytest.raises(CatalogReplaced):
+                        await take(captures, 1)
+        copy_log(tmp_path / "shop", log_root)
+
+        async def is_back() -> bool:
+            return bool(await client.list_catalogs())
+
+        await until_answered(is_back)
+        async with client.subscribe("shop", name="billing") as captures:
+            assert captures.acknowledgement.epoch == 1
+            assert await take(captures, 1) == ["1"]

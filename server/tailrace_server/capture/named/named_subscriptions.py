@@ -353,8 +353,10 @@ class NamedSubscriptions:
         )
         if not document.broken:
             subscription.hold = (document.hold_us, document.hold_bytes)
-        # 4. Another may have come to this server while this one was opened.
-        if (newer := self._readers.get(key)) is not None and newer.epoch > epoch:
+        # 4. Another may have come to this server while this one was opened. One that has ended does not count:
+        #    its epoch may be of a log in whose place an older copy was put.
+        newer = self._readers.get(key)
+        if newer is not None and newer.subscription.error is None and newer.epoch > epoch:
             holder = newer.subscription.options.peer.principal
             subscription.end(SubscriptionTakenOver(asked.name, epoch, newer.epoch, holder))
         else:
