@@ -26,7 +26,7 @@ from tailrace_server.cdcv2.form import AvroForm
 from tailrace_server.cdcv2.scalars import LONG, PRIMITIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tailrace.cdcv2 import Statement
 
@@ -64,7 +64,7 @@ class ContainerReader:
             raise MessageUnreadable(
                 "not an Avro container file: it does not begin with Obj 01", "byte 0"
             )
-        metadata = self._read_metadata()
+        self.metadata = metadata = self._read_metadata()
         self.codec = str(metadata.get("avro.codec", b"null"), "utf-8", "replace")
         if self.codec not in READERS:
             raise MessageUnreadable(
@@ -160,7 +160,12 @@ def read_container(form: AvroForm, file: BinaryIO) -> Iterator[Statement[int]]:
 
 
 def write_container(
-    form: AvroForm, file: BinaryIO, statements: Iterable[Statement[int]], *, codec: str = "deflate"
+    form: AvroForm,
+    file: BinaryIO,
+    statements: Iterable[Statement[int]],
+    *,
+    codec: str = "deflate",
+    metadata: Mapping[str, bytes] | None = None,
 ) -> int:
     """Write a container file.
 
@@ -169,6 +174,7 @@ def write_container(
         file: The file to write to; it stays open and is not flushed.
         statements: The messages; each is taken when it is written.
         codec: ``deflate`` or ``null``.
+        metadata: More of the header's metadata, beside schema and codec.
 
     Returns:
         The number of messages.
@@ -180,7 +186,7 @@ def write_container(
     if codec not in WRITERS:
         raise ValueError(f"codec {codec!r} is none of {', '.join(sorted(WRITERS))}")
     sync = os.urandom(SYNC_SIZE)
-    file.write(_header(form, codec, sync))
+    file.write(_header(form, codec, sync, metadata or {}))
     block, count, total = bytearray(), 0, 0
     for statement in statements:
         form.write(statement, block)
@@ -194,10 +200,11 @@ def write_container(
     return total
 
 
-def _header(form: AvroForm, codec: str, sync: bytes) -> bytes:
+def _header(form: AvroForm, codec: str, sync: bytes, more: Mapping[str, bytes]) -> bytes:
     out = bytearray(MAGIC)
-    LONG.encode(2, out)
-    for key, value in (("avro.schema", form.text.encode()), ("avro.codec", codec.encode())):
+    metadata = {"avro.schema": form.text.encode(), "avro.codec": codec.encode(), **more}
+    LONG.encode(len(metadata), out)
+    for key, value in metadata.items():
         _STRING.encode(key, out)
         _BYTES.encode(value, out)
     out.append(0)

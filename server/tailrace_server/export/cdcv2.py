@@ -24,7 +24,7 @@ from msgspec import structs
 from tailrace.cdcv2 import Progress, Update, Writer
 from tailrace.errors import ImagesMissing, InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.cdcv2 import AvroForm, write_container
+from tailrace_server.cdcv2 import AvroForm, ContainerReader, write_container
 from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
     from tailrace_server.export.diffs import Rows
     from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.view import LogView
 
+_COMMITTED: Final = "tailrace.committed"
+"""In a file's metadata: when its last version was committed, µs."""
 UPDATES_MAX: Final = 100_000
 """Updates at which a file is closed, behind the version that reaches them."""
 
@@ -140,6 +143,7 @@ class Cdcv2Export:
                     f"has the versions up to {frontier - 1}, and the log ends at {log.view.published}, as one "
                     "does that was restored from an older copy",
                 )
+            _refuse_other_history(folder, log.view, frontier)
             records.require(1 if frontier <= wanted.since else frontier)
             # 3. Check every version, also those that are in the folder: whether an UPSERT without ``before``
             #    is an insert depends on all records before it.
@@ -251,7 +255,9 @@ class Cdcv2Export:
             raise failure
 
     def _write(self, interval: _Interval, file: BinaryIO) -> None:
-        write_container(self._avro, file, interval.statements)
+        committed = self.log.view.known_timestamp_of(interval.upper - 1) or 0
+        metadata = {_COMMITTED: str(committed).encode()}
+        write_container(self._avro, file, interval.statements, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +283,26 @@ def _closed(writer: Writer[int], upper: int) -> _Interval:
     statements = writer.advance((upper,))
     updates = sum(len(each) for each in statements if not isinstance(each, Progress))
     return _Interval(lower, upper, statements, updates)
+
+
+def _refuse_other_history(folder: StreamFolder, view: LogView, frontier: int) -> None:
+    """Refuse a folder whose newest file ends with a version that was committed at another time.
+
+    Raises:
+        FolderTaken: It is so.
+    """
+    path = folder.newest(frontier)
+    found = view.known_timestamp_of(frontier - 1)
+    if path is None or not found:
+        return
+    with path.open("rb") as file:
+        written = int(ContainerReader(file).metadata.get(_COMMITTED, b"0"))
+    if written and written != found:
+        raise FolderTaken(
+            folder.path,
+            f"has version {frontier - 1} as committed at {written}, and the log's was at {found}, as in one "
+            "that was restored from an older copy and written anew",
+        )
 
 
 def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) -> StreamIdentity:

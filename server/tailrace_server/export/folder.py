@@ -146,6 +146,11 @@ class StreamFolder:
             frontier = max(frontier, upper)
         return frontier
 
+    def newest(self, frontier: int) -> Path | None:
+        """Return a file whose interval ends at the frontier; None where nothing was written."""
+        lower = next((lower for lower, upper in self.intervals() if upper == frontier), None)
+        return None if lower is None else self.path / _file_name(lower, frontier)
+
     def intervals(self) -> list[tuple[int, int]]:
         """Return the intervals of the files."""
         found = (_FILE.fullmatch(name) for name in self._names())
@@ -157,7 +162,7 @@ class StreamFolder:
         Raises:
             LogFull: No room; nothing has become visible.
         """
-        return self._create(f"{lower:020d}-{upper:020d}.avro", write)
+        return self._create(_file_name(lower, upper), write)
 
     def _names(self) -> list[str]:
         try:
@@ -182,3 +187,7 @@ class StreamFolder:
                 new.close()
         reach("export.after_link")
         return True
+
+
+def _file_name(lower: int, upper: int) -> str:
+    return f"{lower:020d}-{upper:020d}.avro"

@@ -123,6 +123,10 @@ def test_a_log_that_ends_before_its_folder_is_told(log_root: Path, tmp_path: Pat
     (tmp_path / "older").rename(log_root / "shop")
     with pytest.raises(FolderTaken, match="versions up to 2, and the log ends at 1"):
         export(log_root, tmp_path / "out")
+    publish(log_root, [item(1, 1, 3)])
+    publish(log_root, [item(1, 3, 4)])
+    with pytest.raises(FolderTaken, match=r"version 2 as committed at .* and written anew"):
+        export(log_root, tmp_path / "out")
 
 
 def test_stopping_ends_behind_a_file(

@@ -335,8 +335,8 @@ class DeltaExport:
             if found and table.committed and found != table.committed:
                 raise LakeTableChanged(
                     table.path,
-                    f"it shows version {export.seen} as committed at {table.committed}, and the log has one that "
-                    f"was committed at {found}, as one has that was restored from an older copy and written anew",
+                    f"it shows version {export.seen} as committed at {table.committed}, and the log's was at "
+                    f"{found}, as in one that was restored from an older copy and written anew",
                 )
             self._tables[identity] = export
 

@@ -88,7 +88,7 @@ def test_a_log_that_ends_before_its_tables_is_told(
     with LogWriter.open(log_root, "shop", take_over=True) as writer:
         put(writer, item(1, 3))
         put(writer, item(1, 4))
-    with pytest.raises(LakeTableChanged, match="version 2 as committed at .* and written anew"):
+    with pytest.raises(LakeTableChanged, match=r"version 2 as committed at .* and written anew"):
         export(log_root, lake)
 
 
