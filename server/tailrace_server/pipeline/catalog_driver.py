@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
+    from tailrace_server.wal.source_batches import SourceBatch
 
 
 class CatalogDriver:
@@ -34,6 +35,8 @@ class CatalogDriver:
         self._publish_due: float | None = None
         """When what is committed is to be published, by the monotonic clock; None where all is."""
         self.writer = writer
+        self.numbered: SourceBatch | None = None
+        """The source's own number of the batch that comes next, if the source numbers its batches."""
         self.counters = IngestCounters()
         writer.log.refresh()
         self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
@@ -47,7 +50,7 @@ class CatalogDriver:
     def commit_entry(
         self,
         *,
-        batch_id: int,
+        batch_id: int | None = None,
         k: int = 0,
         segments: Sequence[SegmentReceipt],
         schemas: Sequence[tuple[int, Schema]],
@@ -57,18 +60,24 @@ class CatalogDriver:
     ) -> CommitReceipt:
         """Make segments durable with the records of the schemas that begin in them; see `CatalogWriter.commit`.
 
-        A repeat, by (writer, batch id, k), changes nothing.
+        A repeat, by (writer, batch id, k) or by the source's batch, changes nothing.
         """
         # While tasks wrote, none could know which of them saw a column first. So the records of the schema go
         # into the segments now, when all have reported. A repeat's segments may be gone, and are not named.
+        source = self.numbered if k == 0 else None  # a flush is no batch of the source
         last = self.writer.state.writers[self.writer.writer]
-        if (batch_id, k) > (last.batch_id, last.k):
+        if source is not None:
+            is_new = self.writer.find_source(source) is None
+        else:
+            is_new = batch_id is None or (batch_id, k) > (last.batch_id, last.k)
+        if is_new:
             segments = insert_schema_records(self.writer.path, segments, self.schema, schemas)
         reach("pipeline.before_commit")
         begun = time.monotonic()
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
+            source=source,
             segments=segments,
             pending=pending,
             source_positions=source_positions,

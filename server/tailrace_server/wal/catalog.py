@@ -75,6 +75,7 @@ class WriterOptions(TypedDict, total=False):
     take_over: bool
     may_be_fenced: bool
     publish_left: bool
+    stream: str
 
 
 def open_writer(

@@ -40,6 +40,7 @@ from tailrace_server.wal.files.documents import (
 )
 from tailrace_server.wal.files.schema_documents import SchemaDocument
 from tailrace_server.wal.publishing import create_publication
+from tailrace_server.wal.source_batches import ids_note
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.segment_places import carried_records, place_segments
 from tailrace_server.wal.state.state import BatchKey, LogState
@@ -48,7 +49,7 @@ from tailrace_server.wal.upkeep.retention import trim
 from tailrace_server.wal.upkeep.trigger import UpkeepTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.carried import CarriedSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
+    from tailrace_server.wal.source_batches import Notes, SourceBatch
 
 Publication = PublicationDocument
 
@@ -101,6 +103,7 @@ class CatalogWriter:
         take_over: bool = False,
         may_be_fenced: bool = False,
         publish_left: bool = True,
+        stream: str = "",
         clock: Clock | None = None,
     ) -> CatalogWriter:
         """Open a catalog for writing and fence every writer that had it before.
@@ -115,12 +118,14 @@ class CatalogWriter:
             may_be_fenced: A run that had the catalog opens again, and cannot be told from a new one: a name
                 that another has taken over from is fenced, whatever else is permitted.
             publish_left: Publish what a dead writer has committed and not published.
+            stream: Id of the stream whose batches follow, if it is known (source_batches.py): one that must not
+                write is refused before it fences the one that may.
             clock: Where commit timestamps come from.
 
         Raises:
             InvalidRequest: The writer's name is not of the form.
             CatalogUnknown: There is none; ``catalog.open_writer`` creates it.
-            UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
+            UnknownWriter: The catalog belongs to other names or another stream, and ``take_over`` is False.
             WriterFenced: ``may_be_fenced``, and another name holds the catalog.
             LogUnreadable: Not a catalog, the log of catalogs, no permission, or a newer format.
             LogCorrupted: An object of the log is damaged.
@@ -134,7 +139,9 @@ class CatalogWriter:
             raise CatalogUnknown(catalog, list_catalogs(root))
         opened = cls(CommitLog.open(root / catalog), epoch=0, writer=writer, clock=clock)
         run_id = run_id or uuid4().hex
-        opened._entries.open_epoch(run_id, take_over=take_over, may_be_fenced=may_be_fenced)
+        opened._entries.open_epoch(
+            run_id, take_over=take_over, may_be_fenced=may_be_fenced, stream=stream
+        )
         if publish_left:
             opened.publish()
         return opened
@@ -205,8 +212,9 @@ class CatalogWriter:
     def commit(
         self,
         *,
-        batch_id: int,
+        batch_id: int | None = None,
         k: int = 0,
+        source: SourceBatch | None = None,
         segments: Sequence[SegmentReceipt | CarriedSegment] = (),
         pending: Sequence[PendingSegment] | None = None,
         source_positions: Mapping[str, str | int] | None = None,
@@ -215,11 +223,13 @@ class CatalogWriter:
     ) -> CommitReceipt:
         """Make the transactions of some segments durable, as the versions that come next.
 
-        Idempotent by (writer, batch id, k): a repeat returns the first receipt, marked, and writes nothing.
+        Idempotent by (writer, batch id, k), or by the source's batch: a repeat returns the first receipt,
+        marked, and writes nothing.
 
         Args:
-            batch_id: Number of the batch; those of one writer rise.
+            batch_id: Number of the batch; those of one writer rise. None: the next one.
             k: 0 for the batch, from 1 for its flushes.
+            source: The source's batch, if the source numbers them.
             segments: In the order of their transactions; at most the first is for the entry to carry.
             pending: All files that are pending after it; None = as before.
             source_positions: Those that it advances.
@@ -230,6 +240,8 @@ class CatalogWriter:
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
+            UnknownWriter: The log refuses the source's batch (`SourceBatch.admit`).
+            InvalidRequest: So it does, or the batch id does not rise.
             LogFull: No room; call again with the same arguments once there is.
             LogError: A segment is missing or has another size.
         """
@@ -241,7 +253,10 @@ class CatalogWriter:
             self._entries.check_fence()
             # 2. A repeat of a batch that the log knows writes nothing. Its first attempt may have become
             #    visible and then failed, so what it left undone is done now.
-            if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
+            last = state.writers.get(self.writer, BatchKey(-1, 0)).batch_id
+            key = BatchKey(last + 1 if batch_id is None else batch_id, k)
+            notes, repeated = self._find(source, None if batch_id is None else key)
+            if repeated is not None:
                 self._log.make_durable()
                 if publish:
                     self.publish()
@@ -253,10 +268,10 @@ class CatalogWriter:
             #    whether a gate stands: it is an entry itself, and takes the number of this one if it is faster.
             entry = self._commit_entry(
                 state,
-                BatchKey(batch_id, k),
+                key,
                 [receipt for receipt in receipts if receipt.rows],
                 state.pending if pending is None else pending,
-                source_positions or {},
+                {**(source_positions or {}), **notes},
                 schema_changes,
                 publish=publish and state.gate is None,
             )
@@ -313,6 +328,43 @@ class CatalogWriter:
         self._log.follow_checkpoints()
         self._upkeep.run_if_due(self._log)
 
+    def find_source(self, source: SourceBatch) -> CommitReceipt | None:
+        """Return what a source's batch came to, if the log as far as it has been read has it.
+
+        Raises:
+            UnknownWriter, InvalidRequest: As ``commit``.
+        """
+        return self._find(source, None)[1]
+
+    def _find(
+        self, source: SourceBatch | None, key: BatchKey | None
+    ) -> tuple[Notes, CommitReceipt | None]:
+        """Return what a commit notes of its source, or what its repeat came to the first time."""
+        if source is None:
+            if key is None:
+                return ids_note(self.state, self.writer), None
+            return {}, self._find_key(key)
+        notes = source.admit(self.state, self.writer)
+        if notes is not None:
+            return notes, None
+        # Its stream may have come under another name of a writer before, so all entries are searched.
+        for entry in self._commits_before(self.state.last_entry):
+            if source.repeats(entry, self.state, self.writer):
+                return {}, _receipt(entry, already_committed=True)
+        raise InvalidRequest(
+            f"{source.name(self.writer)} was never committed, but a later one was: the batch numbers of "
+            "a source must rise"
+        )
+
+    def _commits_before(self, number: int) -> Iterator[CommitEntry]:
+        """Yield the commits up to an entry, the newest first, as far as the log has them."""
+        for each in range(number, 0, -1):
+            found = self._log.read_entry(each)
+            if found is None:
+                return
+            if isinstance(found.entry, CommitEntry):
+                yield found.entry
+
     def _find_key(self, key: BatchKey) -> CommitReceipt | None:
         """Return what a key came to, if it was committed.
 
@@ -324,16 +376,8 @@ class CatalogWriter:
             return None
         # The state keeps each writer's last key only, so entries are read backwards from there. A repeat is
         # mostly that last one itself.
-        for number in range(last.entry, 0, -1):
-            found = self._log.read_entry(number)
-            if found is None:
-                break
-            entry = found.entry
-            if (
-                isinstance(entry, CommitEntry)
-                and entry.writer == self.writer
-                and (entry.batch_id, entry.k) == (key.batch_id, key.k)
-            ):
+        for entry in self._commits_before(last.entry):
+            if entry.writer == self.writer and (entry.batch_id, entry.k) == (key.batch_id, key.k):
                 return _receipt(entry, already_committed=True)
         raise InvalidRequest(
             f"batch {key.batch_id} (k {key.k}) of writer {self.writer!r} was never committed, but batch "

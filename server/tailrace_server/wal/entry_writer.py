@@ -21,6 +21,7 @@ from tailrace_server.wal.files.documents import (
     OpenEntry,
 )
 from tailrace_server.wal.files.sealed import object_name, with_records
+from tailrace_server.wal.source_batches import refuse_other_stream
 
 if TYPE_CHECKING:
     from tailrace.clock import Clock
@@ -38,11 +39,13 @@ class EntryWriter:
         self._create_object = log.store.create
         self._clock = clock
 
-    def open_epoch(self, run_id: str, *, take_over: bool, may_be_fenced: bool) -> None:
+    def open_epoch(
+        self, run_id: str, *, take_over: bool, may_be_fenced: bool, stream: str = ""
+    ) -> None:
         """Create an OPEN entry: from then on every older writer finds a higher epoch than its own.
 
         Raises:
-            UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
+            UnknownWriter: The catalog belongs to other names or another stream, and ``take_over`` is False.
             WriterFenced: ``may_be_fenced``, and another name holds the catalog.
         """
         while True:
@@ -62,6 +65,7 @@ class EntryWriter:
                     "if it is a new writer, or one that lost its checkpoint, give it leave with --take-over "
                     "(take_over=True): it goes on behind what was committed, and older writers are fenced",
                 )
+            refuse_other_stream(state.source_positions, self._writer, stream, take_over=take_over)
             # 3. The number is free only if nothing was written since step 1: the creation decides.
             entry = OpenEntry(
                 format_version=FORMAT_VERSION,

@@ -15,7 +15,7 @@ from tailrace_server.pipeline.dataframe.datasource import (
     Options,
     TailraceDataSource,
     TaskCommit,
-    _results,
+    _commits,
     register,
 )
 from tailrace_server.pipeline.dataframe.sink import ROWS_AT_ONCE
@@ -24,6 +24,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads, published
 from tests.process.ingest.sink_program import (
+    COLUMNS,
     add_frame,
     check_transactions,
     run,
@@ -130,8 +131,11 @@ def test_a_batch_that_the_log_knows_is_skipped(session: SparkSession, log_root: 
         save(changes(session, range(1, 4)), log_root, batch=7)
     assert published(log_root / "shop") == 3
     save(changes(session, range(4, 6)), log_root, batch=8)
+    save(changes(session, range(1, 4), parts=1), log_root, batch=7)
     assert published(log_root / "shop") == 5
-    with pytest.raises(Exception, match="batch ids of a writer must rise"):
+    with pytest.raises(Exception, match=r"batch 7 of writer 'spark' is in the log .*other content"):
+        save(changes(session, range(2, 5)), log_root, batch=7)
+    with pytest.raises(Exception, match="batch numbers of a source must rise"):
         save(changes(session, range(4, 6)), log_root, batch=5)
 
 
@@ -220,6 +224,58 @@ def test_a_stream_is_committed_batch_by_batch_and_once(
     ]
 
 
+def test_a_stream_and_writes_share_a_writer_and_lose_nothing(
+    session: SparkSession, log_root: Path, tmp_path: Path
+) -> None:
+    frames, catalog, checkpoint = tmp_path / "frames", log_root / "shop", tmp_path / "checkpoint"
+    add_frame(frames, 1, range(1, 2))
+    run(session, "spark", frames, catalog, checkpoint)
+    save(changes(session, range(100, 101)), log_root)
+    for number in (2, 3):
+        add_frame(frames, number, range(number, number + 1))
+    run(session, "spark", frames, catalog, checkpoint)
+    ids = [body["transaction_id"] for body in leads(catalog)]
+    assert ids == ["000001", "000100", "000002", "000003"]
+    # A second stream, and one whose checkpoint was lost, begin with batch 0 again.
+    with pytest.raises(StreamingQueryException, match=r"checkpoint is new or was lost.*take_over"):
+        run(session, "spark", frames, catalog, tmp_path / "second")
+    assert CommitLog.open(catalog).state.last_version == 4
+    add_frame(frames, 4, range(4, 5))
+    run(session, "spark", frames, catalog, checkpoint)
+    assert published(catalog) == 5
+
+
+def test_numbers_of_foreach_batch_belong_to_the_checkpoint(
+    session: SparkSession, log_root: Path, tmp_path: Path
+) -> None:
+    frames = tmp_path / "frames"
+    add_frame(frames, 1, range(1, 2))
+
+    def write(checkpoint: str, **options: Any) -> None:
+        stream = session.readStream.schema(", ".join(f"{name} string" for name in COLUMNS))
+        query = (
+            stream.parquet(str(frames))
+            .writeStream.foreachBatch(
+                lambda frame, number: save(frame, log_root, batch=number, **options)
+            )
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    save(changes(session, range(100, 101)), log_root, batch=0)
+    write("first")
+    with pytest.raises(StreamingQueryException, match=r"checkpoint is new or was lost"):
+        write("second")
+    write("second", take_over=True)
+    assert [body["transaction_id"] for body in leads(log_root / "shop")] == [
+        "000100",
+        "000001",
+        "000001",
+    ]
+
+
 FENCED = r"fenced: this writer's epoch is 1, but epoch 2 is held by newer on .*, run "
 
 
@@ -302,7 +358,7 @@ def test_a_batch_of_a_stream_is_committed_under_the_epoch_that_its_tasks_wrote_u
 def test_a_commit_without_a_write_is_refused() -> None:
     """What a continuous trigger would do."""
     with pytest.raises(InvalidRequest, match="continuous"):
-        _results([TaskCommit(1, None), None])
+        _commits([TaskCommit(1, None, ""), None])
 
 
 @pytest.mark.parametrize(

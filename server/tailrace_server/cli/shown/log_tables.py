@@ -84,9 +84,11 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
         grid.add_row("state", f"readable from version {summary.state_from:,} on")
     for pending in summary.pending:
         grid.add_row("pending", printable(pending))
-    # What an ingest notes of the times of its commits is for itself.
+    # Writers keep notes of the times of their commits and of their batch ids for themselves.
     known = summary.source_positions.items()
-    sources = [(name, position) for name, position in known if not name.startswith("ttl:")]
+    sources = [
+        (name, position) for name, position in known if not name.startswith(("ttl:", "batch-ids:"))
+    ]
     for partition, position in sources[-_SOURCES_MAX:]:
         # A number says how far the source was read; a text is something that is known of it.
         between = " up to " if isinstance(position, int) else ": "

@@ -17,21 +17,24 @@ log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
 catalog    name of the catalog; made if absent
 writer     stable name of the writer; default ``spark``. A restart under the same name needs no
            ``take_over``. Once another name has taken over, a stream goes on under a new name only
-batch      (batch writes) a number that rises from write to write; a repeat is skipped. Default: the
-           one after the last, so that every write counts
+batch      (batch writes) a number that rises from write to write; a repeat is skipped if it has the
+           same rows, and refused if not. Default: none, so that every write counts
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
-take_over  ``true`` lets a writer of a new name have the catalog
+take_over  ``true`` lets a writer of a new name have the catalog, and a new checkpoint its writer
 columns    JSON, entity type → its columns: images of these types are not inspected for new ones.
            ``df.schema.jsonValue()`` gives types, too; a list of names does not
 =========  ==========================================================================================
 
 A write has two phases. Tasks write segments, each under a name of its own; the commit makes one entry of
 them. A task that fails or runs twice leaves a segment that no entry names. Opening takes a new epoch of the
-catalog, which fences every earlier writer. The commit of a batch that the log knows changes nothing.
+catalog, which fences every earlier writer. The commit of a batch that the log knows changes nothing: it is
+known by Spark's query id, which tasks can read and which is that of the checkpoint, and by its number
+(`wal.source_batches`). A write without a number is never a repeat.
 
 A stream opens the catalog for each batch, since Spark makes a new source for each and keeps no state in it.
-So a run that wakes up cannot be told from one that starts; the writer's name decides. Once another name
-holds the catalog, the run is fenced. The commit uses the epoch that the tasks wrote under.
+So a run that wakes up looks like one that starts; the writer's name and the checkpoint decide. Once another
+name or another checkpoint has taken over, the run is fenced. The commit uses the epoch that the tasks wrote
+under.
 
 Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()`` in tasks.
 What they share travels in the pickled writer and in the messages of the tasks.
@@ -41,7 +44,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -61,10 +64,12 @@ from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
+from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.catalog_folder import check_name
 from tailrace_server.wal.segment.writer import SegmentWriter
+from tailrace_server.wal.source_batches import BatchContent, SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -86,7 +91,7 @@ OPTIONS: Final = (
     "take_over",
     "columns",
 )
-_OF_SPARK: Final = ("checkpointlocation",)
+_OF_SPARK: Final = ("checkpointlocation", "queryname")
 
 
 class TailraceDataSource(DataSource):
@@ -113,17 +118,14 @@ class TailraceDataSource(DataSource):
         """
         if overwrite:
             raise InvalidRequest("a log is only appended to: use mode('append')")
-        options = Options.of(self.options)
-        sink = OpenedCatalog.open(options)
-        batch = sink.last_batch + 1 if options.batch is None else options.batch
-        return BatchWriter(sink, batch)
+        return BatchWriter(OpenedCatalog.open(Options.of(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Open the catalog for a batch of a stream, unless the writer is there to commit.
 
         Raises:
             InvalidRequest: An option is missing or unknown, or the mode is not append.
-            UnknownWriter: The catalog belongs to another writer.
+            UnknownWriter: The catalog belongs to another writer, or the writer to another checkpoint.
             WriterFenced: Another name has taken over.
         """
         if overwrite:
@@ -145,6 +147,8 @@ class Options:
     batch: int | None = None
     publish: bool = True
     take_over: bool = False
+    checkpoint: str = ""
+    """Where Spark keeps the checkpoint of a stream, if the stream's options say so."""
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Entity type → names of its columns."""
     listings: Mapping[str, str] = field(default_factory=dict)
@@ -182,9 +186,16 @@ class Options:
             batch=batch,
             publish=_flag("publish", options.get("publish", "true")),
             take_over=_flag("take_over", options.get("take_over", "false")),
+            checkpoint=options.get("checkpointlocation", ""),
             columns=columns,
             listings=listings,
         )
+
+    def stored_query_id(self) -> str:
+        """Return the id of the stream's query; empty if its checkpoint cannot be read here."""
+        if not self.checkpoint:
+            return ""
+        return Checkpoint(Path(local_path(self.checkpoint))).stored_query_id()
 
 
 @dataclass(frozen=True)
@@ -193,8 +204,8 @@ class OpenedCatalog:
 
     options: Options
     epoch: int
-    last_batch: int
-    """Last batch of this writer that the log knew when it was opened; -1 for none."""
+    batch_id: int
+    """The writer's batch id that comes next; it is part of the names of segments."""
     columns: Mapping[str, Sequence[str]]
     """Entity type → columns: those of the catalog then, and those of the options."""
 
@@ -208,22 +219,31 @@ class OpenedCatalog:
             take_over=options.take_over,
             may_be_fenced=may_be_fenced,
             publish_left=options.publish,
+            stream=options.stored_query_id(),
         ) as writer:
             schema = writer.log.view.schema_of(writer.state.last_version)
             known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
             return cls(
                 options,
                 writer.epoch,
-                writer.state.writers[options.writer].batch_id,
+                writer.state.writers[options.writer].batch_id + 1,
                 {**known, **options.columns},
             )
 
-    def write(self, batches: Iterator[pa.RecordBatch], name: str) -> TaskCommit:
-        """Write the rows of a task to segments. Runs in the task."""
+    def write(
+        self, batches: Iterator[pa.RecordBatch], attempt: str, stream: str | None
+    ) -> TaskCommit:
+        """Write the rows of a task to segments. Runs in the task.
+
+        Args:
+            batches: The rows.
+            attempt: A name that no other attempt of a task has.
+            stream: Id of the streaming query that the task belongs to, if any.
+        """
         with ExitStack() as stack:
 
             def open_segment(suffix: str) -> SegmentWriter:
-                return stack.enter_context(SegmentWriter(self._attached_path(name + suffix)))
+                return stack.enter_context(SegmentWriter(self._path(attempt + suffix)))
 
             sink = RecordSink(
                 open_segment(""),
@@ -233,11 +253,11 @@ class OpenedCatalog:
             )
             for batch in batches:
                 sink.write(batch)
-            return TaskCommit(self.epoch, sink.finish())
+            return TaskCommit(self.epoch, sink.finish(), stream or "")
 
-    def _attached_path(self, name: str) -> Path:
+    def _path(self, name: str) -> Path:
         folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
-        return folder / f"{self.options.writer}-{name}.arrow"
+        return folder / f"{self.options.writer}-{self.batch_id}-{name}.arrow"
 
 
 @dataclass
@@ -247,26 +267,36 @@ class TaskCommit(WriterCommitMessage):
     epoch: int
     """Epoch that it wrote under."""
     result: SinkResult | None
-    """None if it had no rows, or its batch was in the log already."""
+    """None if it had no rows."""
+    stream: str
+    """Id of the streaming query that it belonged to; empty for none."""
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes one DataFrame."""
 
-    def __init__(self, sink: OpenedCatalog, batch: int) -> None:
-        """Take an opened catalog and the number of the batch."""
+    def __init__(self, sink: OpenedCatalog) -> None:
+        """Take an opened catalog."""
         self._sink = sink
-        self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a partition; nothing if the batch is in the log already."""
-        if self._batch <= self._sink.last_batch:
-            return TaskCommit(self._sink.epoch, None)
-        return self._sink.write(iterator, f"{self._batch}-{_attempt()}")
+        """Write a partition."""
+        return self._sink.write(iterator, *_attempt())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the batch, once."""
-        _commit(self._sink.options, self._sink.epoch, messages, self._batch)
+        """Commit the batch, once if it has a number.
+
+        In ``foreachBatch`` the number is one of the stream's, so it belongs to the stream's checkpoint.
+        """
+        options = self._sink.options
+        commits = _commits(messages)
+        source = None
+        if options.batch is not None:
+            stream = commits[0].stream if commits else ""
+            source = SourceBatch(
+                stream, options.batch, _content(commits), take_over=options.take_over
+            )
+        _commit(options, self._sink.epoch, commits, source)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the segments: a commit may have named them, or be about to. If not, they are orphans."""
@@ -281,36 +311,46 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a partition. Only the commit knows which batch it is."""
+        """Write a partition."""
         assert self._sink is not None
-        return self._sink.write(iterator, f"stream-{_attempt()}")
+        return self._sink.write(iterator, *_attempt())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a micro-batch, once."""
+        commits = _commits(messages)
+        # Without tasks nothing tells the checkpoint, and the next batch would be refused for a gap. Spark
+        # runs a task for a batch without rows, too.
+        if not commits or not all(each.stream for each in commits):
+            raise InvalidRequest(
+                f"Spark did not say to which query batch {batchId} belongs; nothing was committed"
+            )
+        options = self._options
+        source = SourceBatch(
+            *(commits[0].stream, batchId, _content(commits)),
+            consecutive=True,
+            take_over=options.take_over,
+        )
         # The epoch that the tasks wrote under: a later one, of a run that took over meanwhile, would let this
         # commit pass its fence.
-        epochs = {message.epoch for message in messages if isinstance(message, TaskCommit)}
-        epoch = (
-            max(epochs) if epochs else OpenedCatalog.open(self._options, may_be_fenced=True).epoch
-        )
-        _commit(self._options, epoch, messages, batchId)
+        _commit(options, max(each.epoch for each in commits), commits, source)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the segments, as `BatchWriter.abort`."""
 
 
 def _commit(
-    options: Options, epoch: int, messages: Sequence[WriterCommitMessage | None], batch_id: int
+    options: Options, epoch: int, commits: Sequence[TaskCommit], source: SourceBatch | None
 ) -> None:
     """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
 
     Raises:
-        InvalidRequest: A task reported nothing, or a transaction lies in two tasks.
+        InvalidRequest: A transaction lies in two tasks, or the log has the batch with other content.
+        UnknownWriter: The writer takes the batches of another checkpoint.
         WriterFenced: A newer writer holds the catalog.
     """
     # 1. Each task has checked its own rows. A transaction in two partitions shows here only; then the batch is
     #    refused for good, and no retry will name its segments.
-    results = _results(messages)
+    results = [each.result for each in commits if each.result is not None]
     folder = options.root / options.catalog
     receipts = [receipt for each in results for receipt in each.receipts]
     try:
@@ -330,34 +370,38 @@ def _commit(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
         driver = CatalogDriver(writer)
+        driver.numbered = source
         seen = _in_commit(results, _named(driver.schema, options.columns))
         driver.commit_entry(
-            batch_id=batch_id,
             segments=receipts,
             schemas=evolve(driver.schema, [*_declared(options), *seen] if results else []),
             publish=options.publish,
         )
 
 
-def _attempt() -> str:
-    """Return a name that no other attempt of a task has, in this JVM or an earlier one."""
+def _attempt() -> tuple[str, str | None]:
+    """Return a name that no other attempt of a task has, in this JVM or an earlier one, and the query's id."""
     context = TaskContext.get()
     assert context is not None
-    return f"{context.partitionId()}-{uuid4().hex[:16]}"
+    name = f"{context.partitionId()}-{uuid4().hex[:16]}"
+    return name, context.getLocalProperty(QUERY_ID)
 
 
-def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]:
-    """Return the results of the tasks, in the order of the partitions."""
-    results: list[SinkResult] = []
-    for message in messages:
-        if not isinstance(message, TaskCommit):
-            # A continuous trigger commits without having written; Spark does not say so.
-            raise InvalidRequest(
-                "a task reported nothing: continuous triggers are not supported, nothing was committed"
-            )
-        if message.result is not None:
-            results.append(message.result)
-    return results
+def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    """Return the reports of the tasks, in the order of the partitions."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    if len(commits) < len(messages):
+        # A continuous trigger commits without having written; Spark does not say so.
+        raise InvalidRequest(
+            "a task reported nothing: continuous triggers are not supported, nothing was committed"
+        )
+    return commits
+
+
+def _content(commits: Sequence[TaskCommit]) -> BatchContent:
+    """Return the content of all tasks together."""
+    results = (each.result for each in commits if each.result is not None)
+    return reduce(BatchContent.plus, (result.content for result in results), BatchContent())
 
 
 def _in_commit(

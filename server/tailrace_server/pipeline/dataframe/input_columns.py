@@ -18,6 +18,7 @@ after             binary or string    optional
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,10 +26,14 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.source_batches import BatchContent
 
 REQUIRED: Final = ("transaction_id", "operation", "entity_type", "primary_key")
 OPTIONAL: Final = ("changed", *BODY_COLUMNS)
 
+_BETWEEN: Final = "\x1f"
+_NULL: Final = b"\x00"
+"""Neither is found in JSON, so rows that differ are joined to texts that differ, but for odd keys and ids."""
 _OPERATIONS: Final = {
     "upsert": Operation.UPSERT,
     "remove": Operation.REMOVE,
@@ -68,6 +73,30 @@ def input_table(batch: pa.RecordBatch) -> pa.Table:
         if name not in arrays:
             arrays[name] = pa.nulls(batch.num_rows, pa.binary())
     return pa.table(arrays)
+
+
+def content_of(rows: pa.Table) -> BatchContent:
+    """Return the content of rows of `input_table`, in one chunk.
+
+    The order of rows does not count: Spark may cut a repeated batch into other partitions.
+    """
+    texts = []
+    for name in sorted(rows.schema.names):
+        column = rows.column(name).chunk(0)
+        if pa.types.is_list(column.type):
+            # A null name is refused later; here it must not make the whole list null.
+            ends = pa.array(column.offsets.to_numpy() - column.offsets[0].as_py(), pa.int32())
+            names = pc.fill_null(column.flatten(), "")
+            nulls = column.is_null()
+            column = pc.binary_join(pa.ListArray.from_arrays(ends, names), _BETWEEN)
+            column = pc.if_else(nulls, pa.scalar(None, pa.string()), column)
+        elif pa.types.is_integer(column.type):
+            column = column.cast(pa.string())
+        texts.append(column.cast(pa.binary()))
+    joined = pc.binary_join_element_wise(
+        *texts, _BETWEEN.encode(), null_handling="replace", null_replacement=_NULL
+    )
+    return BatchContent(rows.num_rows, sum(map(crc32, joined.to_pylist())) % (1 << 64))
 
 
 def _operations(column: pa.Array) -> pa.Array:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.pipeline.dataframe.input_columns import input_table
+from tailrace_server.pipeline.dataframe.input_columns import content_of, input_table
 from tailrace_server.pipeline.dataframe.new_columns import NewColumns
 from tailrace_server.pipeline.dataframe.row_checks import (
     check_bodies,
@@ -33,6 +33,7 @@ from tailrace_server.pipeline.dataframe.whole_transactions import Transactions
 from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.wal.record.interleaving import Interleaved, starts_of
 from tailrace_server.wal.segment.writer import with_dictionary
+from tailrace_server.wal.source_batches import BatchContent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -57,6 +58,8 @@ class SinkResult(NamedTuple):
     """New columns, by version from the beginning of the first segment."""
     transactions: npt.NDArray[np.uint64]
     """Hashes of the transaction ids, sorted, to find one that lies in two partitions (`transaction_ids`)."""
+    content: BatchContent
+    """The rows that were written, to compare a repeat with them."""
 
 
 class RecordSink:
@@ -98,6 +101,7 @@ class RecordSink:
         self._held_id: str | None = None
         """Id of the transaction whose rows are held."""
         self._transactions = SeenTransactions()
+        self._content = BatchContent()
         self._version = 0
         """Transactions written so far."""
         self._segment_start = 0
@@ -174,7 +178,9 @@ class RecordSink:
             self._segment.abandon()
             return None
         receipts = [*self._closed, self._segment.close()]
-        return SinkResult(receipts, self._columns.sightings, self._transactions.hashes())
+        return SinkResult(
+            receipts, self._columns.sightings, self._transactions.hashes(), self._content
+        )
 
     def _write_whole(self, *more: pa.Table) -> None:
         """Write whole transactions: the one whose rows are held, and those of ``more``."""
@@ -189,6 +195,7 @@ class RecordSink:
 
     def _records(self, rows: pa.Table) -> pa.Table:
         """Return the records of whole transactions, with the leads that are not given."""
+        self._content = self._content.plus(content_of(rows))
         transactions = Transactions(rows)
         transactions.check_leads()
         column = {name: rows.column(name).chunk(0) for name in rows.schema.names}

@@ -35,6 +35,9 @@ _PACKED_MAX: Final = 100
 _PLAN_LINES: Final = 3
 """Least lines of a planned batch: version of the format, settings, and the end of each source."""
 
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property of Spark's jobs and tasks that names their query, also of those in ``foreachBatch``."""
+
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
 )
@@ -110,6 +113,12 @@ class Checkpoint:
         finally:
             aside.unlink()
         return query_id
+
+    def stored_query_id(self) -> str:
+        """Return the id of the query as Spark has stored it; empty where there is none to read."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(UUID(json.loads((self.folder / "metadata").read_text())["id"]))
+        return ""
 
     def last_batch(self) -> int:
         """Return the last batch id that Spark has planned; -1 for none."""
