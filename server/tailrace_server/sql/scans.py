@@ -22,6 +22,7 @@ from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import hidden_in, read_shown, reader_of
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
+from tailrace_server.sql.statements import refuse_alike
 from tailrace_server.sql.view_conditions import ViewFilter
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.wal.base.reading import table_state
@@ -128,6 +129,7 @@ class StatementScan:
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         # Of images without one of these names DuckDB could not say which names there are.
         self._columns = tuple(named or (every if use.changes is not None else ()))
+        refuse_alike(use, self._columns)
         self._reader_of = partial(reader_of, self._view, schema)
         self._reader = self._reader_of(self._columns)
         self._form = None

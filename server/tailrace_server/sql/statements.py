@@ -45,7 +45,7 @@ from tailrace_server.wal.state.entity_names import EntityNames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tailrace.schema import Schema
+    from tailrace.schema import Column, Schema
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
     from tailrace_server.sql.shown import RowsMet, ViewShown
@@ -405,6 +405,24 @@ def _known(written: str, schema: Schema, tables: Tables, *, quoted: bool) -> str
         listed = ", ".join(f'"{each}"' for each in sorted(found))
         raise InvalidRequest(f"table {written!r} may be {listed}: write it in double quotes")
     raise tables.unknown(written)
+
+
+def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
+    """Refuse to read columns whose names differ only by case: DuckDB would give one in the place of another.
+
+    Raises:
+        InvalidRequest: Two of them do.
+    """
+    found: dict[str, str] = {}
+    # A change table has the columns of the key, and the others in its JSON, by their exact names.
+    keys = None if use.form is None else use.form.keys
+    for name in (each.name for each in columns if keys is None or each.name in keys):
+        first = found.setdefault(name.lower(), name)
+        if first != name:
+            raise InvalidRequest(
+                f"{use.entity_type} has the columns {first!r} and {name!r}, and SQL compares names without "
+                "regard to case: name neither of them (and no star), or read the table with `tailrace state`"
+            )
 
 
 def nearest(written: str, names: Iterable[str]) -> str:

@@ -444,3 +444,33 @@ def test_values_that_the_engine_has_no_type_for_come_as_exact_texts(log_root: Pa
     times = {"clock": "00:00:00.000001001", "made": "1970-01-01 00:00:00.000000001"}
     assert [value for (value,) in row][:4] == [1, wide, *times.values()]
     assert change == [[{"id": 1, "wide": wide, **times}]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT name FROM item",
+        'SELECT "NAME" FROM item',
+        "SELECT * FROM item",
+        "SELECT after.name FROM CHANGES('item')",
+        "SELECT * FROM CHANGES('item')",
+        "SELECT * FROM loud",
+        "SELECT * FROM CHANGES('loud')",
+    ],
+)
+def test_columns_that_differ_by_case_alone_are_refused_by_name(log_root: Path, text: str) -> None:
+    """Names of DuckDB have no case: it would give the first of them for each."""
+    with LogWriter.open(log_root, "shop") as writer:
+        after = b'{"id":1,"Name":"A","name":"b2","NAME":"C"}'
+        writer.append([Mutation("item", "1", after=after)])
+        writer.commit(publish=True)
+    ask(log_root, """CREATE VIEW loud AS SELECT * FROM item WHERE "NAME" = 'C'""", may_define=True)
+    ask(log_root, """CREATE VIEW one AS SELECT id FROM item WHERE "NAME" = 'C'""", may_define=True)
+    with pytest.raises(InvalidRequest, match=r"item has the columns '(Name|NAME|name)' and"):
+        ask(log_root, text)
+    for known in (
+        "SELECT id FROM item",
+        "SELECT id FROM one",
+        "SELECT after.id FROM CHANGES('one')",
+    ):
+        assert ask(log_root, known) == [(1,)]
