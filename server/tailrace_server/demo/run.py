@@ -147,6 +147,7 @@ class _Demo:
     async def _start_spark(self, tasks: asyncio.TaskGroup) -> None:
         spark = await self._processes.start(
             *("ingest", "debezium", "--input", self._inbox, "--log", self._log),
+            *("--whole-before", "*"),
             *("--catalog", CATALOG, "--follow", "--publish-window", "1s"),
         )
         self._running["spark"] = spark

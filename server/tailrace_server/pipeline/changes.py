@@ -115,6 +115,7 @@ class Change(NamedTuple):
     old_key: str | None = None
     """The key before, where the change moved the row to another key."""
     before: bytes | None = None
+    """A value in it that the source may not have sent is an unavailable one (`Source.unavailable`)."""
     after: bytes | None = None
     timestamp: int | None = None
     """When the source committed or wrote it, µs."""

@@ -73,15 +73,18 @@ def difference(
     before: Mapping[str, msgspec.Raw],
     after: Mapping[str, msgspec.Raw],
     unavailable: Unavailable = DEFAULT,
+    *,
+    anew: bool = False,
 ) -> list[str]:
     """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``.
 
-    A value that was not sent, as ``unavailable`` tells, does not differ.
+    A value of ``after`` that was not sent, as ``unavailable`` tells, is the one before, unless the row was made
+    ``anew``: then it may be any.
     """
     changed = [
         name
         for name, value in after.items()
-        if before.get(name) != value and not unavailable.is_one(bytes(value))
+        if (anew if unavailable.is_one(bytes(value)) else before.get(name) != value)
     ]
     changed.extend(name for name in before if name not in after)
     return changed
@@ -133,8 +136,15 @@ def renamed(image: bytes, names: Mapping[str, str], without: Collection[str] = (
 def hidden(image: bytes, names: Collection[str]) -> bytes:
     """Return an image whose values of some columns count as not sent; nulls stay."""
     found = members(image)
-    hide = [name for name in names if found.get(name, _NULL) != _NULL]
-    return projection({**found, **dict.fromkeys(hide, _UNAVAILABLE)}, [*found]) if hide else image
+    return not_sent(image, [name for name in names if found.get(name, _NULL) != _NULL])
+
+
+def not_sent(image: bytes, names: Collection[str]) -> bytes:
+    """Return an image whose values of some columns, nulls among them, count as not sent."""
+    if not names:
+        return image
+    found = {**members(image), **dict.fromkeys(names, _UNAVAILABLE)}
+    return projection(found, [*found])
 
 
 def projection(image: Mapping[str, msgspec.Raw], names: Sequence[str]) -> bytes:

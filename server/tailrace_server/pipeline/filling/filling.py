@@ -7,21 +7,23 @@ one that base and log have::
     log         1: {"id":1,"price":5,"text":"long"}
     line        u  before: null                after: {"id":1,"price":6,"text":"__debezium_unavailable_value"}
     filled      u  before: as the log has it   after: {"id":1,"price":6,"text":"long"}
-    line        d  before: {"id":1,"price":null,"text":null}
+    line        d  before: {"id":1,"price":null,"text":null}           as `Change.before`: both not sent
     filled      d  before: {"id":1,"price":6,"text":"long"}
 
 ============================  ===============================================================================
 filled                        with
 ============================  ===============================================================================
 ``before`` of an update       the last image, where none was sent
-``before`` of a removal       the last image, whatever was sent: connectors send the key, and nulls or zeros
+``before`` of a removal       the last image, whatever was sent
 values that were not sent     those of ``before``, else of the last image
 members that are missing      the same, of columns that the source lists (its schema block), not in late rows
 ============================  ===============================================================================
 
 An update of a row that has expired makes it anew, and is an insert; its removal is no record.
 
-What came as an insert or a row of a snapshot is whole, and stays as it is. Changes are filled before they are
+What came as an insert or a row of a snapshot is whole, and stays as it is. Only the second half of a change of
+the key, which connectors send as a removal and an insert, may lack large values: they are those of the row that
+was removed just before. Changes are filled before they are
 consolidated, so `changed`, ``change`` and updates that change nothing follow as if all had been sent.
 
 A value is the text that was sent last. What no image has stays as it was sent, and is counted.
@@ -31,14 +33,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-import orjson
-
 from tailrace.criteria import Operation
 from tailrace.schema import Origin
 from tailrace_server.pipeline.changes import DELETE, INSERT, TRUNCATE, UPDATE
 from tailrace_server.pipeline.filling.stated_now import EXPIRED, KnownImage
-from tailrace_server.pipeline.images import completed, extended, key_text, members
+from tailrace_server.pipeline.images import completed, extended, members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,8 +81,8 @@ class Filling:
         self._unavailable = settings.source.unavailable
         self._unknown: set[RowName] = set()
         """Rows of the transaction that were removed, and of which only the key is known."""
-        self._as_sent: set[RowName] = set()
-        """Rows of the transaction that were removed, with what was sent: their last image is not known."""
+        self._gone: tuple[str, bytes | None] | None = None
+        """Entity type and image of the row that the change before has removed."""
         self.incomplete = 0
         """How many records so far have an image that is not whole."""
         self.rows: dict[RowName, KnownImage | None] = {}
@@ -99,7 +98,7 @@ class Filling:
             late: Its rows came late, so what they lack may be what the table did not have then.
         """
         self._unknown.clear()
-        self._as_sent.clear()
+        self._gone = None
         filled = (
             self._filled(change, late) if self._makes_whole(change.entity_type or "") else change
             for change in changes
@@ -115,14 +114,10 @@ class Filling:
         self.incomplete += count
         return count
 
-    def has_filled(self, effect: Effect) -> bool:
-        """Return whether the image of a row that the transaction has removed is the last one known."""
-        row = effect.entity_type, effect.primary_key or ""
-        return self._makes_whole(effect.entity_type) and row not in self._as_sent
-
     def _filled(self, change: Change, late: bool) -> Change | None:
         """Return a change with whole images; None if it removes a row that has expired."""
         entity_type = change.entity_type or ""
+        gone, self._gone = self._gone, None
         if change.operation == TRUNCATE:
             self.rows = {row: known for row, known in self.rows.items() if row[0] != entity_type}
             self.truncated.add(entity_type)
@@ -140,6 +135,7 @@ class Filling:
         if change.operation == DELETE:
             removed = change._replace(before=self._removed(row, before))
             self.rows[row] = None
+            self._gone = entity_type, removed.before
             return removed
         after = change.after
         assert after is not None
@@ -163,23 +159,22 @@ class Filling:
                 after = extended(after, before, [name for name in listed if name not in names])
             if len(before or b"") + len(after) > self._record_bytes_max:
                 before, after = change.before, change.after or after
+        elif gone is not None and gone[0] == entity_type and self._unavailable.may_be_in(after):
+            moved = completed(after, gone[1], self._unavailable)
+            after = moved if len(moved) <= self._record_bytes_max else after
         self.rows[row] = KnownImage(after, current)
         return change._replace(before=before, after=after)
 
     def _removed(self, row: RowName, sent: bytes | None) -> bytes | None:
         """Return the image of a row that is removed: the last one; what was sent where there is none."""
-        entity_type, key = row
-        earlier = self._earlier(row, self._columns.of(entity_type, ()), ())
-        short = sent is None or _names_only(sent, key)
+        earlier = self._earlier(row, self._columns.of(row[0], ()), ())
         if earlier is None:
-            self._as_sent.add(row)
-            if short:
+            if sent is None:
                 self._unknown.add(row)
             return sent
         self._unknown.discard(row)
-        if short or not self._has_holes(earlier):
+        if sent is None or not self._has_holes(earlier):
             return earlier
-        assert sent is not None
         return completed(sent, earlier, self._unavailable)
 
     def _earlier(self, row: RowName, columns: Columns, kept: Iterable[str]) -> bytes | None:
@@ -213,22 +208,3 @@ class Filling:
         return unavailable.may_be_in(image) and any(
             unavailable.is_one(bytes(value)) for value in members(image).values()
         )
-
-
-def _names_only(image: bytes, key: str) -> bool:
-    """Whether an image has no value but those of the row's key, in any order."""
-    values = [bytes(value) for value in members(image).values()]
-    values = [value for value in values if value != b"null"]
-    if not values or key_text(values) == key:
-        return True
-    if len(values) == 1 or key[:1] != "[":
-        return False
-    try:
-        parts = _decode_parts(key)
-    except msgspec.DecodeError:
-        return False
-    texts = (orjson.dumps(orjson.loads(v)) if v[:1] == b'"' else v for v in values)
-    return sorted(texts) == sorted(map(bytes, parts))
-
-
-_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -77,14 +77,6 @@ class Source(Protocol):
         """Return what is to be told of the options after a run, given what is bound then."""
         return ()
 
-    def sends_whole_removals(self, bindings: Bindings) -> bool:
-        """Return whether the images of removed rows, where one is sent, have all values.
-
-        Args:
-            bindings: What is bound after the rows.
-        """
-        return False
-
     def read(self, spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
         """Return the stream of the lines of all files below a folder, of `lines.LINES_SCHEMA`.
 

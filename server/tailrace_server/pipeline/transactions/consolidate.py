@@ -60,13 +60,15 @@ class Effect(NamedTuple):
 class _Row:
     """What is known of a row so far."""
 
-    __slots__ = ("after", "before", "existed", "exists")
+    __slots__ = ("after", "before", "existed", "exists", "is_anew")
 
     def __init__(self, existed: bool, before: bytes | None) -> None:
         self.existed = existed
         self.before = before
         self.exists = False
         self.after: bytes | None = None
+        self.is_anew = False
+        """The row was removed and made again: what is not sent of it is not what it was before."""
 
 
 class _CountedRow:
@@ -104,9 +106,11 @@ def consolidate(
     # as a row without a key.
     rows: dict[tuple[str, str | None], _Row | _CountedRow] = {}
     touch = partial(_touch, rows, unavailable)
+    gone: tuple[str, bytes | None] | None = None  # the row that the change before has removed
     for change in changes:
         entity_type = change.entity_type
         assert entity_type is not None
+        moved_from, gone = gone, None
         if change.operation == TRUNCATE:
             # What came before is forgotten, not removed row by row: the rows that the transaction did not
             # touch are gone as well, and nobody knows their keys.
@@ -124,15 +128,23 @@ def consolidate(
                 after = completed(after, earlier, unavailable)
             touch(entity_type, change.old_key, True, change.before, exists=False, after=None)
             touch(entity_type, change.primary_key, False, None, exists=True, after=after)
+        elif change.operation == DELETE:
+            row = rows.get((entity_type, change.primary_key))
+            known = row.after if isinstance(row, _Row) else None
+            gone = entity_type, change.before if known is None else known
+            touch(entity_type, change.primary_key, True, change.before, exists=False, after=None)
         else:
-            touch(
-                entity_type,
-                change.primary_key,
-                change.operation not in (INSERT, READ),
-                change.before,
-                exists=change.operation != DELETE,
-                after=change.after if change.operation != DELETE else None,
-            )
+            new, after = change.operation in (INSERT, READ), change.after
+            if (
+                new
+                and after is not None
+                and moved_from is not None
+                and moved_from[0] == entity_type
+            ):
+                # Connectors send a change of the key as a removal and an insert, without the large values
+                # that it did not touch. An insert lacks none otherwise.
+                after = completed(after, moved_from[1], unavailable)
+            touch(entity_type, change.primary_key, not new, change.before, exists=True, after=after)
     effects = (
         _effect(key, row, unavailable) if isinstance(row, _Row) else row.effect(*key)
         for key, row in rows.items()
@@ -182,6 +194,8 @@ def _touch(
     row = rows.pop(key, None)  # popped and put back: a dict keeps the order of last changes
     if not isinstance(row, _Row):
         row = _Row(existed, before if existed else None)
+    elif not row.exists:
+        row.is_anew = True
     elif after is not None:
         after = completed(after, row.after, unavailable)
     row.exists = exists
@@ -199,13 +213,12 @@ def _effect(key: tuple[str, str | None], row: _Row, unavailable: Unavailable) ->
         return Effect(entity_type, primary_key, Operation.REMOVE, before=row.before)
     if row.after is None:
         return Effect(entity_type, primary_key, Operation.UPSERT)
-    if row.before is None:
-        changed = difference({}, members(row.after), unavailable) if row.existed else None
-        return Effect(entity_type, primary_key, Operation.UPSERT, changed, after=row.after)
-    if row.before == row.after:
-        return None
     after = members(row.after)
-    changed = difference(members(row.before), after, unavailable)
+    if row.before is None:
+        differing = difference({}, after, unavailable, anew=row.is_anew)
+        changed = differing if row.existed else None
+        return Effect(entity_type, primary_key, Operation.UPSERT, changed, after=row.after)
+    changed = difference(members(row.before), after, unavailable, anew=row.is_anew)
     if not changed:
         return None
     return Effect(

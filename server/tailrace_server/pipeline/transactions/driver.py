@@ -303,11 +303,7 @@ class Driver(CatalogDriver):
         bound = bindings.positions_after(self.bindings)
         state = self.writer.state
         noted = notes_after(written.updates, state.unknown_changes)
-        sends_whole = self.source.sends_whole_removals(bindings)
-        noted |= state.whole_removals.notes_after(
-            {name: lacks and not sends_whole for name, lacks in written.removals.items()},
-            state.last_version + 1,
-        )
+        noted |= state.whole_removals.notes_after(written.removals, state.last_version + 1)
         if self._expiry is not None:
             noted |= self._expiry.marks()
         receipt = self.commit_entry(

@@ -18,6 +18,7 @@ from tailrace_server.pipeline.changes import (
     line_of,
     position_bytes,
 )
+from tailrace_server.pipeline.images import members
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.last_listing import altered_types, in_last_listing
@@ -88,6 +89,7 @@ class RecordBuilder:
         self._counting = counting
         self._columns = columns
         self._source = source
+        self._unavailable = source.unavailable
         types = {} if mapping is None else mapping.entity_types
         self._declared = {
             entity_type: {name for name, column in declared.columns.items() if column.sql_type}
@@ -96,9 +98,9 @@ class RecordBuilder:
         self.set_aside: list[Change] = []
         """Rows that their version's schema cannot hold, as QUARANTINED changes."""
         self.updates: dict[str, bool] = {}
-        """Entity types of which there were updates; True where any of them came without ``before``."""
+        """Entity types of which there were updates; True where the changed columns of any are not known."""
         self.removals: dict[str, bool] = {}
-        """Entity types of which rows were removed; True where any image is what the source sent."""
+        """Entity types of which rows were removed; True where any image lacks values."""
         self._rows: list[Row] = []
         self._version = 0
 
@@ -118,7 +120,7 @@ class RecordBuilder:
         for change in ordered:
             if change.columns is not None:
                 self._columns.announce(version, change.entity_type or "", change.columns, late=late)
-        unavailable = self._source.unavailable
+        unavailable = self._unavailable
         if altered := altered_types(ordered):
             found = in_last_listing(ordered, altered, self._declared, unavailable)
             ordered = found.changes
@@ -197,14 +199,22 @@ class RecordBuilder:
     def _observe(self, version: int, effect: Effect) -> None:
         image = effect.after if effect.after is not None else effect.before
         self._columns.observe(version, effect.entity_type, image, effect.changed or ())
+        lacks = effect.before is None
+        holds_marks = effect.before is not None and self._unavailable.may_be_in(effect.before)
         if effect.operation is Operation.UPSERT and effect.changed is not None:
-            missing = self.updates.get(effect.entity_type, False) or effect.before is None
-            self.updates[effect.entity_type] = missing
+            # A value before that nobody knows may be the one after, so its column may not have changed.
+            lacks |= holds_marks and not self._hidden(effect.before).isdisjoint(effect.changed)
+            self.updates[effect.entity_type] = self.updates.get(effect.entity_type, False) or lacks
         if effect.operation is Operation.REMOVE and effect.primary_key is not None:
-            filled = self._filling is not None and self._filling.has_filled(effect)
+            lacks |= holds_marks and bool(self._hidden(effect.before))
             self.removals[effect.entity_type] = (
-                self.removals.get(effect.entity_type, False) or not filled
+                self.removals.get(effect.entity_type, False) or lacks
             )
+
+    def _hidden(self, image: bytes | None) -> set[str]:
+        """Return the columns whose values an image does not have."""
+        found = members(image or b"{}").items()
+        return {name for name, value in found if self._unavailable.is_one(bytes(value))}
 
 
 def _lead_row(version: int, after: bytes) -> Row:

@@ -17,6 +17,7 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -69,13 +70,17 @@ _LOGICAL: Final = {
 }
 
 
-class _ConnectField(msgspec.Struct):
+class ConnectField(msgspec.Struct):
+    """One field of a schema block."""
+
     type: str = ""
     field: str | None = None
     optional: bool = False
     name: str | None = None
     parameters: dict[str, str] | None = None
-    fields: list[_ConnectField] = []
+    fields: list[ConnectField] = []
+    default: msgspec.Raw = msgspec.Raw()
+    """As values of the field are written; empty where it has none."""
 
 
 class Announcements:
@@ -128,20 +133,25 @@ class Announcements:
 
 def columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
     """Return name, SQL type, encoding and nullable of the columns of a block; None where it lists none."""
+    fields = fields_of(block)
+    if fields is None:
+        return None
+    return [(field.field, *_type_of(field), field.optional) for field in fields if field.field]
+
+
+@lru_cache(maxsize=_CACHED_MAX)
+def fields_of(block: bytes) -> list[ConnectField] | None:
+    """Return the fields of a block that are columns of the table; None where it lists none."""
     try:
         envelope = _decode_block(block)
     except msgspec.DecodeError:
         return None  # null, or the number of a schema in a registry
     images = {field.field: field for field in envelope.fields if field.fields}
     image = images.get("after") or images.get("before")
-    if image is None:
-        return None
-    return [
-        (field.field, *_type_of(field), field.optional) for field in image.fields if field.field
-    ]
+    return None if image is None else image.fields
 
 
-def _type_of(field: _ConnectField) -> tuple[str | None, str]:
+def _type_of(field: ConnectField) -> tuple[str | None, str]:
     name = field.name or ""
     if name == _DECIMAL:
         parameters = field.parameters or {}
@@ -161,4 +171,4 @@ def _type_of(field: _ConnectField) -> tuple[str | None, str]:
     return _PLAIN.get(field.type, ("JSON", "json"))
 
 
-_decode_block = msgspec.json.Decoder(_ConnectField).decode
+_decode_block = msgspec.json.Decoder(ConnectField).decode

@@ -68,13 +68,14 @@ from tailrace_server.pipeline.sources.debezium.refusals import (
     NotDebezium,
     Unusable,
 )
+from tailrace_server.pipeline.sources.debezium.row_before import RowsBefore
 from tailrace_server.pipeline.sources.debezium.shapes import file_shape, shape_of
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from tailrace_server.pipeline.changes import FileSplit
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
@@ -129,9 +130,11 @@ class DebeziumDecoder:
         mapping: SchemaMapping | None = None,
         unavailable: Unavailable = DEFAULT,
         record_bytes_max: int,
+        whole_before: Collection[str] = (),
     ) -> None:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
         self._keys = keys
+        self._rows_before = RowsBefore(whole_before)
         self._identities = identities
         self._declared = DeclaredTypes(mapping, unavailable)
         self._record_bytes_max = record_bytes_max
@@ -252,7 +255,10 @@ class DebeziumDecoder:
             )
         fitting = self._declared.check(entity_type, block, before, after)
         # A row that is counted is named by all of its image before.
-        before = before if self._keys.counts(entity_type) else fitting
+        if not self._keys.counts(entity_type):
+            before = self._rows_before.known(
+                operation, entity_type, source.connector, block, row, fitting
+            )
         split = at.split
         where = at.place(position_of(source))
         transaction_id = id_of(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.options import READING, OptionForm, one_of, option
@@ -44,6 +44,13 @@ def _keyless(flag: str, texts: list[str] | None) -> frozenset[str]:
     return frozenset(tables)
 
 
+def _tables(flag: str, texts: list[str] | None) -> tuple[str, ...]:
+    tables = tuple(text.strip() for text in texts or ())
+    if not all(tables) or any("=" in table for table in tables):
+        raise InvalidRequest(f"{flag} {' '.join(texts or ())!r}: it reads TABLE, or '*'")
+    return tables
+
+
 def _placeholders(flag: str, text: str | None) -> tuple[str, ...]:
     texts = () if text is None else (text,)
     try:
@@ -63,10 +70,6 @@ def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
         if mapped.setdefault(table, entity_type) != entity_type:
             raise InvalidRequest(f"{flag} {text!r}: {table} has the name {mapped[table]!r} already")
     return mapped
-
-
-_WHOLE_REMOVALS: Final = frozenset(("mysql", "mariadb"))
-"""They demand ``binlog_row_image=FULL``. PostgreSQL's sends what the replica identity has."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,15 @@ class Debezium(Source):
         factory=frozenset,
         panel=READING,
     )
+    whole_before: tuple[str, ...] = option(
+        "--whole-before",
+        "Take every value of a table's rows before changes as sent; PostgreSQL: REPLICA IDENTITY FULL. "
+        "TABLE *: of all tables.",
+        OptionForm(kind=list[str] | None, parse=_tables, metavar="TABLE"),
+        factory=tuple,
+        panel=READING,
+    )
+    """Entity types, their last parts, or ``*``; see `row_before`."""
     placeholders: tuple[str, ...] = option(
         "--unavailable-placeholder",
         "The connector's unavailable.value.placeholder, where it is not the default.",
@@ -155,6 +167,7 @@ class Debezium(Source):
             mapping=mapping,
             unavailable=self.unavailable,
             record_bytes_max=record_bytes_max,
+            whole_before=self.whole_before,
         ).decode
 
     def remarks(self, bindings: Bindings) -> Iterable[str]:
@@ -162,10 +175,6 @@ class Debezium(Source):
         for table, entity_type in self.table_map.items():
             if entity_type not in bindings.tables:
                 yield f"--table-map {table}={entity_type}: no row of such a table has come yet"
-
-    def sends_whole_removals(self, bindings: Bindings) -> bool:
-        """Return whether the rows are of a connector that needs whole rows in its database's log."""
-        return (bindings.connector or "").partition(":")[0] in _WHOLE_REMOVALS
 
     def restated(self, change: Change) -> bytes:
         """Return a message that says what a change says."""

@@ -17,6 +17,7 @@ GIVEN: dict[str, Any] = {
     "connector": None,
     "placeholders": None,
     "keyless": None,
+    "whole_before": None,
 }
 
 
@@ -55,6 +56,12 @@ def test_tables_without_a_key_are_named() -> None:
 def test_another_form_of_a_table_without_a_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"--keyless .*TABLE=whole-row"):
         debezium(keyless=[text])
+
+
+def test_tables_with_whole_rows_before_are_named() -> None:
+    assert debezium(whole_before=["orders", "*"]).whole_before == ("orders", "*")
+    with pytest.raises(InvalidRequest, match=r"--whole-before 'orders=full': it reads TABLE"):
+        debezium(whole_before=["orders=full"])
 
 
 def test_a_placeholder_is_refused_as_written() -> None:

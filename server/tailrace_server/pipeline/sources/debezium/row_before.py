@@ -1,0 +1,138 @@
+"""Values of the row before that a connector may have made up, and so counts as not sent.
+
+A connector sends every column of ``before``, also those that its database did not give it. PostgreSQL gives the
+columns of the table's replica identity alone. In place of the others stand null, the column's default, or the
+zero of its type::
+
+    the row               {"id":1,"name":"cup","qty":5}        name may be null, qty may not
+    sent before           {"id":1,"name":null,"qty":0}         replica identity DEFAULT
+    known                 {"id":1,"name":not sent,"qty":not sent}
+
+No message says which replica identity its table has. So a value outside of the key that may be such a filler
+counts as not sent, and everything behind the decoder reads it as an unavailable value. These befores are whole:
+
+- those of connectors that demand the whole row of their database (`_WHOLE`);
+- those of tables that ``--whole-before`` names;
+- PostgreSQL's, if a column that takes null and has no default has a value, by the schema block. An identity's
+  columns take no null, so it has sent more than these.
+
+Without a schema block the defaults are unknown. An image with any null or zero is that of the key alone there.
+
+Source: PostgreSQL documentation, ALTER TABLE, REPLICA IDENTITY; Debezium documentation, PostgreSQL connector.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.pipeline.changes import DELETE, UPDATE
+from tailrace_server.pipeline.images import key_text, members, not_sent
+from tailrace_server.pipeline.sources.debezium.announcements import fields_of
+from tailrace_server.pipeline.sources.debezium.refusals import Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from tailrace_server.pipeline.sources.debezium.announcements import ConnectField
+    from tailrace_server.pipeline.sources.debezium.row_key import RowKey
+
+_WHOLE: Final = frozenset(("mysql", "mariadb", "mongodb"))
+"""The first two demand ``binlog_row_image=FULL``; an image of the third is a document."""
+_IDENTITY_TAKES_NO_NULL: Final = "postgresql"
+_NULL: Final = b"null"
+_FILLER: Final = re.compile(
+    rb"null|false|-?0(?:\.0*)?(?:[eE][+-]?[0-9]+)?|\{.*\}|\[.*\]"
+    rb'|"(?:0*(?:\.0*)?|A*={0,2}|\{\}|\[\]|P(?:0[A-Z]|T)+|[0-]*'
+    rb'|(?:1970-01-01)?T?(?:00:00(?::00)?(?:\.0*)?)?(?:Z|[+-]00:00)?)"',
+    re.DOTALL,
+)
+"""The zeros of all types, as any converter writes them; of arrays and structs any value."""
+
+
+class RowsBefore:
+    """Tells what is known of the rows before changes."""
+
+    def __init__(self, stated: Collection[str]) -> None:
+        """Take the tables of ``--whole-before``: entity types, their last parts, or ``*``."""
+        self._stated = stated
+
+    def known(
+        self,
+        operation: int,
+        entity_type: str,
+        connector: str | None,
+        block: bytes,
+        row: RowKey,
+        before: bytes | None,
+    ) -> bytes | None:
+        """Return an image before without the values that may be fillers.
+
+        Args:
+            operation: Of the change.
+            entity_type: Of the row.
+            connector: That sends it.
+            block: The schema that came with it; empty without.
+            row: Names the row.
+            before: As it was sent.
+
+        Raises:
+            Unusable: There is none, and ``--whole-before`` names the table.
+        """
+        if self._is_stated(entity_type):
+            if before is None and operation in (UPDATE, DELETE):
+                raise Unusable(
+                    f"no image of the row before the change, and --whole-before names {entity_type}: give its "
+                    "table REPLICA IDENTITY FULL again, or leave the option out"
+                )
+            return before
+        if before is None or connector in _WHOLE:
+            return before
+        others = {
+            name: bytes(value)
+            for name, value in members(before).items()
+            if not _is_of_key(name, value, row)
+        }
+        fields = fields_of(block) if block else None
+        if fields is None:
+            has_filler = any(_FILLER.fullmatch(value) for value in others.values())
+            doubtful = [*others] if has_filler else []
+        else:
+            by_name = {field.field or "": field for field in fields}
+            if connector == _IDENTITY_TAKES_NO_NULL and _has_nullable(others, by_name):
+                return before
+            doubtful = [*_may_be_fillers(others, by_name)]
+        return not_sent(before, doubtful)
+
+    def _is_stated(self, entity_type: str) -> bool:
+        names = ("*", entity_type, entity_type.rpartition(".")[2])
+        return bool(self._stated) and any(name in self._stated for name in names)
+
+
+def _is_of_key(name: str, value: bytes | object, row: RowKey) -> bool:
+    if row.names:
+        return name in row.names
+    text = key_text([bytes(value)])  # type: ignore[arg-type]
+    return text is not None and text in (row.primary_key, row.old_key)
+
+
+def _has_nullable(others: Mapping[str, bytes], fields: Mapping[str, ConnectField]) -> bool:
+    return any(
+        value != _NULL
+        and (field := fields.get(name)) is not None
+        and field.optional
+        and not bytes(field.default)
+        for name, value in others.items()
+    )
+
+
+def _may_be_fillers(
+    others: Mapping[str, bytes], fields: Mapping[str, ConnectField]
+) -> Iterable[str]:
+    for name, value in others.items():
+        field = fields.get(name)
+        # A converter may write the default of a column in place of its null, too.
+        default = b"" if field is None else bytes(field.default)
+        takes_null = field is not None and field.optional
+        if value in (_NULL, default) or (not takes_null and _FILLER.fullmatch(value)):
+            yield name
