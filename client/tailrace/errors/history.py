@@ -204,7 +204,7 @@ class HistoryReplaced(TailraceError):
 
 
 class ColumnsChanged(TailraceError):
-    """A column was dropped, or its name belongs to another column now: what was built by the name is not right.
+    """A column was dropped, has a type that may not hold its values, or its name is another column's now.
 
     A retry does not help: start anew.
     """

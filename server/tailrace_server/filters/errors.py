@@ -23,6 +23,15 @@ class ChangeNotJudged(ConditionRefused):
     """Nobody can say whether the row of a change was granted."""
 
 
+class ValuesNotCarried(ConditionRefused):
+    """A column that the condition compares has another type now, which need not hold its earlier values."""
+
+    def __init__(self, column: str, now: str) -> None:
+        """Keep the column and the type that it has now."""
+        super().__init__(f"where: the column {column!r} is {now} now; ask anew")
+        self.column, self.now = column, now
+
+
 def refused(place: Place, what: str) -> ConditionRefused:
     """Return that something is wrong at a place."""
     at = f"character {place + 1}" if isinstance(place, int) else place

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tailrace.criteria import Content, Criteria, FromState, Operation, Since
-from tailrace.errors import InvalidRequest
+from tailrace.errors import ColumnsChanged, InvalidRequest
 from tailrace.position import Position
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.capture.codecs import JSON
@@ -300,6 +300,27 @@ async def test_a_value_that_the_newest_type_cannot_hold_is_not_null(
             assert {key for (key,) in keys} == expected
             keys = await sql(engine, caller, "SELECT _primary_key FROM CHANGES('item')")
             assert {key for (key,) in keys} == expected
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_a_type_that_cannot_carry_the_values_that_are_compared_ends_those_who_follow(
+    log_root: Path, granted: bool
+) -> None:
+    """A row that is in by its day is undecided by its moment, and no change says so."""
+    begin(log_root, columns(("DATE", "debezium.Date")))
+    append(log_root, [upsert("1", 20_000)], [upsert("9", None)])
+    where = "t > '2000-01-01'"
+    caller = tenant(where) if granted else ANONYMOUS
+    asked = EVERY if granted else Criteria(entity_type=("item",), where=where)
+    async with Engine(log_root) as engine:
+        stream = await engine.subscribe(caller, "shop", [asked], codec=JSON, limits=_SOON)
+        alter(log_root, columns(("TIMESTAMP", "debezium.Timestamp")), 2)
+        append(log_root, [upsert("2", 1_800_000_000_000)])
+        error, words = (InvalidRequest, "cannot be judged") if granted else (ColumnsChanged, "'t'")
+        with pytest.raises(error, match=words):
+            await received(stream, 9)
+        state = {"2"}, (set() if granted else {"1"})
+        assert await read_state(engine, caller, None if granted else where) == state
 
 
 async def test_a_view_in_sql_is_refused_where_nobody_knows_whether_a_row_is_in(

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.criteria import Criteria
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.errors import ConditionRefused, ValuesNotCarried
 from tailrace_server.filters.evaluation import AllOf, RowFilter
-from tailrace_server.filters.tree import Junction, Negation, columns_in
+from tailrace_server.filters.tree import Junction, Negation, NullTest, columns_in
+from tailrace_server.wal.schema.restating import carries_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -154,7 +155,21 @@ class RowCondition:
             for new, old in zip(columns, self.columns, strict=True)
         ):
             return self.row_filter
+        for new, old in zip(columns, self.columns, strict=True):
+            self._refuse_lost(old, new)
         return _bound(self.parts, columns, None)
+
+    def _refuse_lost(self, old: Column, new: Column) -> None:
+        """Refuse a new type of a column that is compared, if it need not hold the earlier values.
+
+        Rows with such values are in by the type that they were written with, and undecided from now on. So a
+        reader that keeps the rows that are in has to begin anew. It stays known whether a value is NULL.
+        """
+        parts = [part for part in self.parts if old.name in _compared(part.tree)]
+        if parts and not carries_all(old, new):
+            if any(part.is_granted for part in parts):
+                raise _not_judged()
+            raise ValuesNotCarried(old.name, new.sql_type or "of no known type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +245,19 @@ def _not_judged() -> ConditionRefused:
     return ConditionRefused(
         "where: the condition of what is granted cannot be judged by the columns that there are now"
     )
+
+
+def _compared(tree: Condition) -> set[str]:
+    """Return the names of the columns whose values a condition compares; IS NULL alone compares none."""
+    match tree:
+        case Junction(parts=parts):
+            return set().union(*map(_compared, parts))
+        case Negation(part=part):
+            return _compared(part)
+        case NullTest():
+            return set()
+        case leaf:
+            return {leaf.column.text}
 
 
 def _terms(tree: Condition) -> int:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
+from tailrace.errors import ColumnsChanged
 from tailrace_server.capture.matching.transitions import (
     IS_IN,
     MAY_BE_IN,
@@ -26,7 +27,7 @@ from tailrace_server.capture.matching.transitions import (
     ImageVerdict,
     RowsFound,
 )
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.errors import ConditionRefused, ValuesNotCarried
 from tailrace_server.filters.truth import truth_of
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.typed.reader import ColumnReader, UnknownValues, with_nulls
@@ -111,6 +112,7 @@ class TypedImages:
         Raises:
             ConditionRefused: As ``RowCondition.fitted``. Or the entity type had its name from another one at a
                 version: each column would be NULL there, and so the condition true or false of every row.
+            ColumnsChanged: A column that is compared has a type now that may not hold its earlier values.
         """
         if not all(map(condition.is_of, self._ids)):
             raise ConditionRefused(
@@ -118,7 +120,11 @@ class TypedImages:
                 f"version {self._version} it is not the one that the condition was checked against; ask anew, "
                 "for versions of one of them"
             )
-        return condition.fitted(self.written[-1], self._version)
+        try:
+            return condition.fitted(self.written[-1], self._version)
+        except ValuesNotCarried as error:
+            reason = f"is {error.now} now, which may not hold its earlier values"
+            raise ColumnsChanged(self.entity_type, error.column, reason) from None
 
     def decode(self, columns: Iterable[Column]) -> None:
         """Decode those of some columns that are not decoded yet, together."""

@@ -264,6 +264,20 @@ def conversion_of(read: Column, wanted: Stated) -> tuple[Stated, Stated] | None:
     return written, wanted
 
 
+def carries_all(old: Column, new: Column) -> bool:
+    """Return whether a column's new type certainly holds every value of its old one, exactly."""
+    if old.sql_type is None or new.sql_type in (None, JSON):
+        return True
+    assert new.sql_type is not None
+    if old.inferred and may_become(old.sql_type, new.sql_type, new.encoding):
+        return True
+    if old.encoding in UNITS and new.encoding in UNITS:
+        (kind, unit), (new_kind, new_unit) = UNITS[old.encoding], UNITS[new.encoding]
+        return kind == new_kind and unit % new_unit == 0
+    wanted = new.sql_type, new.encoding
+    return joined((old.sql_type, old.encoding), wanted) == wanted
+
+
 def misread(written: str, read: str) -> bool:
     """Return whether a text of one encoding means something else in another, and nothing shows it.
 

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tailrace.errors import ColumnsChanged
 from tailrace_server.capture.matching.finding.found_rows import (
     PointTable,
     RangeTable,
@@ -128,7 +129,7 @@ class ConditionIndex:
         self._schemas = schemas
         for one in tuple(self._new if is_same else self._indexed.values()):
             row_filter: RowFilter | None = None
-            with suppress(ConditionRefused):  # its own subscriptions are told
+            with suppress(ConditionRefused, ColumnsChanged):  # its own subscriptions are told
                 row_filter = typed.fitted(one.condition)
             if row_filter is not one.row_filter:
                 self._take_out(one)
