@@ -11,7 +11,9 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
 from tailrace_server.wal.base.making import base_is_due, make_base
@@ -28,45 +30,67 @@ from tailrace_server.wal.upkeep.retention import (
     trim_by_settings,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _log = logging.getLogger("tailrace.wal")
 
 
 def run_if_due(path: Path, now: int) -> None:
-    """Run the upkeep that is due in a catalog.
+    """Run the upkeep that is due in a catalog. A step that fails does not keep the others from their work.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch.
 
     Raises:
-        LogError: It cannot be done; the log is as it was.
+        LogError: The first failure, after all other steps have run; each is in the log.
     """
-    # What is trimmed first need not be compacted or summed up.
-    verdict = trim_by_settings(path, now)
-    if verdict.due:
-        _log.info("catalog %s: let go of all below version %d", path.name, verdict.before)
-    expired = expire(path, now)
-    if expired is not None:
-        _log.info("catalog %s: let go of bodies: %s", path.name, expired)
+    failures: list[TailraceError] = []
+
+    def step(name: str, work: Callable[[], object]) -> bool:
+        """Run one step and return True if it changed the log; log and collect its failure."""
+        try:
+            done = work()
+        except TailraceError as error:
+            _log.error("catalog %s: no %s: %s", path.name, name, error)
+            failures.append(error)
+            return False
+        if done:
+            _log.info("catalog %s: %s: %s", path.name, name, done)
+        return bool(done)
+
     log = CommitLog.open(path)
-    if rebases := base_is_due(log):
-        _log.debug("catalog %s: %s", path.name, make_base(path, now))
+    # 1. Deletion comes first: it needs nothing of the other steps, and a full disk would stop all of them.
+    if deletion_is_due(log, now) or last_writer_left_orphans(log):
+        step("deletion", partial(_delete, path, now))
+    # 2. What is trimmed first need not be compacted or summed up.
+    changed = step("trim", partial(_trim, path, now))
+    changed |= step("expiry of bodies", partial(expire, path, now))
+    # 3. What remains is summed up. Each rule looks at the log as the steps before have left it.
+    log = CommitLog.open(path)
+    if base_is_due(log):
+        changed |= step("base", partial(make_base, path, now))
     if key_file_is_due(log):
-        _log.debug("catalog %s: %d key files", path.name, make_key_files(path))
-    if compacts := is_due(log.state):
-        _log.debug("catalog %s: %s", path.name, compact(path, now))
+        step("key files", partial(make_key_files, path))
+    if is_due(log.state):
+        changed |= step("compaction", partial(compact, path, now))
     else:
-        write_checkpoint_if_due(log, now)
-    if (
-        compacts
-        or rebases
-        or verdict.due
-        or expired is not None
-        or deletion_is_due(log, now)
-        or last_writer_left_orphans(log)
-    ):
-        deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
-        _log.debug("catalog %s: %d files deleted", path.name, len(deleted))
+        step("checkpoint", partial(write_checkpoint_if_due, log, now))
+    if changed:
+        step("deletion", partial(_delete, path, now))
+    if failures:
+        raise failures[0]
+
+
+def _trim(path: Path, now: int) -> str:
+    verdict = trim_by_settings(path, now)
+    return f"let go of all below version {verdict.before}" if verdict.due else ""
+
+
+def _delete(path: Path, now: int) -> str:
+    deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
+    return f"{len(deleted)} files" if deleted else ""
 
 
 def main() -> None:
