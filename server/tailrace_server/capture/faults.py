@@ -7,7 +7,7 @@ A fault is there as long as its cause is, and goes by itself::
     base_damaged         state is read around a file that keeps rows of tables, more slowly
     unpublished          versions are durable, and whoever is to publish them does not
     too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/excess.py)
-    disk_full            little room is left for those who write the log
+    disk_full            the file system has little room left for writers: bytes, or files (inodes)
     read_only            its file system was writable, and is not any more
     audit_not_written    its file takes nothing (access/audit)
     face_not_accepting   a listener answers nobody (api/face_watch.py)
@@ -53,6 +53,8 @@ UNPUBLISHED_S: Final = 60.0
 """How long versions may wait for their publication: it follows the commit at once."""
 _UNTRIMMED_S: Final = 900.0
 """How long a trim that is due may be awaited: it makes a base of all tables first."""
+_FREE_FILES_MIN: Final = 1_000
+"""The fewest free inodes that are no fault: a busy writer makes that many files in less than a minute."""
 _EVERY_S: Final = 1.0
 _log = structlog.get_logger("tailrace.faults")
 
@@ -236,10 +238,12 @@ class TooLargeLogs:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a file system has for those who write a log."""
+    """The room of one file system for the writers of a log."""
 
     free_bytes: int
     read_only: bool
+    free_files: int | None = None
+    """Files that can still be created (inodes); None where the file system has no such bound."""
 
 
 def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
@@ -253,7 +257,8 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
                 devices.add(device)
                 status = os.statvfs(folder)
                 free = status.f_bavail * status.f_frsize
-                found[str(folder)] = Room(free, bool(status.f_flag & os.ST_RDONLY))
+                files = status.f_favail if status.f_files else None
+                found[str(folder)] = Room(free, bool(status.f_flag & os.ST_RDONLY), files)
         except OSError:
             continue  # it has gone, or cannot be looked at: that its log cannot be read is told
     return found
@@ -262,12 +267,12 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
 def room_faults(
     found: Mapping[str, Room], first: Mapping[str, Room], free_bytes_min: int
 ) -> list[ServerFault]:
-    """Return what is wrong with file systems.
+    """Return the faults of file systems: read-only, or with little room for bytes or for files.
 
     Args:
         found: As they are now, by folder.
         first: As each was when first seen. One that was read-only then is a copy to be served.
-        free_bytes_min: Less than this is told.
+        free_bytes_min: The fewest free bytes that are no fault.
     """
     faults = []
     for folder, room in found.items():
@@ -283,6 +288,13 @@ def room_faults(
                 f"{format_bytes(room.free_bytes)} are free on its file system, less than "
                 f"{format_bytes(free_bytes_min)}: writers end with LOG_FULL, readers go on; free some, or trim "
                 "the log (Room on the disk, docs/operations.md)"
+            )
+            faults.append(ServerFault("disk_full", folder, reason))
+        elif room.free_files is not None and room.free_files < _FREE_FILES_MIN:
+            reason = (
+                f"its file system can take {room.free_files} files more (inodes), fewer than "
+                f"{_FREE_FILES_MIN}: writers end with LOG_FULL, readers continue; delete files, or move the "
+                "log to a file system with more inodes (Room on the disk, docs/operations.md)"
             )
             faults.append(ServerFault("disk_full", folder, reason))
     return faults

@@ -230,3 +230,12 @@ def test_versions_that_nobody_publishes_are_told_until_somebody_does() -> None:
     [fault] = watch.see({"shop": gated}, 2 * UNPUBLISHED_S)
     assert "wait for the gate delta at /lake" in fault.reason
     assert watch.see({"shop": CatalogVersions(4, 4)}, 2 * UNPUBLISHED_S + 1) == []
+
+
+def test_a_file_system_without_room_for_files_is_a_fault_however_many_bytes_are_free() -> None:
+    found = {"/log": Room(1 << 40, read_only=False, free_files=7)}
+    (fault,) = room_faults(found, found, 1 << 20)
+    assert (fault.kind, fault.subject) == ("disk_full", "/log")
+    assert "7 files more (inodes)" in fault.reason
+    unbounded = {"/log": Room(1 << 40, read_only=False)}
+    assert room_faults(unbounded, unbounded, 1 << 20) == []
