@@ -40,7 +40,10 @@ async def test_a_batch_becomes_versions(tmp_path: Path) -> None:
     await run(tmp_path, sys.executable, "batch.py")
     catalog = tmp_path / "log" / "shop"
     assert [each["transaction_id"] for each in leads(catalog)] == ["tx-1", "tx-2", "tx-3"]
-    placed, paid = b'{"id":1,"status":"placed"}', b'{"id":1,"status":"paid"}'
+    first, second = (f"1970-01-01T00:00:00.12345{digit}Z" for digit in (6, 7))
+    placed, paid = (
+        f'{{"id":1,"status":"{status}","at":"{second}"}}'.encode() for status in ("placed", "paid")
+    )
     found = [(each.version, each.primary_key, each.operation) for each in data(catalog)]
     assert found == [
         (1, "1", Operation.UPSERT),
@@ -50,6 +53,17 @@ async def test_a_batch_becomes_versions(tmp_path: Path) -> None:
     ]
     update = data(catalog)[2]
     assert (update.before, update.after, update.changed) == (placed, paid, ["status"])
+    assert data(catalog)[0].after == f'{{"id":1,"status":"placed","at":"{first}"}}'.encode()
+
+
+async def test_a_batch_of_many_transactions_is_in_their_order(tmp_path: Path) -> None:
+    (batch,) = blocks(PAGE, "A batch", "python")
+    head, tail = batch.split("CHANGES = [", 1)
+    changes = "CHANGES = [(n, f'tx-{n}', 'upsert', 1, None, str(n), n) for n in range(1, 13)]"
+    (tmp_path / "batch.py").write_text(head + changes + tail.split("\n]", 1)[1])
+    await run(tmp_path, sys.executable, "batch.py")
+    found = [each["transaction_id"] for each in leads(tmp_path / "log" / "shop")]
+    assert found == [f"tx-{n}" for n in range(1, 13)]
 
 
 async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path: Path) -> None:
@@ -64,5 +78,5 @@ async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path:
     await run(tmp_path, "sh", "-c", second)
     await run(tmp_path, sys.executable, "stream.py")
     assert [each["transaction_id"] for each in leads(catalog)] == ["tx-1", "tx-2", "tx-11", "tx-12"]
-    after = b'{"id":1,"status":"paid","total":12.50}'
+    after = b'{"id":1,"status":"paid","total":12.50,"at":"2026-11-28T12:40:01.123457Z"}'
     assert [each.after for each in data(catalog) if each.version in (2, 4)] == [after, after]

@@ -358,7 +358,7 @@ def test_a_batch_of_a_stream_is_committed_under_the_epoch_that_its_tasks_wrote_u
 def test_a_commit_without_a_write_is_refused() -> None:
     """What a continuous trigger would do."""
     with pytest.raises(InvalidRequest, match="continuous"):
-        _commits([TaskCommit(1, None, ""), None])
+        _commits([TaskCommit(1, [], ""), None])
 
 
 @pytest.mark.parametrize(

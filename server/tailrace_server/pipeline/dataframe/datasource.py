@@ -42,6 +42,7 @@ What they share travels in the pickled writer and in the messages of the tasks.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -61,6 +62,7 @@ from pyspark.sql.datasource import (
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
+from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_of_files
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
@@ -240,10 +242,20 @@ class OpenedCatalog:
             attempt: A name that no other attempt of a task has.
             stream: Id of the streaming query that the task belongs to, if any.
         """
+        parts = []
+        runs = itertools.groupby(runs_of_files(batches), key=lambda run: run[0])
+        for number, (place, run) in enumerate(runs):
+            name = f"{attempt}-{number}" if number else attempt
+            result = self._write_run((batch for _, batch in run), name)
+            if result is not None:
+                parts.append(Part(place, result))
+        return TaskCommit(self.epoch, parts, stream or "")
+
+    def _write_run(self, batches: Iterator[pa.RecordBatch], name: str) -> SinkResult | None:
         with ExitStack() as stack:
 
             def open_segment(suffix: str) -> SegmentWriter:
-                return stack.enter_context(SegmentWriter(self._path(attempt + suffix)))
+                return stack.enter_context(SegmentWriter(self._path(name + suffix)))
 
             sink = RecordSink(
                 open_segment(""),
@@ -253,7 +265,7 @@ class OpenedCatalog:
             )
             for batch in batches:
                 sink.write(batch)
-            return TaskCommit(self.epoch, sink.finish(), stream or "")
+            return sink.finish()
 
     def _path(self, name: str) -> Path:
         folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
@@ -266,8 +278,8 @@ class TaskCommit(WriterCommitMessage):
 
     epoch: int
     """Epoch that it wrote under."""
-    result: SinkResult | None
-    """None if it had no rows."""
+    parts: list[Part]
+    """In the order of the rows; empty if there were none."""
     stream: str
     """Id of the streaming query that it belonged to; empty for none."""
 
@@ -324,6 +336,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidRequest(
                 f"Spark did not say to which query batch {batchId} belongs; nothing was committed"
             )
+        self._check_order(commits, batchId)
         options = self._options
         source = SourceBatch(
             *(commits[0].stream, batchId, _content(commits)),
@@ -333,6 +346,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # The epoch that the tasks wrote under: a later one, of a run that took over meanwhile, would let this
         # commit pass its fence.
         _commit(options, max(each.epoch for each in commits), commits, source)
+
+    def _check_order(self, commits: Sequence[TaskCommit], batch_id: int) -> None:
+        """Refuse a batch of several files whose rows do not say which file they are of."""
+        if not self._options.checkpoint or any(
+            part.place is not None for each in commits for part in each.parts
+        ):
+            return
+        folder = Path(local_path(self._options.checkpoint))
+        files = Checkpoint(folder).plan(batch_id).files or ()
+        if len(files) > 1:
+            raise InvalidRequest(
+                f"batch {batch_id} has {len(files)} files, and Spark lays them out by size, not by time; "
+                "select the column _metadata too, and they are taken by time, name and line"
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the segments, as `BatchWriter.abort`."""
@@ -350,7 +377,7 @@ def _commit(
     """
     # 1. Each task has checked its own rows. A transaction in two partitions shows here only; then the batch is
     #    refused for good, and no retry will name its segments.
-    results = [each.result for each in commits if each.result is not None]
+    results = [part.result for part in in_order([part for each in commits for part in each.parts])]
     folder = options.root / options.catalog
     receipts = [receipt for each in results for receipt in each.receipts]
     try:
@@ -400,8 +427,8 @@ def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]
 
 def _content(commits: Sequence[TaskCommit]) -> BatchContent:
     """Return the content of all tasks together."""
-    results = (each.result for each in commits if each.result is not None)
-    return reduce(BatchContent.plus, (result.content for result in results), BatchContent())
+    contents = (part.result.content for each in commits for part in each.parts)
+    return reduce(BatchContent.plus, contents, BatchContent())
 
 
 def _in_commit(

@@ -12,6 +12,7 @@ changed           array<string>       optional; where the column is absent it is
 change            binary or string    optional; as the next two a UTF-8 JSON object
 before            binary or string    optional
 after             binary or string    optional
+_metadata         struct              optional; Spark's of a file source: orders the rows by their files
 ================  ==================  =============================================================
 """
 

@@ -1,0 +1,96 @@
+"""The order of rows by the files that they were read from.
+
+Spark lays the files of a batch out by size, and the order of a batch is that of its partitions. Rows with
+Spark's column ``_metadata`` say which block of which file they are of. A task writes each block to segments of
+its own, and the commit puts the blocks of all tasks in order.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tailrace_server.pipeline.dataframe.sink import SinkResult
+
+_METADATA: Final = "_metadata"
+
+
+class FilePlace(NamedTuple):
+    """The block of a file that rows were read from; places sort by the time of the file, its name and line."""
+
+    modified_us: int
+    path: str
+    block: int
+    """First byte of the block."""
+
+
+def runs_of_files(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[FilePlace | None, pa.RecordBatch]]:
+    """Yield batches without ``_metadata``, cut where the block of a file ends, each with the block.
+
+    Raises:
+        InvalidRequest: ``_metadata`` is not Spark's.
+    """
+    for batch in batches:
+        if _METADATA not in batch.schema.names:
+            yield None, batch
+            continue
+        metadata = batch.column(_METADATA)
+        try:
+            paths, blocks, times = (
+                metadata.field(name)
+                for name in ("file_path", "file_block_start", "file_modification_time")
+            )
+            micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+        except (AttributeError, KeyError, pa.ArrowException) as error:
+            raise InvalidRequest(
+                f"column {_METADATA} is {metadata.type}; select the one of Spark's file source as it is"
+            ) from error
+        rows = batch.drop_columns([_METADATA])
+        codes = pc.dictionary_encode(paths).indices
+        differs = np.zeros(max(batch.num_rows - 1, 0), np.bool_)
+        for each in (codes, blocks, micros):
+            values = each.to_numpy(zero_copy_only=False)
+            differs |= values[1:] != values[:-1]
+        ends = [0, *(np.flatnonzero(differs) + 1).tolist(), batch.num_rows]
+        for start, stop in pairwise(ends):
+            if start < stop:
+                place = FilePlace(*(each[start].as_py() for each in (micros, paths, blocks)))
+                yield place, rows.slice(start, stop - start)
+
+
+class Part(NamedTuple):
+    """Rows that a task wrote: those of one block of a file, or all of them."""
+
+    place: FilePlace | None
+    """The block; None if the rows do not say."""
+    result: SinkResult
+
+
+def in_order(parts: Sequence[Part]) -> Sequence[Part]:
+    """Return the parts of a batch by the time, name and block of their files; without files as they are.
+
+    Raises:
+        InvalidRequest: The rows of a block do not stand together, so their lines have lost their order.
+    """
+    if not any(part.place for part in parts):
+        return parts
+    ordered = sorted(parts, key=lambda part: part.place or FilePlace(0, "", 0))
+    for one, other in pairwise(ordered):
+        if one.place == other.place:
+            path = one.place.path if one.place else "no file"
+            raise InvalidRequest(
+                f"rows of {path} do not stand together: a shuffle (repartition, join, groupBy) has taken away "
+                "the order of lines; drop _metadata and sort what you write, or leave out the shuffle"
+            )
+    return ordered
