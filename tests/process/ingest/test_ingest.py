@@ -26,7 +26,17 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
-from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
+from tests.server.pipeline.shapes import (
+    BY_ID,
+    INT,
+    LONG,
+    TEXT,
+    end,
+    envelope,
+    line,
+    listed,
+    postgres,
+)
 from tests.server.pipeline.sources.pairs import Pairs
 from tests.support.polling import wait_until
 
@@ -46,11 +56,15 @@ def finish(tx: int, count: int) -> bytes:
     return line(end(str(tx), count))
 
 
+SHOP = Debezium(keys=BY_ID, whole_before=("*",))
+"""The shop's tables have REPLICA IDENTITY FULL."""
+
+
 def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: Source) -> None:
     feed = make_feed(7, 400)
     for _ in write_feed(feed, source.input, parts=3):
         pass
-    outcome = source.ingest()
+    outcome = source.ingest(source=SHOP)
     check_against_truth(source.catalog, feed)
     assert outcome.counters.versions == len(feed.transactions)
     assert outcome.counters.quarantined == 0
@@ -58,7 +72,7 @@ def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: S
     longer = min(source.input.glob("*.json"))
     with longer.open("a") as file:
         file.write("null\n")
-    again = source.ingest()
+    again = source.ingest(source=SHOP)
     assert (again.counters.lines, again.counters.versions) == (0, 0)
     assert again.changed_files == [str(longer)]
     assert published(source.catalog) == len(feed.transactions)
@@ -72,9 +86,9 @@ def test_parts_ingested_one_by_one_give_the_same_log_as_all_at_once(
     whole, followed = make_source("whole"), make_source("followed")
     for _ in write_feed(feed, whole.input, parts=6):
         pass
-    whole.ingest()
+    whole.ingest(source=SHOP)
     rules = Rules(idle_s=3600.0)
-    with followed.following(rules=rules) as driver:
+    with followed.following(rules=rules, source=SHOP) as driver:
         for part in write_feed(feed, followed.input, parts=6):
             names = {f"file:{file.name}" for file in part}
             wait_until(lambda names=names: names <= driver.writer.state.source_positions.keys())  # type: ignore[misc]

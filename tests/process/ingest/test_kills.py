@@ -69,12 +69,13 @@ class Ingest(Command):
             *("debezium", folder, log_root, "--master", "local[2]", "--transaction-idle", "1h"),
             *("--batch-bytes", f"{batch_bytes}B", "--publish-window", f"{window_ms}ms"),
             *("--small-batch-rows", str(rows), "--key", "*=id"),
+            *("--whole-before", "*"),
         )
         self._settings = IngestSettings(
             input=self.input,
             log=log_root,
             catalog="shop",
-            source=Debezium(keys=BY_ID),
+            source=Debezium(keys=BY_ID, whole_before=("*",)),
             batch_bytes=batch_bytes,
             small_batch_rows=rows,
             publish_window_s=window_ms / 1000,
