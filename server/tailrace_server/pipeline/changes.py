@@ -124,6 +124,8 @@ class Change(NamedTuple):
     """Full name of the row's table, different for each; None where a source has no tables."""
     columns: str | None = None
     """What the source lists as the columns of the entity type, on a transaction's first row of it."""
+    log: str | None = None
+    """Name of the source's log that the position counts in; None where there is no position."""
     number: int | None = None
     """END: rows announced. SPLIT: messages that gave nothing.
     QUARANTINED: 1 if a declared type cannot hold it."""
@@ -151,6 +153,7 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("source", pa.string()),
         pa.field("table", pa.string()),
         pa.field("columns", pa.string()),
+        pa.field("log", pa.string()),
         pa.field("number", pa.int64()),
         pa.field("reason", pa.string()),
         pa.field("raw", pa.binary()),

@@ -39,6 +39,15 @@ class LineRefused(TailraceError):
         self.line = line
         self.reason = reason
 
+    @classmethod
+    def first(
+        cls, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int], option: str
+    ) -> LineRefused:
+        """Return the refusal of the first of some QUARANTINED changes; ``blocks`` as in `write_quarantine`."""
+        first = min(lines, key=lambda change: change.place)
+        before = blocks.get((first.file or "", first.block or 0), 0)
+        return cls(first.file or "", before + (first.line or 0), first.reason or "", option)
+
     def figures(self) -> dict[str, str]:
         """Return file, line and reason."""
         return {"file": self.file, "line": str(self.line), "reason": self.reason}

@@ -24,10 +24,10 @@ from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.expiry.due_times import check_times
 from tailrace_server.pipeline.expiry.expiring_table import ExpiringTable
 from tailrace_server.pipeline.expiry.known_commits import marks_after
+from tailrace_server.pipeline.ordering.committed_reads import read_committed
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.record.columns import lead_text
-from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.writer import SegmentReceipt
     from tailrace_server.wal.state.view import LogView
 
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 1.0
 """While the ingest follows its source."""
-_ATTEMPTS: Final = 5
-"""How often a look begins anew where upkeep has replaced what it reads."""
 
 
 class Expiry:
@@ -79,7 +78,7 @@ class Expiry:
         self._writer = writer
         self._images = images
         self._counters = counters
-        mapping = settings.mapping
+        mapping = self._mapping = settings.mapping
         declared = {} if mapping is None else mapping.entity_types
         self._tables = [
             ExpiringTable(mapping, name, each.time_to_live, settings)
@@ -128,27 +127,18 @@ class Expiry:
 
     def _expire_some(self, table: ExpiringTable, now: int, commit: Callable[[Write], None]) -> bool:
         """Remove up to 65,536 rows of a table; return whether more may be due."""
-        log, attempts = self._writer.log, _ATTEMPTS
-        while True:
-            view = log.committed_view()
-            attempts -= 1
-            name = self._images.name_in(view, table.entity_type)
-            if name is None:
+
+        def expire(view: LogView, reader: BatchReader, name: str) -> bool:
+            state = last_known(view, reader, name)
+            positions = self._writer.state.source_positions
+            due = table.due(state, positions, now)
+            if not len(due):
                 return False
-            try:
-                with BatchReader(self._writer.path) as reader:
-                    state = last_known(view, reader, name)
-                    positions = self._writer.state.source_positions
-                    due = table.due(state, positions, now)
-                    if not len(due):
-                        return False
-                    for rows in table.found(state, positions, due, now):
-                        self._expire(view, name, rows, now, commit)
-                return True
-            except SegmentMissing:
-                if not attempts:
-                    raise
-                log.follow_checkpoints()  # upkeep has replaced what was read
+            for rows in table.found(state, positions, due, now):
+                self._expire(view, name, rows, now, commit)
+            return True
+
+        return read_committed(self._writer, self._mapping, table.entity_type, expire, False)
 
     def _expire(
         self, view: LogView, name: str, rows: StateRows, now: int, commit: Callable[[Write], None]

@@ -9,20 +9,20 @@ first attempt found.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.changes import DELETE, UPDATE
 from tailrace_server.pipeline.filling.expired_keys import expired_keys
 from tailrace_server.pipeline.filling.filling import Filling
 from tailrace_server.pipeline.filling.stated_now import EXPIRED, KnownImage, Restating
+from tailrace_server.pipeline.ordering.committed_reads import read_committed
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.schema.restating import first_stated
-from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.pipeline.changes import Change
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.state.view import LogView
 
-_Found = TypeVar("_Found")
 _KEPT_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 300
 """What a row takes beside its key and image, about."""
 _KEYS_AT_ONCE: Final = 50_000
-_ATTEMPTS: Final = 5
-"""How often a look-up begins anew where upkeep has replaced what it reads."""
 
 
 class LastImages:
@@ -204,7 +202,7 @@ class LastImages:
         def read(view: LogView, reader: BatchReader, name: str) -> Mapping[str, KnownImage]:
             return _known(view, name, last_known(view, reader, name).rows_of(keys))
 
-        return self._of_log(entity_type, read, {})
+        return read_committed(self._writer, self._mapping, entity_type, read, {})
 
     def _expired(self, entity_type: str, keys: Sequence[str]) -> set[str]:
         """Return those of some keys whose rows the log has let expire."""
@@ -217,40 +215,8 @@ class LastImages:
             ) -> set[str]:
                 return expired_keys(view, reader, name, some)
 
-            found |= self._of_log(entity_type, read, set())
+            found |= read_committed(self._writer, self._mapping, entity_type, read, set())
         return found
-
-    def _of_log(
-        self,
-        entity_type: str,
-        read: Callable[[LogView, BatchReader, str], _Found],
-        otherwise: _Found,
-    ) -> _Found:
-        """Read what is committed of an entity type; return ``otherwise`` where the log does not know it."""
-        log = self._writer.log
-        attempts = _ATTEMPTS
-        while True:
-            view = log.committed_view()
-            name = self.name_in(view, entity_type)
-            if name is None:
-                return otherwise
-            attempts -= 1
-            try:
-                with BatchReader(self._writer.path) as reader:
-                    return read(view, reader, name)
-            except SegmentMissing:
-                if not attempts:
-                    raise
-                log.follow_checkpoints()  # upkeep has replaced what was read
-
-    def name_in(self, view: LogView, entity_type: str) -> str | None:
-        """Return what the log calls an entity type, which the mapping may rename with the next row of it."""
-        known = view.schema_of(view.published).entity_types
-        if entity_type in known:
-            return entity_type
-        declared = self._mapping.entity_types.get(entity_type) if self._mapping else None
-        before = None if declared is None else declared.renamed_from
-        return before if before in known else None
 
     def _first_stated(self) -> Mapping[int, Column]:
         view = self._writer.log.committed_view()

@@ -22,7 +22,7 @@ import itertools
 import threading
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.catalog_driver import CatalogDriver
@@ -44,12 +44,14 @@ from tailrace_server.pipeline.columns import (
 from tailrace_server.pipeline.expiry.expiry import Expiry
 from tailrace_server.pipeline.filling.current_columns import CurrentColumns
 from tailrace_server.pipeline.filling.last_images import LastImages
+from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
+from tailrace_server.pipeline.ordering.older_rows import older_rows
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
-from tailrace_server.pipeline.transactions.grouping import Plan, group, next_idle
+from tailrace_server.pipeline.transactions.grouping import Decision, Plan, group, next_idle
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
 from tailrace_server.pipeline.transactions.lines import count_batch
 from tailrace_server.pipeline.transactions.pending_tallies import (
@@ -72,21 +74,10 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-    from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
     from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
-
-
-class Decision(NamedTuple):
-    """What becomes of a batch or a flush."""
-
-    plan: Plan
-    cuts: list[Cut]
-    """Where its snapshot rows belong."""
-    arrived: frozenset[str]
-    """Keys of the transactions that rows of the batch belong to."""
 
 
 class Distribute(Protocol):
@@ -126,6 +117,7 @@ class Driver(CatalogDriver):
         """The clock that idle time is read from; the caller that feeds the driver moves it."""
         self.bindings = Bindings.read(writer.state.source_positions)
         """What the catalog's rows have come from so far."""
+        self._newest = NewestPositions.read(writer.state.source_positions)
         self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -205,7 +197,8 @@ class Driver(CatalogDriver):
         batch = f"{self.writer.writer}-{batch_id}"
         tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
         arrived = frozenset(key for key, t in tallies.items() if t.rows)
-        return Decision(self._group(tallies), cuts, arrived)
+        decision = Decision.of(self._group(tallies), self._newest, self._settings)
+        return decision._replace(cuts=cuts, arrived=arrived)
 
     def flush(self, *, ended: bool = False) -> bool:
         """Commit what idle time, or the end of the input, completes; return whether there was any."""
@@ -214,7 +207,7 @@ class Driver(CatalogDriver):
             return False
         last = self.writer.state.writers[self.writer.writer]
         batch_id, k = last.batch_id, last.k + 1
-        decision = Decision(plan, [], frozenset())
+        decision = Decision.of(plan, self._newest, self._settings)
         self.commit(
             batch_id,
             k,
@@ -316,11 +309,14 @@ class Driver(CatalogDriver):
                 *([tallies_file] if tallies_file else []),
                 *counts.files,
             ],
-            source_positions=positions(given.splits, self.source) | bound | noted,
+            source_positions=positions(given.splits, self.source)
+            | bound
+            | decision.newest.positions_after(self._newest)
+            | noted,
             publish=self.publishes_at_once,
         )
         # 5. Take over what the entry says, then publish.
-        self.bindings = bindings
+        self.bindings, self._newest = bindings, decision.newest
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         self._counts = counts
@@ -365,12 +361,8 @@ class Driver(CatalogDriver):
             if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
         ]
         if stops:
-            first = min(stops, key=lambda change: change.place)
-            before = lines_before(given.splits).get((first.file or "", first.block or 0), 0)
             option = "--strict" if self._settings.strict else "--on-incompatible stop"
-            raise LineRefused(
-                first.file or "", before + (first.line or 0), first.reason or "", option
-            )
+            raise LineRefused.first(stops, lines_before(given.splits), option)
 
     def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
         return group(
@@ -396,7 +388,7 @@ class Driver(CatalogDriver):
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
         #    Counts and images of rows follow from all versions before, so those are not written in tasks.
-        follows = self.source.keyless or self._images is not None
+        follows = self.source.keyless or self._images is not None or decision.may_be_older
         distribute = None if follows else self.distribute
         if distribute is not None and waiting > self._settings.small_batch_rows:
             return distribute(self, batch_id, k, decision, changes)
@@ -426,7 +418,10 @@ class Driver(CatalogDriver):
             if self._images is not None:
                 current = CurrentColumns(self.schema, self.mapping, columns.sightings)
                 filling = self._images.begin(itertools.chain(*parts.values()), current)
-            builder = RecordBuilder(columns, self.source, self.mapping, counting, filling)
+            older = older_rows(
+                self.writer, self._settings, self._newest, decision.may_be_older, parts
+            )
+            builder = RecordBuilder(columns, self.source, self.mapping, counting, filling, older)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))

@@ -39,9 +39,11 @@ from tailrace_server.pipeline.transactions.snapshot_cuts import CUT
 from tailrace_server.pipeline.transactions.source_order import in_source_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from tailrace_server.pipeline.transactions.settings import Rules
+    from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
+    from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
+    from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
     from tailrace_server.pipeline.transactions.tally import Tally
 
 CLOSED_IDS: Final = 100_000
@@ -68,6 +70,30 @@ class Plan(NamedTuple):
     """In version order."""
     open: dict[str, Tally]
     """Stay pending."""
+
+
+class Decision(NamedTuple):
+    """What becomes of a batch or a flush."""
+
+    plan: Plan
+    newest: NewestPositions
+    """After its versions."""
+    may_be_older: bool = False
+    """Whether a row may have to be set aside as older than what the log, or the plan itself, has of it."""
+    sets_older_aside: bool = True
+    cuts: Sequence[Cut] = ()
+    """Where the batch's snapshot rows belong."""
+    arrived: frozenset[str] = frozenset()
+    """Keys of the transactions that rows of the batch belong to."""
+
+    @classmethod
+    def of(cls, plan: Plan, newest: NewestPositions, settings: IngestSettings) -> Decision:
+        """Return a decision without a batch; ``newest`` are the positions before it."""
+        after, may_be_older = newest.after(
+            span for each in plan.released for span in each.tally.spans
+        )
+        sets_aside = not settings.takes_older
+        return cls(plan, after, may_be_older and sets_aside, sets_aside)
 
 
 def group(

@@ -36,6 +36,7 @@ from tailrace_server.pipeline.changes import (
     END,
     LINE_LENGTH,
     QUARANTINED,
+    READ,
     SPLIT,
     TRUNCATE,
     UNORDERED,
@@ -45,6 +46,7 @@ from tailrace_server.pipeline.changes import (
     to_batch,
 )
 from tailrace_server.pipeline.filling.large_batches import lacks_images
+from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.lines import relative_file
 from tailrace_server.pipeline.transactions.records import WrittenPlan
@@ -73,8 +75,8 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.columns import Sighting
     from tailrace_server.pipeline.table_bindings import Bindings
-    from tailrace_server.pipeline.transactions.driver import Decision, Distribute, Driver
-    from tailrace_server.pipeline.transactions.grouping import Released
+    from tailrace_server.pipeline.transactions.driver import Distribute, Driver
+    from tailrace_server.pipeline.transactions.grouping import Decision, Released
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
@@ -120,7 +122,11 @@ def commit_large_batch(
             return
         # 3. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
-        # 4. Write in tasks and commit.
+        # 4. What is older is found row by row, in the order of the versions, which only the driver has.
+        if decision.may_be_older:
+            driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
+            return
+        # 5. Write in tasks and commit.
         driver.commit(
             batch_id,
             0,
@@ -161,6 +167,7 @@ def _write_in_tasks(
         mapping=driver.mapping,
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
+        sets_older_aside=decision.sets_older_aside,
     )
     # 3. Rows go to their task by its number, not by a hash, which could send two tasks' rows to one.
     #    Sorted by kind, the row with a transaction's plan comes before its changes.
@@ -180,13 +187,16 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
     kind, place = f.col("kind"), f.col("place")
     row, mark = kind == CHANGE, kind.isin(BEGIN, END)
     arrived = f.substring(place, len(UNPLACED) + 1, 1_000_000)
-    placed = f.substring(place, 1, len(UNPLACED)) != f.lit(UNPLACED)
+    position = f.substring(place, 1, len(UNPLACED))
+    placed = position != f.lit(UNPLACED)
+    changed = row & (f.col("operation") != READ)
     parts = (
         decoded.where(f.col("transaction").isNotNull())
         .groupBy(
             f.col("transaction").alias("key"),
             "entity_type",
             f.substring(arrived, f.lit(1), f.octet_length(arrived) - LINE_LENGTH).alias("file"),
+            "log",
         )
         .agg(
             f.min("transaction_id").alias("transaction_id"),
@@ -202,6 +212,10 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
             f.max(f.when(kind == END, f.col("number"))).alias("expected"),
             f.max(f.when(row, f.col("timestamp"))).alias("timestamp"),
             f.min("source").alias("source"),
+            f.min(f.when(row, position)).alias("lowest"),
+            f.max(f.when(row, position)).alias("highest"),
+            f.min(f.when(changed, f.col("timestamp"))).alias("earliest"),
+            f.max(f.when(row, f.col("timestamp"))).alias("latest"),
         )
         .drop("file")
         .toArrow()
@@ -213,6 +227,10 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
         entity_type, first = part.pop("entity_type"), part["first_arrival"]
         kept[entity_type or ""] += part.pop("kept")
         part["first_rows"] = ((entity_type or "", first),) if first else ()
+        span = PositionSpan(
+            entity_type or "", *(part.pop(name) for name in PositionSpan._fields[1:])
+        )
+        part["spans"] = (span,) if span.log else ()
         t = Tally(**part, seen=seen)
         tallies[t.key] = tallies[t.key].plus(t) if t.key in tallies else t
     others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()

@@ -9,6 +9,8 @@ counts                 entity type → records of it
 source_count           rows that came from the source
 source                 connector and its name
 source_timestamp       the latest of its rows, µs; null where the source gives none
+[source_log,           log of the source that the position counts in, and the highest position of the
+source_position]       transaction's rows in it, in hex (`ordering.source_logs`, `changes`)
 [late, of]             true, and the version that its earlier rows became
 [snapshot]             true
 [expected_count]       rows that the source announced, where other than ``source_count``
@@ -48,6 +50,8 @@ def lead(released: Released, effects: Iterable[Effect], incomplete_images: int =
         source_count=tally.rows,
         source=tally.source,
         source_timestamp=tally.timestamp,
+        source_log=tally.log,
+        source_position=tally.highest.hex() if tally.log is not None else None,
         late=True if late else None,
         of=released.late_of,
         snapshot=True if released.snapshot else None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.tally import Tally
 
@@ -28,6 +29,21 @@ TALLY_SCHEMA: Final = pa.schema(
         pa.field("expected", pa.int64()),
         pa.field("timestamp", pa.int64()),
         pa.field("source", pa.string()),
+        pa.field(
+            "spans",
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("entity_type", pa.string()),
+                        pa.field("log", pa.string()),
+                        pa.field("lowest", pa.binary()),
+                        pa.field("highest", pa.binary()),
+                        pa.field("earliest", pa.int64()),
+                        pa.field("latest", pa.int64()),
+                    ]
+                )
+            ),
+        ),
         pa.field("segments", pa.list_(pa.string()), nullable=False),
     ]
 )
@@ -36,7 +52,8 @@ TALLY_SCHEMA: Final = pa.schema(
 
 def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
     """Return open transactions as a table of `TALLY_SCHEMA`."""
-    return batch_of(map(attrgetter(*TALLY_SCHEMA.names), tallies), TALLY_SCHEMA)
+    stated = (replace(t, spans=tuple(span._asdict() for span in t.spans)) for t in tallies)  # type: ignore[misc]
+    return batch_of(map(attrgetter(*TALLY_SCHEMA.names), stated), TALLY_SCHEMA)
 
 
 def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
@@ -50,6 +67,7 @@ def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
             first = row["first_arrival"]
             row["first_rows"] = [("", first)] if first is not None else []
         row["first_rows"] = tuple(row["first_rows"])
+        row["spans"] = tuple(PositionSpan(**span) for span in row.get("spans") or ())
         tallies[row["key"]] = Tally(**row, seen=seen)
     return tallies
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.columns import ColumnInference, Sighting
     from tailrace_server.pipeline.filling.filling import Filling
+    from tailrace_server.pipeline.ordering.older_rows import OlderRows
     from tailrace_server.pipeline.record_table import Row
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
@@ -75,6 +76,7 @@ class RecordBuilder:
         mapping: SchemaMapping | None = None,
         counting: Counting | None = None,
         filling: Filling | None = None,
+        older: OlderRows | None = None,
     ) -> None:
         """Begin at version 0.
 
@@ -84,7 +86,9 @@ class RecordBuilder:
             mapping: The columns that are declared.
             counting: Counts the rows of the source's tables without a key; None if it has none.
             filling: Fills what the source left out of images; None leaves them as they were sent.
+            older: Finds changes that are older than what the log has; None takes them.
         """
+        self._older = older
         self._filling = filling
         self._counting = counting
         self._columns = columns
@@ -115,6 +119,8 @@ class RecordBuilder:
         version = self._version
         self._version += 1
         late = released.late_of is not None
+        if self._older is not None:
+            released, ordered = self._without_older(self._older, released, ordered)
         if self._counting is not None:
             released, ordered = self._countable(self._counting, released, ordered)
         for change in ordered:
@@ -145,6 +151,19 @@ class RecordBuilder:
         rows, self._rows = self._rows, []
         return record_table(rows)
 
+    def _without_older(
+        self, older: OlderRows, released: Released, changes: list[Change]
+    ) -> tuple[Released, list[Change]]:
+        """Set aside older changes. Those of counted rows add up in any order."""
+        counted = {row.place for row in changes if self._source.counts(row.entity_type or "")}
+        rows = [row for row in changes if row.place not in counted] if counted else changes
+        found = older.without_older(rows)
+        if len(found.changes) == len(rows):
+            return released, changes
+        kept = {row.place for row in found.changes} | counted
+        left = [row for row in changes if row.place in kept]
+        return self._without(released, found.refused, incompatible=False), left
+
     def _countable(
         self, counting: Counting, released: Released, changes: list[Change]
     ) -> tuple[Released, list[Change]]:
@@ -173,9 +192,24 @@ class RecordBuilder:
                 refused.append((change, reason))
         return self._without(released, refused), kept
 
-    def _without(self, released: Released, refused: list[tuple[Change, str]]) -> Released:
-        """Set rows aside, and return the transaction as its lead counts it without them."""
-        self.set_aside += [self._quarantined(*each) for each in refused]
+    def _without(
+        self,
+        released: Released,
+        refused: list[tuple[Change, str]],
+        *,
+        incompatible: bool = True,
+    ) -> Released:
+        """Set rows aside, and return the transaction as its lead counts it without them.
+
+        Args:
+            released: The transaction.
+            refused: The rows, each with the reason.
+            incompatible: Whether ``--on-incompatible stop`` stops at them.
+        """
+        self.set_aside += [
+            self._quarantined(*each)._replace(number=1 if incompatible else None)
+            for each in refused
+        ]
         tally, count = released.tally, len(refused)
         return released._replace(
             tally=replace(tally, rows=tally.rows - count, quarantined=tally.quarantined + count)
@@ -188,7 +222,6 @@ class RecordBuilder:
             QUARANTINED,
             change.place,
             entity_type=change.entity_type,
-            number=1,
             reason=reason,
             raw=self._source.restated(change),
             file=file,

@@ -96,6 +96,13 @@ class IngestSettings:
         panel=READING,
     )
     """Also stops where a change of the schema cannot be held."""
+    takes_older: bool = option(
+        "--on-older",
+        "quarantine changes that are older than what the log has of their row, or take them.",
+        choice("quarantine", "take", "WHAT"),
+        False,
+        panel=READING,
+    )
     whole_images: bool = option(
         "--images",
         "as-sent, or full: fill what the source left out from the last image of the row.",

@@ -10,12 +10,14 @@ from tailrace_server.pipeline.changes import (
     CHANGE,
     END,
     QUARANTINED,
+    READ,
     UNPLACED,
     Change,
     arrival,
     file_of,
     position_bytes,
 )
+from tailrace_server.pipeline.ordering.newest_positions import PositionSpan, joined_spans
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -46,6 +48,8 @@ class Tally:
     timestamp: int | None = None
     """Latest source timestamp of its rows, µs."""
     source: str | None = None
+    spans: tuple[PositionSpan, ...] = ()
+    """Positions and times of its rows, for each entity type and log of the source."""
     seen: float = 0.0
     """When the last of it came, by the idle clock, seconds."""
     segments: tuple[str, ...] = ()
@@ -66,9 +70,21 @@ class Tally:
             expected=_greatest(self.expected, other.expected),
             timestamp=_greatest(self.timestamp, other.timestamp),
             source=_least(self.source, other.source),
+            spans=joined_spans((*self.spans, *other.spans)),
             seen=max(self.seen, other.seen),
             segments=(*self.segments, *(s for s in other.segments if s not in self.segments)),
         )
+
+    @property
+    def log(self) -> str | None:
+        """The log of the source that its positions count in; None where they are of none, or of several."""
+        logs = {span.log for span in self.spans}
+        return logs.pop() if len(logs) == 1 else None
+
+    @property
+    def highest(self) -> bytes:
+        """The highest position of its rows."""
+        return max((span.highest for span in self.spans), default=UNPLACED)
 
     @property
     def counted(self) -> bool:
@@ -124,8 +140,16 @@ def _tally_of(key: str, changes: Sequence[Change], seen: float) -> Tally:
         expected=max((c.number for c in marks if c.number is not None), default=None),
         timestamp=max((c.timestamp for c in rows if c.timestamp is not None), default=None),
         source=min(sources, default=None),  # type: ignore[type-var]
+        spans=joined_spans(map(_span_of, (row for row in rows if row.log is not None))),
         seen=seen,
     )
+
+
+def _span_of(change: Change) -> PositionSpan:
+    position = position_bytes(change.place)
+    earliest = None if change.operation == READ else change.timestamp
+    name = change.entity_type or "", change.log or ""
+    return PositionSpan(*name, position, position, earliest, change.timestamp)
 
 
 def _first_place(places: Iterable[bytes | None]) -> bytes | None:

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
 from tailrace_server.pipeline.columns import ColumnInference, Sighting
+from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
+from tailrace_server.pipeline.ordering.older_rows import OlderRows
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.grouping import Released
@@ -77,6 +79,7 @@ _LEAD_FIELDS: Final = (
     "timestamp",
     "source",
     "mark",
+    "spans",
 )
 """Fields of a tally that its lead is written from."""
 _lead_values = attrgetter(*_LEAD_FIELDS)
@@ -91,7 +94,8 @@ def encode_plan(released: Released) -> bytes:
 
 def decode_plan(text: bytes) -> Released:
     """Return a transaction as far as its lead needs it."""
-    late_of, *values = _decode(text)
+    late_of, *values, spans = _decode(text)
+    values.append(tuple(PositionSpan(*span) for span in spans))
     return Released(Tally(**dict(zip(_LEAD_FIELDS, values, strict=True))), late_of)
 
 
@@ -152,6 +156,7 @@ class TaskWriter:
     mapping: SchemaMapping | None
     segment: Path
     pending: Path
+    sets_older_aside: bool = True
 
     def partition(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write one task's rows; yields one row with what was written, or none."""
@@ -185,7 +190,8 @@ class TaskWriter:
         # when the next one's plan shows that it is whole, and the last after the loop. The segment is
         # written piece by piece, so that a task holds one transaction and one piece.
         columns = ColumnInference(self.columns, self.source.unavailable)
-        builder = RecordBuilder(columns, self.source, self.mapping)
+        older = OlderRows() if self.sets_older_aside else None
+        builder = RecordBuilder(columns, self.source, self.mapping, older=older)
         released = _plan_in(first[0])
         changes: list[Change] = []
         with SegmentWriter(path) as segment:

@@ -12,8 +12,8 @@ import pytest
 
 from tailrace_server.pipeline.changes import SNAPSHOT
 from tailrace_server.pipeline.columns import Sighting
-from tailrace_server.pipeline.transactions.driver import Decision
-from tailrace_server.pipeline.transactions.grouping import Plan, Released
+from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
+from tailrace_server.pipeline.transactions.grouping import Decision, Plan, Released
 from tailrace_server.pipeline.transactions.large_batch import (
     lead_rows,
     matches,
@@ -66,7 +66,9 @@ def test_rows_find_their_version_by_transaction_and_snapshot_rows_by_number() ->
     cuts = [Cut(split, 0, 2, 10, "cut 0"), Cut(split, 2, 3, 10, "cut 1")]
     released = (Released(Tally("7", rows=1)), Released(Tally("cut 0", rows=2)))
     layout = Layout((0, 1), 2)
-    found = matches(Decision(Plan(released, {}), cuts, frozenset()), layout, {"7": 0, "cut 0": 1})
+    found = matches(
+        Decision(Plan(released, {}), NewestPositions({}), cuts=cuts), layout, {"7": 0, "cut 0": 1}
+    )
     everything = -(2**63), 2**63 - 1
     assert [tuple(row.values()) for row in found.to_pylist()] == [
         (split, 0, 1, 10, "cut 0", 1, 1),

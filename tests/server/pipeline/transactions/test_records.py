@@ -56,6 +56,8 @@ def test_contract_08_the_lead_counts_survivors_and_source_rows() -> None:
         "source_count": 3,
         "source": "postgresql:shop",
         "source_timestamp": 1_700_000_000_003_000,
+        "source_log": "postgresql:shop",
+        "source_position": f"{3:016x}{3:016x}{0:016x}",
     }
     assert [r["index"] for r in (lead, first, second)] == [0, 1, 2]
     assert (first["before"], first["changed"]) == (None, None)

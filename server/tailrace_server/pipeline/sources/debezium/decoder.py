@@ -56,6 +56,7 @@ from tailrace_server.pipeline.sources.debezium.declared_types import DeclaredTyp
 from tailrace_server.pipeline.sources.debezium.joined_messages import key_and_value, messages_in
 from tailrace_server.pipeline.sources.debezium.message import (
     id_of,
+    log_of,
     position_of,
     salvaged_id,
     timestamp_of,
@@ -293,6 +294,8 @@ class DebeziumDecoder:
             source=identity.connector,
             table=identity.table,
             columns=columns,
+            # Of an incremental snapshot the position is that of the stream meanwhile, not of the row.
+            log=None if source.snapshot == "incremental" else log_of(source),
         )
 
     def _entity_type_of(self, message: DebeziumMessage | None) -> str | None:

@@ -16,6 +16,7 @@ import orjson
 
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
 from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.ordering.source_logs import base_and_server, log_name
 from tailrace_server.pipeline.sources.debezium.cloud_events import content_of, is_event
 from tailrace_server.pipeline.sources.debezium.flattened_rows import envelope_of_row, is_flattened
 from tailrace_server.pipeline.sources.debezium.refusals import NoRow, NotDebezium, Unusable
@@ -59,6 +60,7 @@ class SourceBlock(msgspec.Struct):
     lsn: _Natural | str | None = None
     sequence: str | None = None
     gtid: str | None = None
+    server_id: int | str | None = None
     file: str | None = None
     pos: _Natural | None = None
     row: _Natural | None = None
@@ -339,6 +341,39 @@ def position_of(source: SourceBlock) -> tuple[int, int, int]:
     return NO_POSITION
 
 
+def log_of(source: SourceBlock) -> str | None:
+    """Return the name of the log that the position of a row counts in; None where it has no position.
+
+    ============  =================================================================================
+    PostgreSQL,   ``connector:name``. A message does not name the timeline.
+    Oracle
+    MySQL         and the base name of the binlog, and the server: the source of the GTID, else the
+                  server id. Rows of a snapshot name no server.
+    SQL Server,   and the database, since each counts its LSNs for itself
+    Db2
+    ============  =================================================================================
+    """
+    if position_of(source) == NO_POSITION:
+        return None
+    name = source_name(source) or ""
+    if source.lsn is not None:
+        return name
+    if source.file is not None and source.pos is not None:
+        base = _DIGITS_AT_END.sub("", source.file).rstrip(".")
+        server = _gtid_source(source.gtid) or source.server_id
+        return log_name(name, base, None if server in (None, 0, "0") else str(server))
+    if _lsn_number(source.commit_lsn):
+        return log_name(name, source.db or "")
+    return name
+
+
+def _gtid_source(gtid: str | None) -> str:
+    """Return the server of a GTID: MySQL's ``uuid:17`` or ``uuid:tag:17``, MariaDB's ``domain-server-17``."""
+    if not gtid:
+        return ""
+    return gtid.partition(":")[0] if ":" in gtid else gtid.rpartition("-")[0]
+
+
 def _lsn_number(text: str | int | None) -> int:
     """Return an LSN of SQL Server or Db2 as a number; 0 where it is none."""
     found = _LSN.fullmatch(str(text))
@@ -391,7 +426,7 @@ def restated(change: Change) -> bytes:
             "schema": schema,
             "table": table,
             "ts_us": change.timestamp,
-            **_position_members(connector, position_in(change.place)),
+            **_position_members(connector, position_in(change.place), change.log or ""),
         },
         "op": chr(change.operation),
     }
@@ -405,7 +440,7 @@ def restated(change: Change) -> bytes:
     return msgspec.json.encode(message)
 
 
-def _position_members(connector: str, position: tuple[int, int, int]) -> dict[str, Any]:
+def _position_members(connector: str, position: tuple[int, int, int], log: str) -> dict[str, Any]:
     """Return the members of a source block that `position_of` reads a position from."""
     if position == NO_POSITION:
         return {}
@@ -421,7 +456,9 @@ def _position_members(connector: str, position: tuple[int, int, int]) -> dict[st
         }
     if connector == "oracle":
         return {"commit_scn": str(first), "scn": str(second), "ssn": third}
-    return {"file": f"binlog.{first:06}", "pos": second, "row": third}
+    base, server = base_and_server(log)
+    members = {"file": f"{base or 'binlog'}.{first:06}", "pos": second, "row": third}
+    return members | ({"server_id": server} if server else {})
 
 
 def _lsn_text(number: int) -> str:

@@ -1,0 +1,143 @@
+"""The newest position and time of each entity type in each log of the source, kept among the source positions.
+
+A change at or above the newest position of its entity type cannot be older than what the log has of its row::
+
+    newest:orders     {"mysql:shop mysql-bin server 1": ["00…07…", 1700000000000000]}
+
+Only what lies below is looked up row by row (`older_rows`). So a late file of one table says nothing about the
+rows of another, and memory follows the number of tables, not of rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from tailrace_server.pipeline.ordering.source_logs import (
+    is_reset,
+    may_compare,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_NEWEST: Final = "newest:"
+_LOGS_MAX: Final = 16
+"""Logs of an entity type that are kept: those with the latest times."""
+
+
+class PositionSpan(NamedTuple):
+    """Positions and times of the rows of one entity type in one log of the source."""
+
+    entity_type: str
+    log: str
+    lowest: bytes
+    highest: bytes
+    earliest: int | None = None
+    """First time of a change, µs; None where none is known. A snapshot's row may have been changed before."""
+    latest: int | None = None
+    """Last time of a change or of a reading."""
+
+    def joined(self, other: PositionSpan) -> PositionSpan:
+        """Return the span of both; of one entity type and log."""
+        earliest = [each for each in (self.earliest, other.earliest) if each is not None]
+        return self._replace(
+            lowest=min(self.lowest, other.lowest),
+            highest=max(self.highest, other.highest),
+            earliest=min(earliest, default=None),
+            latest=_later(self.latest, other.latest),
+        )
+
+
+def joined_spans(spans: Iterable[PositionSpan]) -> tuple[PositionSpan, ...]:
+    """Return one span for each entity type and log."""
+    joined: dict[tuple[str, str], PositionSpan] = {}
+    for span in spans:
+        key = span.entity_type, span.log
+        joined[key] = joined[key].joined(span) if key in joined else span
+    return tuple(joined.values())
+
+
+class _Mark(NamedTuple):
+    position: bytes
+    time: int | None
+
+
+class NewestPositions:
+    """Those of one catalog. A commit makes new ones."""
+
+    def __init__(self, marks: dict[str, dict[str, _Mark]]) -> None:
+        """Take entity type → log → mark."""
+        self._marks = marks
+
+    @classmethod
+    def read(cls, source_positions: Mapping[str, int | str]) -> NewestPositions:
+        """Return those among the source positions of a log."""
+        return cls(
+            {
+                name.removeprefix(_NEWEST): _decode(str(text))
+                for name, text in source_positions.items()
+                if name.startswith(_NEWEST)
+            }
+        )
+
+    def positions_after(self, before: NewestPositions) -> dict[str, int | str]:
+        """Return as source positions those that differ from what was before."""
+        return {
+            f"{_NEWEST}{entity_type}": msgspec.json.encode(
+                {log: (mark.position.hex(), mark.time) for log, mark in marks.items()}
+            ).decode()
+            for entity_type, marks in self._marks.items()
+            if before._marks.get(entity_type) != marks
+        }
+
+    def is_below(self, entity_type: str, log: str, position: bytes, time: int | None) -> bool:
+        """Return True if a change may be older than the newest one of its entity type."""
+        for other, mark in self._marks.get(entity_type, {}).items():
+            if may_compare(log, other) and position < mark.position:
+                return True
+            if log != other and time is not None and mark.time is not None and time < mark.time:
+                return True
+        return False
+
+    def after(self, spans: Iterable[PositionSpan]) -> tuple[NewestPositions, bool]:
+        """Follow the spans of a plan, given in the order of its versions.
+
+        Returns:
+            The newest positions after them, and True if a row may be older than what the log, or the plan
+            itself, has of it.
+        """
+        after = NewestPositions({name: dict(logs) for name, logs in self._marks.items()})
+        may_be_older = False
+        for span in spans:
+            may_be_older |= after.is_below(span.entity_type, span.log, span.lowest, span.earliest)
+            after._add(span)
+        return after, may_be_older
+
+    def _add(self, span: PositionSpan) -> None:
+        logs = self._marks.setdefault(span.entity_type, {})
+        mark = logs.get(span.log)
+        if mark is None or _begins_anew(span, mark):
+            logs[span.log] = _Mark(span.highest, span.latest)
+        else:
+            highest = max(mark.position, span.highest)
+            logs[span.log] = _Mark(highest, _later(mark.time, span.latest))
+        if len(logs) > _LOGS_MAX:
+            del logs[min(logs, key=lambda log: (log == span.log, logs[log].time or 0))]
+
+
+def _begins_anew(span: PositionSpan, mark: _Mark) -> bool:
+    """Return True if a log begins anew: kept, the old mark would have every row looked up from now on."""
+    if span.earliest is None or mark.time is None:
+        return False
+    return is_reset(span.highest, mark.position) and span.earliest > mark.time
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
+def _decode(text: str) -> dict[str, _Mark]:
+    found = msgspec.json.decode(text, type=dict[str, tuple[str, int | None]])
+    return {log: _Mark(bytes.fromhex(position), time) for log, (position, time) in found.items()}
