@@ -53,12 +53,13 @@ class Feed:
             rules=Rules(idle_s=3600.0),
             **options,
         )
+        self._whole_before = source.whole_before
         self._writer = open_writer(root, "shop", writer="test", take_over=True, clock=clock)
         self.driver = Driver(self._writer, settings)
 
     def batch(self, *lines: bytes) -> None:
         number = self.driver.last_batch + 1
-        feed = decoder(mapping=self._mapping)
+        feed = decoder(mapping=self._mapping, whole_before=self._whole_before)
         changes = list(feed.feed(FileSplit(f"{number:06}", 0, number), lines))
         self.driver.batch(number, [*changes, *feed.finish()])
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tailrace_server.api.graphql.catalog_schema import columns_by_name
 from tailrace_server.api.graphql.schema import build
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data
 from tests.server.pipeline.feeds import Feed
@@ -109,7 +110,7 @@ def test_every_value_is_read_back_by_the_schema_of_its_version(
 ) -> None:
     """As what the source meant, raw and typed; what is set aside has no exact form in its version."""
     with TemporaryDirectory() as folder:
-        feed = Feed(Path(folder))
+        feed = Feed(Path(folder), source=Debezium(whole_before=("*",)))
         lsn = count(1)
         pieces = [
             [
