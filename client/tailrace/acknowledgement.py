@@ -67,3 +67,5 @@ class Acknowledgement:
     """This reader's among all that the named subscription has had; 0: none."""
     state_version: int | None = None
     """The version of the state that is sent first; ``start`` is that of the changes. None: changes only."""
+    where_version: int | None = None
+    """The version whose names the conditions of the criteria have; None: there is no condition."""

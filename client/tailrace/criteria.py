@@ -156,6 +156,9 @@ class Criteria:
     row (``Capture.transition``). None: rows are not judged."""
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = ()
     """Values of the condition's parameters, by name; kept as texts, sorted."""
+    where_version: int | None = None
+    """The version whose names of columns the condition has; None: the names are those of now. A program that
+    saves a cursor saves ``Acknowledgement.where_version`` beside it."""
 
     def __post_init__(self) -> None:
         """Bring the values into canonical order and refuse contradictions."""
@@ -181,6 +184,8 @@ class Criteria:
         if self.where is None:
             if self.parameters:
                 raise InvalidRequest("criteria.where_parameter: it needs where")
+            if self.where_version is not None:
+                raise InvalidRequest("criteria.where_version: it needs where")
             return
         object.__setattr__(self, "where", read_where(self.where, "criteria.where"))
         if isinstance(self.where, str):

@@ -145,6 +145,8 @@ class Link:
         self._request = request
         self._content = wire.content_of(request.body)
         self._options = options
+        self._where_version: int | None = None
+        """That of the acknowledgements; None: no condition was without one."""
         self._epoch = 0
         """That of the last acknowledgement of a named subscription; 0: none."""
         self._begun = False
@@ -219,6 +221,8 @@ class Link:
             self.cursor = acknowledgement.resume_cursor
         if attempts.acknowledged and self._options.on_reconnect is not None:
             self._options.on_reconnect(Reconnected(self.cursor, attempts.number, acknowledgement))
+        if acknowledgement.where_version is not None:
+            self._where_version = acknowledgement.where_version
         attempts.acknowledged, self._epoch = True, acknowledgement.epoch
 
     def _first(self) -> DemandRequest:
@@ -234,6 +238,11 @@ class Link:
             if self._begun:
                 part.ClearField("from_time")
             wire.set_start(part, After(self.cursor))
+        # The names of a condition mean the columns that they were when the subscription began.
+        if self._where_version is not None:
+            for each in first.subscribe.criteria:
+                if wire.has_condition(each) and not each.HasField("where_version"):
+                    each.where_version = self._where_version
         # Whoever has taken the name meanwhile keeps it.
         if self._epoch:
             first.subscribe.epoch = self._epoch

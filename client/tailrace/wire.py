@@ -40,7 +40,7 @@ from tailrace.criteria import (
     parameters_in,
 )
 from tailrace.cursor import Cursor, StateCursor
-from tailrace.errors import TransportError, Unsupported
+from tailrace.errors import InvalidRequest, TransportError, Unsupported
 from tailrace.position import Position
 from tailrace.schema import Column, Origin, Schema, SchemaSpan
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
@@ -283,6 +283,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
         name=message.name,
         epoch=message.epoch,
         state_version=message.state_version if message.HasField("state_version") else None,
+        where_version=message.where_version if message.HasField("where_version") else None,
     )
 
 
@@ -349,9 +350,31 @@ def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria
             container_name=one.container_name,
             **where_fields(read_where(one.where)),
             where_parameter=[f"{name}={value}" for name, value in parameter_texts(one.parameters)],
+            where_version=one.where_version,
         )
         for one in criteria
     ]
+
+
+def condition_members(criteria: capture_pb2.Criteria) -> dict[str, Any]:
+    """Return the condition of criteria by the names of fields of `Criteria`.
+
+    Raises:
+        InvalidRequest: A parameter is none, or a version is negative.
+    """
+    version = criteria.where_version if criteria.HasField("where_version") else None
+    if version is not None and version < 0:
+        raise InvalidRequest(f"criteria.where_version {version}: it cannot be negative")
+    return {
+        "where": where_of(criteria),
+        "parameters": parameters_in(criteria.where_parameter),
+        "where_version": version,
+    }
+
+
+def has_condition(criteria: capture_pb2.Criteria) -> bool:
+    """Return True if rows have to meet a condition."""
+    return criteria.HasField("where") or criteria.HasField("where_tree")
 
 
 def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
@@ -364,8 +387,7 @@ def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...
             operation=tuple(map(Operation, one.operation)),
             container_type=tuple(map(ContainerType, one.container_type)),
             container_name=tuple(one.container_name),
-            where=where_of(one),
-            parameters=parameters_in(one.where_parameter),
+            **condition_members(one),
         )
         for one in messages
     )

@@ -153,6 +153,9 @@ def criteria(alternatives: tuple[Criteria, ...]) -> list[dict[str, Any]]:
         }
         if one.area is not None:
             value["area"] = one.area.name
+        if isinstance(one.where, str):
+            value["where"] = one.where
+            value["whereVersion"] = one.where_version
         out.append({name: part for name, part in value.items() if part})
     return out
 

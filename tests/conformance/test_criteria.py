@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tailrace import (
+    After,
     Area,
+    ColumnsChanged,
     ContainerType,
     Content,
     Criteria,
@@ -23,6 +28,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, update, upsert
+from tests.server.capture.granting.test_columns_named import OPEN, rename, write
 from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import observer_of
 
@@ -264,3 +270,21 @@ async def test_contract_42_a_view_is_followed_by_its_name_as_an_entity_type_is(
     ]
     page = await driver.read(criteria, content=Content.AFTER)
     assert [each.primary_key for each in page.captures] == ["3", "3", "12"]
+
+
+async def test_a_condition_behind_a_cursor_has_the_names_of_its_version(
+    serve: Serve, log_root: Path
+) -> None:
+    """The source has renamed its column, and given the name to another: the text alone is refused."""
+    write(log_root, {"id": 1, "status": "open"}, catalog="tasks")
+    driver = await serve()
+    first = await driver.subscribe((OPEN,), catalog="tasks", start=OLDEST)
+    [opened] = await collect(first, 1)
+    rename(log_root, "tasks")
+    assert [each.primary_key for each in await collect(first, 1)] == ["2"]
+    with pytest.raises(ColumnsChanged) as changed:
+        await driver.subscribe((OPEN,), catalog="tasks", start=After(opened.cursor))
+    assert changed.value.column == "status"
+    pinned = (replace(OPEN, where_version=1),)
+    again = await driver.subscribe(pinned, catalog="tasks", start=After(opened.cursor))
+    assert [each.primary_key for each in await collect(again, 1)] == ["2"]

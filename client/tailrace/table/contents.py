@@ -116,6 +116,9 @@ class Contents(ABC):
     One task changes it. A method that is cancelled has changed nothing that is visible.
     """
 
+    loaded: int | None = None
+    """The version at which all rows were read; None: there are none yet, or it is not known."""
+
     @abstractmethod
     async def open(self) -> Cursor | None:
         """Begin; return the cursor that the rows are as of, or None where there are none yet.

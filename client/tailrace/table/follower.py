@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.capture import Heartbeat, StateComplete
@@ -169,8 +170,12 @@ class Follower:
             table.found()
 
         fold = VersionFold(self._catalog, self._entity_type, cursor, self._dropped)
+        rows = self._rows
+        if rows.where is not None:
+            # Its names mean the columns that they were when the rows were read.
+            rows = replace(rows, where_version=contents.loaded)
         subscription = self._subscribe(
-            criteria_of_table(self._rows),
+            criteria_of_table(rows),
             after=cursor,
             content=Content.AFTER,
             heartbeat_interval_s=_HEARTBEAT_S,

@@ -69,6 +69,7 @@ class InMemory(Contents):
     async def replace(self, cursor: Cursor) -> None:
         """Show the new rows."""
         self._rows, self._new = self._new, {}
+        self.loaded = cursor.version
 
     def get(self, key: str) -> StoredRow | None:
         """Return a row."""

@@ -5,6 +5,7 @@
     about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet), condition (JSON text
              with where and parameters; null: all rows)
     rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
+    loaded   id = 1, version: at which all rows were read, whose names of columns the condition has
     columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
 
 A version is one transaction of the file, or several versions that came together are. So a program that was
@@ -59,6 +60,9 @@ CREATE TABLE columns (id INTEGER PRIMARY KEY AUTOINCREMENT, document TEXT NOT NU
 """
 _ROWS: Final = """
 CREATE TABLE {} (primary_key TEXT PRIMARY KEY, image TEXT, columns INTEGER) WITHOUT ROWID;
+"""
+_LOADED: Final = """
+CREATE TABLE IF NOT EXISTS loaded (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)
 """
 _LOG_BYTES: Final = 8 << 20
 """SQLite's write-ahead log is written back into the file once about so much was committed."""
@@ -277,6 +281,9 @@ class InSqlite(Contents):
                 f"it holds {_said(*found)}, not {_said(*self._about)}; name another file",
             )
         self._execute("DROP TABLE IF EXISTS new_rows")
+        self._execute(_LOADED)
+        found = self._execute("SELECT version FROM loaded").fetchone()
+        self.loaded = None if found is None else int(found[0])
 
     def _make(self) -> None:
         self._execute("BEGIN IMMEDIATE")
@@ -376,8 +383,10 @@ class InSqlite(Contents):
         self._execute(
             "DELETE FROM columns WHERE id NOT IN (SELECT columns FROM rows WHERE columns IS NOT NULL)"
         )
+        self._execute("INSERT OR REPLACE INTO loaded VALUES (1, ?)", cursor.version)
         self._store(cursor)
         self._execute("COMMIT")
+        self.loaded = cursor.version
         self._ids.clear()
 
     # In either.

@@ -268,12 +268,19 @@ class Criteria(_message.Message):
     WHERE_FIELD_NUMBER: _builtins.int
     WHERE_PARAMETER_FIELD_NUMBER: _builtins.int
     WHERE_TREE_FIELD_NUMBER: _builtins.int
+    WHERE_VERSION_FIELD_NUMBER: _builtins.int
     area: Global___Area.ValueType
     """Absent or UNSPECIFIED: every area."""
     where: _builtins.str
     """A condition in SQL on the values of a row (docs/filters.md), with exactly one `entity_type`. Each change of area
     DATA is judged by its row before and after; captures say how it moved the row (`transition`). Truncates, and
     records of other areas, pass as the other fields say. Absent: rows are not judged.
+    """
+    where_version: _builtins.int
+    """The version whose names of columns the condition has: each name means the column that it was there, whatever it
+    is called now. A subscriber that goes on behind a cursor gives the `where_version` of its first acknowledgement.
+    Absent: the names are those of now; a subscription behind a cursor is then refused as COLUMNS_CHANGED if a name
+    has meant more than one column.
     """
     @_builtins.property
     def entity_type(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -321,14 +328,20 @@ class Criteria(_message.Message):
         where: _builtins.str | None = ...,
         where_parameter: _abc.Iterable[_builtins.str] | None = ...,
         where_tree: Global___Condition | None = ...,
+        where_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "where", b"where", "where_tree", b"where_tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "_where_version", b"_where_version", "where", b"where", "where_tree", b"where_tree", "where_version", b"where_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key", "where", b"where", "where_parameter", b"where_parameter", "where_tree", b"where_tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_where", b"_where", "_where_version", b"_where_version", "area", b"area", "container_name", b"container_name", "container_type", b"container_type", "entity_type", b"entity_type", "operation", b"operation", "primary_key", b"primary_key", "where", b"where", "where_parameter", b"where_parameter", "where_tree", b"where_tree", "where_version", b"where_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__where: _TypeAlias = _typing.Literal["where"]  # noqa: Y015
     _WhichOneofArgType__where: _TypeAlias = _typing.Literal["_where", b"_where"]  # noqa: Y015
+    _WhichOneofReturnType__where_version: _TypeAlias = _typing.Literal["where_version"]  # noqa: Y015
+    _WhichOneofArgType__where_version: _TypeAlias = _typing.Literal["_where_version", b"_where_version"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__where) -> _WhichOneofReturnType__where | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__where_version) -> _WhichOneofReturnType__where_version | None: ...
 
 Global___Criteria: _TypeAlias = Criteria  # noqa: Y015
 

@@ -634,6 +634,7 @@ class Acknowledgement(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     CATCH_UP_FIELD_NUMBER: _builtins.int
+    WHERE_VERSION_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -656,6 +657,10 @@ class Acknowledgement(_message.Message):
     """This reader's: `Acknowledge` takes it. Absent: none."""
     catch_up: Global___CatchUp.ValueType
     """As the request asked, or the default."""
+    where_version: _builtins.int
+    """The version whose names the criteria's conditions have: that of `Criteria.where_version` to go on with. Absent:
+    no condition was without one.
+    """
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
         """First position that can come, inclusive."""
@@ -703,10 +708,11 @@ class Acknowledgement(_message.Message):
         name: _builtins.str | None = ...,
         epoch: _builtins.int | None = ...,
         catch_up: Global___CatchUp.ValueType = ...,
+        where_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start", "state_version", b"state_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "_where_version", b"_where_version", "epoch", b"epoch", "limits", b"limits", "name", b"name", "start", b"start", "state_version", b"state_version", "where_version", b"where_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "catch_up", b"catch_up", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "state_version", b"state_version", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_name", b"_name", "_state_version", b"_state_version", "_where_version", b"_where_version", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "catch_up", b"catch_up", "effective_criteria", b"effective_criteria", "epoch", b"epoch", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "name", b"name", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "state_version", b"state_version", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names", "where_version", b"where_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -714,12 +720,16 @@ class Acknowledgement(_message.Message):
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__state_version: _TypeAlias = _typing.Literal["state_version"]  # noqa: Y015
     _WhichOneofArgType__state_version: _TypeAlias = _typing.Literal["_state_version", b"_state_version"]  # noqa: Y015
+    _WhichOneofReturnType__where_version: _TypeAlias = _typing.Literal["where_version"]  # noqa: Y015
+    _WhichOneofArgType__where_version: _TypeAlias = _typing.Literal["_where_version", b"_where_version"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__state_version) -> _WhichOneofReturnType__state_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__where_version) -> _WhichOneofReturnType__where_version | None: ...
 
 Global___Acknowledgement: _TypeAlias = Acknowledgement  # noqa: Y015
 

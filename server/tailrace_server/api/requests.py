@@ -26,7 +26,6 @@ from tailrace.criteria import (
     Operation,
     OverrunPolicy,
     Since,
-    parameters_in,
 )
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
@@ -38,6 +37,7 @@ from tailrace.v1.change_capture_pb2 import (
     VALUES_DECODED,
     Values,
 )
+from tailrace.wire import condition_members
 from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.named.values import NameAsked
@@ -296,8 +296,7 @@ def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
                 operation=tuple(map(Operation, message.operation)),
                 container_type=tuple(map(ContainerType, message.container_type)),
                 container_name=tuple(message.container_name),
-                where=where_of(message),
-                parameters=parameters_in(message.where_parameter),
+                **condition_members(message),
             )
         except InvalidRequest as error:
             raise InvalidRequest(str(error).replace("criteria", f"criteria[{place}]", 1)) from None

@@ -56,6 +56,8 @@ def where_form(one: Criteria) -> dict[str, object]:
     )
     if parameters := parameter_texts(one.parameters):
         form["whereParameter"] = [f"{name}={value}" for name, value in parameters]
+    if one.where_version is not None:
+        form["whereVersion"] = one.where_version
     return form
 
 

@@ -207,7 +207,8 @@ class Engine:
             if self._stopping:
                 raise ServerStopping("the server is stopping; connect again shortly")
             peer = replace(peer, principal=caller.name)
-            use = await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, content, limits)
+            given = (observer.log, caller, Action.SUBSCRIBE, criteria, content, limits)
+            use = await use_in(*given, start)
             admission.take(use.narrowed.criteria)
             codec = door.codec_of(codec, use.narrowed)
             options = delivery_options(

@@ -33,6 +33,7 @@ from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.router import Router
+from tailrace_server.capture.matching.row_condition import bound_at
 from tailrace_server.capture.matching.run import runs_of
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.matching.unknown_names import unknown_names
@@ -470,6 +471,7 @@ class Observer:
             unknown_names=unknown_names(view, use.asked),
             unknown_changes=unknown_changes(view, use.narrowed.criteria),
             effective_criteria=use.effective,
+            where_version=min(bound_at(use.asked), default=None),
             state_version=None if state is None else state.version,
         )
 

@@ -19,6 +19,8 @@ from tailrace.table.sqlite import InSqlite, contents_of
 from tailrace_server.wal.catalog import drop_catalog
 from tests.client.table.shop import Rows, Shop, served, typed
 from tests.conformance.shop import update, upsert
+from tests.server.capture.granting.test_columns_named import rename
+from tests.server.capture.granting.test_columns_named import write as write_tasks
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog
 from tests.support.polling import until
@@ -204,6 +206,31 @@ async def test_a_file_of_one_condition_goes_on_with_it_and_refuses_another(
             with pytest.raises(TableFileError, match=r"rows by .*price > :least.*, not .*; name"):
                 await enter(where, 0, **parameters)
     assert held(path)[1].keys() == {"2"}
+
+
+@pytest.mark.parametrize(
+    "knows_version", [True, False], ids=["new file", "file of an older client"]
+)
+async def test_a_file_goes_on_with_the_columns_of_its_condition_or_is_read_anew(
+    log_root: Path, tmp_path: Path, knows_version: bool
+) -> None:
+    """The source renames the column and gives its name to another one while no program has the file."""
+    write_tasks(log_root, {"id": 1, "status": "open"})
+    path = tmp_path / "task.sqlite"
+    async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
+        async with client.table("shop", "task", path=path, where="status = 'open'"):
+            pass
+        rename(log_root)
+        if not knows_version:
+            database = sqlite3.connect(path)
+            database.execute("DROP TABLE loaded")
+            database.close()
+        async with client.subscribe("shop", since=0) as captures:
+            while (await anext(captures)).version < 2:
+                pass
+        async with client.table("shop", "task", path=path, where="status = 'open'") as table:
+            await table.wait_until(2)
+            assert {*table} == ({"1", "2"} if knows_version else {"3"})
 
 
 async def test_a_file_of_the_first_format_has_all_rows(

@@ -31,6 +31,8 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import trim
 from tests.client.table.shop import Rows, Shop, served
 from tests.conformance.shop import remove, update, upsert
+from tests.server.capture.granting.test_columns_named import OPEN, rename
+from tests.server.capture.granting.test_columns_named import write as write_tasks
 from tests.server.capture.test_added_again import BY_VERSION, STEPS, write
 from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import ModelWriter
@@ -329,6 +331,30 @@ async def test_a_column_that_is_added_again_has_no_values_of_the_dropped_one(
         restarted = await anext(changes)
         assert isinstance(restarted, TableRestarted)
         assert isinstance(restarted.because, ColumnsChanged)
+
+
+async def test_a_condition_means_the_same_columns_through_breaks(
+    log_root: Path, kept: dict[str, Any], quick_retry: Retry
+) -> None:
+    """Of a subscription and of a table: the source gives the column's name to another one meanwhile."""
+    write_tasks(log_root, {"id": 1, "status": "open"})
+    async with (
+        served(log_root) as port,
+        FaultyProxy(port) as proxy,
+        tailrace.connect(f"127.0.0.1:{proxy.port}", retry=quick_retry) as client,
+        client.table("shop", "task", where="status = 'open'", **kept) as table,
+        client.subscribe("shop", OPEN) as captures,
+    ):
+        rename(log_root)
+        await table.wait_until(2)
+        assert (await anext(captures)).primary_key == "2"
+        assert {*table} == {"1", "2"}
+        proxy.cut_after(0)
+        await until(lambda: table.lost is not None or proxy.cuts >= 2)
+        write_tasks(log_root, {"id": 4, "status": "open"}, {"id": 5, "state": "open"})
+        await table.wait_until(3)
+        assert (await anext(captures)).primary_key == "5"
+        assert {*table} == {"1", "2", "5"}
 
 
 async def test_a_catalog_that_is_replaced_starts_the_table_again(

@@ -139,6 +139,9 @@ class CriteriaInput:
     where_parameter: list[str] | None = strawberry.field(
         default=None, description="Values of the condition's parameters, each as name=value."
     )
+    where_version: Long | None = strawberry.field(
+        default=None, description="The version whose names of columns it has; null: the newest."
+    )
 
 
 def image_of(capture: Capture, body: str) -> bytes | None:

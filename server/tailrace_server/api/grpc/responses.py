@@ -64,6 +64,7 @@ def acknowledgement(
         name=value.name or None,
         epoch=value.epoch or None,
         state_version=value.state_version,
+        where_version=value.where_version,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 

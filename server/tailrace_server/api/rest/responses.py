@@ -51,6 +51,7 @@ def acknowledgement(
         "effectiveCriteria": criteria(value.effective_criteria),
         **named,
         **({} if value.state_version is None else {"stateVersion": value.state_version}),
+        **({} if value.where_version is None else {"whereVersion": value.where_version}),
     }
 
 

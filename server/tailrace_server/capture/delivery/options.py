@@ -72,6 +72,8 @@ class SubscribeAcknowledgement:
     """The named subscription that is read; empty: none."""
     epoch: int = 0
     """That of its reader; 0: none."""
+    where_version: int | None = None
+    """The version whose names the conditions of the criteria have; None: none was without one."""
     state_version: int | None = None
     """The version of the state that is sent first; None: changes only."""
 

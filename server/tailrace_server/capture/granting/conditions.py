@@ -11,8 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.conditions.tree import read_where
-from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria, parameter_texts
-from tailrace.errors import EntityTypeUnknown
+from tailrace.criteria import (
+    COLUMN_TYPES,
+    After,
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromState,
+    parameter_texts,
+)
+from tailrace_server.capture.granting.columns_named import columns_named
 from tailrace_server.capture.granting.unknown_grants import tell_unknown_grants
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.matching.row_condition import (
@@ -29,6 +38,7 @@ from tailrace_server.filters.tree import columns_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.criteria import Beginning
     from tailrace.schema import Column
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.version_waits import VersionWait
@@ -36,7 +46,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.granting.use import GrantUse
     from tailrace_server.capture.principal import Principal
     from tailrace_server.filters.tree import Condition
-    from tailrace_server.wal.state.view import LogView
 
 
 class _Waits(Protocol):
@@ -54,6 +63,7 @@ async def use_in(
     asked: Sequence[Criteria],
     content: Content,
     waits: _Waits | None,
+    start: Beginning | None = None,
 ) -> GrantUse:
     """Return what a caller gets of criteria, whose conditions are bound to the columns of now.
 
@@ -66,11 +76,14 @@ async def use_in(
         asked: The criteria.
         content: Which bodies captures carry.
         waits: For which version it waits: then the columns are those of that moment. None: for none.
+        start: Where a subscription begins. Behind a cursor a condition may have been bound before, when its
+            names meant other columns.
 
     Raises:
         InvalidRequest: As ``asked_views``.
         NotPermitted: As ``use_of``; also of columns that a condition names.
         EntityTypeUnknown: A condition is for an entity type that no published version has.
+        ColumnsChanged: As `columns_named`.
         ConditionRefused: A condition cannot be read, or not be judged by these columns.
         DeadlineExceeded: The version was not published in time.
     """
@@ -78,9 +91,9 @@ async def use_in(
     wait = None if waits is None else waits.wait
     views = await asked_views(log, caller, action, asked, wait)
     if views is None:
-        return await _conditioned(log, caller, action, asked, content, waits)
+        return await _conditioned(log, caller, action, asked, content, waits, start)
     if views.by_view is None:
-        use = await _conditioned(log, caller, action, views.criteria, content, waits)
+        use = await _conditioned(log, caller, action, views.criteria, content, waits, start)
     else:
         assert views.criteria, "no criteria would be all of them"
         given = (caller, log.view.name, action, views.criteria, content)
@@ -97,6 +110,7 @@ async def _conditioned(
     asked: Sequence[Criteria],
     content: Content,
     waits: _Waits | None,
+    start: Beginning | None,
 ) -> GrantUse:
     catalog = log.view.name
     use = use_of(caller, catalog, action, asked, content, view=log.view)
@@ -114,11 +128,16 @@ async def _conditioned(
         tree = await parsed_in_thread(where)
         columns_asked = (_columns_asked(one, tree),)
         use_of(caller, catalog, action, columns_asked, Content.AFTER, judges_rows=True)
-        columns = _columns(view, one.entity_type[0], use)
+        find = partial(columns_named, view, one, tree, use, goes_on=_goes_on(start))
+        columns = await asyncio.to_thread(find)
         part = ConditionText(tree, parameter_texts(one.parameters))
         bind = partial(RowCondition, (part,), columns, view.published, shown=_shown(use, columns))
         bound.append(filtered(one, await asyncio.to_thread(bind)))
     return use_of(caller, catalog, action, bound, content, view=view)
+
+
+def _goes_on(start: Beginning | None) -> bool:
+    return isinstance(start, After) or (isinstance(start, FromState) and start.after is not None)
 
 
 def _columns_asked(one: Criteria, tree: Condition) -> Criteria:
@@ -130,28 +149,6 @@ def _columns_asked(one: Criteria, tree: Condition) -> Criteria:
         container_type=(ContainerType.ENTITY, *COLUMN_TYPES),
         container_name=tuple({name.text for name in columns_in(tree)}),
     )
-
-
-def _columns(view: LogView, entity_type: str, use: GrantUse) -> list[Column]:
-    """Return the columns that a condition may name: as they are called now, or were called before.
-
-    A subscription that resumes may still have a former name. Who is granted a part of the catalog has names of
-    now alone, as grants are of names.
-    """
-    schema = view.schema_of(view.published)
-    if entity_type not in schema.entity_types:
-        raise EntityTypeUnknown(view.name, entity_type, use.granted_types(schema.entity_types))
-    columns = [*schema.columns(entity_type)]
-    if not use.narrowed.is_whole:
-        return columns
-    former = schema.former_names(entity_type, view.schemas())
-    taken = {each.name for each in columns}
-    return columns + [
-        replace(each, name=name)
-        for each in columns
-        for name in former.get(each.id, ())
-        if name not in taken
-    ]
 
 
 def _shown(use: GrantUse, columns: Sequence[Column]) -> list[str] | None:

@@ -20,7 +20,7 @@ from tailrace_server.filters.tree import Junction, Negation, NullTest, columns_i
 from tailrace_server.wal.schema.restating import carries_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tailrace.conditions.tree import Where
     from tailrace.schema import Column
@@ -181,6 +181,7 @@ class FilteredCriteria(Criteria):
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = field(
         default=(), compare=False, repr=False
     )
+    where_version: int | None = field(default=None, compare=False, repr=False)
     condition: RowCondition | None = None
 
 
@@ -195,6 +196,7 @@ def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
         criteria.container_name,
         where=criteria.where,
         parameters=criteria.parameters,
+        where_version=criteria.where_version,
         condition=condition,
     )
 
@@ -202,6 +204,15 @@ def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
 def condition_of(criteria: Criteria) -> RowCondition | None:
     """Return the condition on rows of criteria; None: there is none."""
     return criteria.condition if isinstance(criteria, FilteredCriteria) else None
+
+
+def bound_at(criteria: Iterable[Criteria]) -> list[int]:
+    """Return the versions whose names the conditions of criteria have that came without one."""
+    return [
+        found.since
+        for one in criteria
+        if (found := condition_of(one)) is not None and one.where_version is None
+    ]
 
 
 def _bound(

@@ -30,6 +30,8 @@ class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
     """The condition as a tree, in its JSON form; empty: none."""
     parameters: dict[str, str] = {}
     """Of the condition, by name."""
+    where_version: int | None = None
+    """The version whose names of columns the condition has; None: unknown, or there is no condition."""
 
 
 class SubscriptionDocument(Struct, frozen=True):

@@ -24,6 +24,7 @@ def criteria_documents(criteria: Iterable[Criteria]) -> list[CriteriaDocument]:
             container_name=list(one.container_name),
             **_where_members(one),
             parameters=dict(parameter_texts(one.parameters)),
+            where_version=one.where_version,
         )
         for one in criteria
     ]
@@ -48,6 +49,7 @@ def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
             container_name=tuple(one.container_name),
             where=one.where_tree or one.where or None,
             parameters=one.parameters,
+            where_version=one.where_version,
         )
         for one in documents
     )
