@@ -70,6 +70,8 @@ def _leftover_threads(before: set[threading.Thread]) -> list[threading.Thread]:
     for thread in threading.enumerate():
         if thread in before or isinstance(thread, threading._DummyThread) or _lasts(thread):
             continue
+        if thread.ident is None:
+            continue  # Ctrl-C came before its start: the interpreter lists it for ever, and it never runs
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             left.append(thread)

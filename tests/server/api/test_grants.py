@@ -312,7 +312,8 @@ async def test_contract_47_a_name_is_not_made_of_a_condition_on_what_is_hidden(
             assert (await http.post(path, json=body)).status_code == status
         assert (await http.get(path)).json()["subscriptions"] == []
         asked = Criteria(entity_type=("parcel",), where="status = 'sent'")
-        assert (await client.create_subscription("shop", "mine", asked)).criteria == (asked,)
+        (kept,) = (await client.create_subscription("shop", "mine", asked)).criteria
+        assert replace(kept, where_version=None) == asked
 
 
 async def test_contract_47_a_policy_that_shrinks_ends_what_it_no_longer_grants(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tailrace_server.export.cdcv2 import Cdcv2Export
 from tailrace_server.export.errors import ImageUnfit
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -169,7 +170,7 @@ def test_a_stream_goes_on_over_a_change_as_long_as_its_columns_hold_the_values(
     log_root: Path, tmp_path: Path
 ) -> None:
     """Then the error says what to do, and that takes all of the history."""
-    feed = Feed(log_root)
+    feed = Feed(log_root, source=Debezium(whole_before=("*",)))
     feed.batch(line(1, "c", 1, MILLIS, None, Moment(MS)))
     out = tmp_path / "out"
     with Cdcv2Export.begin(settings(log_root, out, entity_type="product")) as exporting:
