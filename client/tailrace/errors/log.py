@@ -49,17 +49,18 @@ class LogMissing(LogError):
     retriable = True
     advice = "Mount the volume, or restore the folder: the server continues by itself, from the same cursor."
 
-    def __init__(self, path: str) -> None:
-        """Keep the folder that is missing."""
+    def __init__(self, name: str) -> None:
+        """Keep the catalog's name."""
         super().__init__(
-            f"{path} is gone, and the catalog was not dropped: mount its volume or restore the folder, and "
-            "readers continue from their cursors; if it is not to come back, run `tailrace catalog drop`"
+            f"the folder of catalog {name!r} is gone, and the catalog was not dropped: mount its volume or "
+            "restore the folder, and readers continue from their cursors; if it is not to come back, run "
+            "`tailrace catalog drop`"
         )
-        self.path = path
+        self.name = name
 
     def figures(self) -> dict[str, str]:
-        """Return the folder."""
-        return {"path": self.path}
+        """Return the catalog's name."""
+        return {"catalog": self.name}
 
 
 class LogFull(LogError):

@@ -154,6 +154,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "used": ("used", float),
         "retry_after_s": ("retry_after_s", float),
     },
+    errors.LogMissing: {"name": ("catalog", str)},
     errors.LogCorrupted: {
         "path": ("segment", str),
         "offset": ("offset", int),

@@ -168,7 +168,7 @@ class ObservedCatalog:
             TailraceError: As ``open_catalog``.
         """
         if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
-            raise LogMissing(str(self._path))
+            raise LogMissing(self._path.name)
         return open_catalog(self._path.parent, self._path.name)
 
     def _is_gone_for_good(self) -> bool:

@@ -73,7 +73,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.TlsFailed("127.0.0.1:7411", "its certificate has expired"),
     errors.LogError("log"),
     errors.LogCorrupted("segments/1/a.arrow", 4711, "crc"),
-    errors.LogMissing("log/shop"),
+    errors.LogMissing("shop"),
     errors.LogUnreadable("newer"),
     errors.LogFull("full"),
     errors.WriterFenced(3, 4, "ingest on host, run 1"),

@@ -298,7 +298,7 @@ def missing_catalog(path: Path, uuid: UUID) -> CatalogReplaced | LogMissing:
     """Return the error of a catalog whose folder is gone: it was dropped, or it may come back."""
     if is_dropped(path.parent, uuid):
         return CatalogReplaced(path.name, uuid, None)
-    return LogMissing(str(path))
+    return LogMissing(path.name)
 
 
 def _set_remains_aside(folder: Path) -> None:
