@@ -134,6 +134,8 @@ class Change(NamedTuple):
     file: str | None = None
     block: int | None = None
     line: int | None = None
+    key_names: str | None = None
+    """Names of the key's columns as a JSON array; None where the source does not name them."""
 
 
 CHANGE_SCHEMA: Final = pa.schema(
@@ -160,6 +162,7 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("file", pa.string()),
         pa.field("block", pa.int64()),
         pa.field("line", pa.int64()),
+        pa.field("key_names", pa.string()),
     ]
 )
 

@@ -1,9 +1,10 @@
-"""Which table the rows of an entity type come from, and which connector the rows of a catalog come from.
+"""The table and the key columns of each entity type, and the connector of a catalog.
 
-Rows are told apart by entity type and key alone. So an entity type belongs to one table, and a catalog to one
-connector: the first whose row came. Who they are is kept among the source positions of the log::
+Rows are told apart by entity type and key alone. So an entity type belongs to one table and keeps its key
+columns, and a catalog belongs to one connector: those of the first row that came. The source positions of the
+log keep them::
 
-    table:orders  shop.public.orders        connector  postgresql:shop
+    table:orders  shop.public.orders        key:orders  ["id"]        connector  postgresql:shop
 
 A decoder sets aside every row of another (`Source.line_decoder`). It cannot know what a batch holds elsewhere,
 and a batch may be the first with rows of two tables for one entity type. So each split tells whose rows it has,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _CONNECTOR: Final = "connector"
 _TABLE: Final = "table:"
+_KEY: Final = "key:"
 
 
 class RowOrigin(NamedTuple):
@@ -40,6 +42,8 @@ class RowOrigin(NamedTuple):
     """As `Change.table`."""
     connector: str
     """As `Change.source`; empty where the source does not say."""
+    key_names: str
+    """As `Change.key_names`; empty where the source does not name them."""
 
 
 class _Found(NamedTuple):
@@ -51,18 +55,20 @@ class _Found(NamedTuple):
 _decode = msgspec.json.Decoder(list[tuple[RowOrigin, int]]).decode
 
 
-def origins_text(origins: Mapping[tuple[str, str, str], int]) -> bytes | None:
+def origins_text(origins: Mapping[tuple[str, str, str, str], int]) -> bytes | None:
     """Return, for a SPLIT row, each `RowOrigin` with the line of its first row; None where there is none."""
     return msgspec.json.encode(list(origins.items())) if origins else None
 
 
 @dataclass(frozen=True)
 class Bindings:
-    """The connector of a catalog, and the table of each of its entity types."""
+    """The connector of a catalog, and the table and the key columns of each of its entity types."""
 
     connector: str | None = None
     """None as long as no row has come."""
     tables: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Entity type → `Change.key_names`. A log of an earlier release has none until the next rows come."""
 
     @classmethod
     def read(cls, source_positions: Mapping[str, int | str]) -> Bindings:
@@ -70,19 +76,20 @@ class Bindings:
         connector = source_positions.get(_CONNECTOR)
         return cls(
             None if connector is None else str(connector),
-            {
-                name.removeprefix(_TABLE): str(table)
-                for name, table in source_positions.items()
-                if name.startswith(_TABLE)
-            },
+            _noted(source_positions, _TABLE),
+            _noted(source_positions, _KEY),
         )
 
     def positions_after(self, before: Bindings) -> dict[str, int | str]:
         """Return as source positions what is bound here and was not, or was bound otherwise, before."""
         positions: dict[str, int | str] = {
-            f"{_TABLE}{entity_type}": table
-            for entity_type, table in self.tables.items()
-            if before.tables.get(entity_type) != table
+            f"{head}{entity_type}": text
+            for head, now, then in (
+                (_TABLE, self.tables, before.tables),
+                (_KEY, self.keys, before.keys),
+            )
+            for entity_type, text in now.items()
+            if then.get(entity_type) != text
         }
         if self.connector is not None and self.connector != before.connector:
             positions[_CONNECTOR] = self.connector
@@ -91,28 +98,44 @@ class Bindings:
     def after(self, splits: Iterable[Change]) -> Bindings:
         """Return the bindings after the rows of a batch, given by its SPLIT rows.
 
-        A decoder lets rows of another table or connector pass only where an option names it. So one that is
-        not what was bound before takes its place.
+        A decoder lets rows of another table or connector pass only where an option names it, and rows with
+        key columns of another name only where the mapping says that they were renamed. So one that is not what
+        was bound before takes its place.
         """
         rows = sorted(_origins(splits), key=lambda found: found.at)
         if not rows:
             return self
         connector = min(rows, key=lambda row: row.origin.connector == self.connector)
         tables: dict[str, str] = {}
+        keys: dict[str, str] = {}
         # The connector first: rows that are set aside for theirs bind no entity type.
-        for (entity_type, table, of), _ in rows:
+        for (entity_type, table, of, key), _ in rows:
             before = self.tables.get(entity_type)
             if of == connector.origin.connector and tables.get(entity_type, before) == before:
                 tables[entity_type] = table
-        return Bindings(connector.origin.connector, {**self.tables, **tables})
+                before = self.keys.get(entity_type)
+                if key and keys.get(entity_type, before) == before:
+                    keys[entity_type] = key
+        return Bindings(
+            connector.origin.connector, {**self.tables, **tables}, {**self.keys, **keys}
+        )
 
     def admits(self, splits: Iterable[Change]) -> bool:
-        """Whether all rows of a batch are of the connector and the tables that are bound."""
+        """Whether all rows of a batch are of the connector, the tables and the key columns that are bound."""
         return all(
             origin.connector == self.connector
             and self.tables.get(origin.entity_type) == origin.table
+            and origin.key_names in ("", self.keys.get(origin.entity_type))
             for origin, _ in _origins(splits)
         )
+
+
+def _noted(source_positions: Mapping[str, int | str], head: str) -> dict[str, str]:
+    return {
+        name.removeprefix(head): str(text)
+        for name, text in source_positions.items()
+        if name.startswith(head)
+    }
 
 
 def _origins(splits: Iterable[Change]) -> Iterator[_Found]:

@@ -223,6 +223,27 @@ def test_rows_of_another_table_or_connector_are_set_aside_wherever_they_are_deco
 
 
 @pytest.mark.parametrize("rows", [0, 1_000_000])
+def test_rows_keyed_by_other_columns_are_set_aside_wherever_they_are_decoded(
+    source: Source, rows: int
+) -> None:
+    """Two keys are new in one batch: the table keeps that whose row arrived first, in its order of columns."""
+
+    def of(number: int, *names: str) -> bytes:
+        image = {"a": 1, "b": 2, "n": number}
+        key = {name: image[name] for name in names}
+        return line({"key": key, "value": envelope("c", postgres(number), after=image)})
+
+    source.add(of(1, "b", "a"), name="b.json")
+    os.utime(source.input / "b.json", (1, 1))
+    source.add(of(2, "a", "b"), of(3, "a"), name="a.json")
+    for number in (4, 7):
+        outcome = source.ingest(small_batch_rows=rows)
+        assert outcome.counters.quarantined == 1
+        source.add(of(number, "a", "b"), of(number + 1, "n"))
+    assert [record.primary_key for record in data(source.catalog)] == ["[2,1]"] * 3
+
+
+@pytest.mark.parametrize("rows", [0, 1_000_000])
 def test_the_largest_place_in_a_transaction_is_one_like_others(source: Source, rows: int) -> None:
     """Each row comes over a topic of its own, so their order is what the source says."""
     for number, order, table in ((1, 2**63 - 1, "product"), (2, 1, "customer")):

@@ -23,6 +23,7 @@ from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA, decode_lines
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data, leads
 from tests.server.pipeline.shapes import BY_ID, end, envelope, line
@@ -100,7 +101,13 @@ class Ingest:
         self.files = itertools.count(1)
         self.batches = itertools.count()
 
-    def run(self, *batches: Sequence[Sequence[bytes]], strict: bool = False, **options: Any) -> Any:
+    def run(
+        self,
+        *batches: Sequence[Sequence[bytes]],
+        strict: bool = False,
+        mapping: SchemaMapping | None = None,
+        **options: Any,
+    ) -> Any:
         """Ingest batches of files of lines, to the end; return what was counted."""
         told = IngestSettings(
             input=self.root,
@@ -110,6 +117,7 @@ class Ingest:
             rules=Rules(idle_s=3600.0),
             snapshot_rows=3,
             strict=strict,
+            mapping=mapping,
         )
         with open_writer(self.root, "shop", writer="test") as writer:
             driver = Driver(writer, told)
@@ -363,3 +371,104 @@ def test_a_connector_takes_the_place_of_another_where_it_is_named(tmp_path: Path
     assert "postgresql:shop, and --connector says postgresql:other" in reason
     ingest.run([[Row(renamed, 1, 4, "u", 10).line(4)]])
     assert ingest.state() == {("orders", "1"): 4}
+
+
+def keyed(lsn: int, op: str, key: Any, before: Any, after: Any) -> bytes:
+    """Return a line with a message key."""
+    value = envelope(
+        op, PUBLIC.block(lsn=lsn, ts_ms=1_700_000_000_000 + lsn), before=before, after=after
+    )
+    return line({"key": key, "value": value})
+
+
+RENAMED = SchemaMapping.parse('[entity_types.orders.columns.c]\nrenamed_from = "id"')
+FIRST = [keyed(n, "c", {"id": n}, None, {"id": n, "c": n + 10, "v": n}) for n in (1, 2)]
+"""Two rows whose key is `id`; then the primary key becomes `c`, one row is updated and the other removed."""
+REKEYED = [
+    keyed(3, "u", {"c": 11}, None, {"id": 1, "c": 11, "v": 3}),
+    keyed(4, "d", {"c": 12}, {"id": 2, "c": 12, "v": 2}, None),
+]
+CUTS = {"batch": [[[0, 1]]], "files": [[[0], [1]]], "batches": [[[0]], [[1]]], "runs": None}
+
+
+def ingest_cut(ingest: Ingest, cut: str, parts: Sequence[Sequence[bytes]], **options: Any) -> None:
+    """Ingest two parts as one file, as two files of a batch, as two batches, or in two runs."""
+    shape = CUTS[cut]
+    if shape is None:
+        for part in parts:
+            ingest.run([part], keys={}, **options)
+        return
+    batches = [[[each for at in file for each in parts[at]] for file in batch] for batch in shape]
+    ingest.run(*batches, keys={}, **options)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_rows_keyed_by_other_columns_than_the_log_has_are_set_aside(
+    tmp_path: Path, cut: str
+) -> None:
+    ingest = Ingest(tmp_path)
+    ingest_cut(ingest, cut, (FIRST, REKEYED))
+    assert ingest.state() == {("orders", "1"): 1, ("orders", "2"): 2}
+    found = ingest.quarantined()
+    assert [raw for raw, _ in found] == REKEYED
+    for _, reason in found:
+        assert "the key of 'orders' is c, and the log has its rows by id" in reason
+        assert "--key orders=id" in reason
+    assert CommitLog.open(tmp_path / "shop").state.source_positions["key:orders"] == '["id"]'
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_option_for_the_former_key_keeps_the_rows_of_a_table_with_another_key(
+    tmp_path: Path, cut: str
+) -> None:
+    ingest = Ingest(tmp_path)
+    ingest_cut(ingest, cut, (FIRST, REKEYED))
+    ingest.run([REKEYED], keys={"orders": ("id",)})
+    assert ingest.state() == {("orders", "1"): 3}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_key_in_another_member_order_is_the_same_row(tmp_path: Path, cut: str) -> None:
+    ingest = Ingest(tmp_path)
+    image = {"a": 2, "b": 1, "v": 1}
+    first = [keyed(1, "c", {"b": 1, "a": 2}, None, image)]
+    second = [
+        keyed(2, "u", {"a": 2, "b": 1}, image, image | {"v": 2}),
+        keyed(3, "u", {"a": 2, "b": 1}, image, image | {"a": 3, "v": 3}),  # moves
+    ]
+    ingest_cut(ingest, cut, (first, second))
+    assert ingest.state() == {("orders", "[1,3]"): 3}
+    assert ingest.quarantined() == []
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_renamed_key_column_keeps_its_rows_and_old_lines_may_come_late(
+    tmp_path: Path, cut: str
+) -> None:
+    ingest = Ingest(tmp_path)
+    first = [keyed(1, "c", {"id": 1}, None, {"id": 1, "v": 1})]
+    second = [keyed(2, "u", {"c": 1}, None, {"c": 1, "v": 2})]
+    ingest.run([first], keys={})
+    late = [keyed(3, "u", {"id": 1}, None, {"id": 1, "v": 3})]
+    ingest_cut(ingest, cut, (second, late), mapping=RENAMED)
+    assert ingest.state() == {("orders", "1"): 3}
+    assert ingest.quarantined() == []
+
+
+@pytest.mark.parametrize("keys", [({"id": 1}, 1), (1, {"id": 1}), (1, "1")])
+def test_a_key_that_names_no_columns_is_not_compared(tmp_path: Path, keys: tuple[Any, Any]) -> None:
+    ingest = Ingest(tmp_path)
+    for number, key in enumerate(keys, 1):
+        text = keyed(number, "c" if number == 1 else "u", key, None, {"id": 1, "v": number})
+        ingest.run([[text]], keys={})
+    assert ingest.state() == {("orders", "1"): 2}
+    assert ingest.quarantined() == []
+
+
+@pytest.mark.parametrize("key", [{"id": 1, "c": 11}, {"c": 11}, {"ID": 1}])
+def test_a_key_of_more_or_other_columns_is_another_key(tmp_path: Path, key: Any) -> None:
+    ingest = Ingest(tmp_path)
+    ingest.run([FIRST], keys={})
+    ingest.run([[keyed(3, "u", key, None, {"id": 1, "ID": 1, "c": 11, "v": 3})]], keys={})
+    assert ingest.state() == {("orders", "1"): 1, ("orders", "2"): 2}
+    assert len(ingest.quarantined()) == 1

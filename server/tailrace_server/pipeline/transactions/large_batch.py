@@ -101,7 +101,7 @@ def commit_large_batch(
 ) -> None:
     """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
     # 1. Decode once and keep the changes: they are read twice, for the tallies and to be written. They are
-    #    decoded anew where the batch is the first with rows of two tables for one entity type.
+    #    decoded anew where the batch is the first with rows of two tables, or by two keys, for one entity type.
     skip = _lines_to_skip(driver, settings, lines)
 
     def decode(bindings: Bindings) -> DataFrame:

@@ -70,7 +70,7 @@ class SplitDecoder:
         self._messages: dict[FileSplit, int] = {}
         self._ignored: dict[FileSplit, int] = {}
         self._kinds: dict[FileSplit, Counter[str]] = {}
-        self._origins: dict[FileSplit, dict[tuple[str, str, str], int]] = {}
+        self._origins: dict[FileSplit, dict[tuple[str, str, str, str], int]] = {}
         """Whose rows a split has, as `RowOrigin`, each with the line of the first."""
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
@@ -95,7 +95,10 @@ class SplitDecoder:
                 more += 1
                 if isinstance(change, Change):
                     if change.table is not None:
-                        origin = (change.entity_type or "", change.table, change.source or "")
+                        origin = (
+                            *(change.entity_type or "", change.table),
+                            *(change.source or "", change.key_names or ""),
+                        )
                         if origin not in origins:
                             origins[origin] = number
                     yield change

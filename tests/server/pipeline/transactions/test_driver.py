@@ -160,6 +160,7 @@ def test_positions_tell_how_many_lines_of_a_file_are_in_the_log(log_root: Path) 
         "file:000000": 3,
         "connector": "postgresql:shop",
         "table:product": "shop.public.product",
+        "key:product": '["id"]',
     }
 
 

@@ -296,6 +296,7 @@ class DebeziumDecoder:
             columns=columns,
             # Of an incremental snapshot the position is that of the stream meanwhile, not of the row.
             log=None if source.snapshot == "incremental" else log_of(source),
+            key_names=self._keys.names_text(entity_type, row.names),
         )
 
     def _entity_type_of(self, message: DebeziumMessage | None) -> str | None:

@@ -20,6 +20,10 @@ A message key is written in one of these layouts::
     null                                  the table has no primary key
 
 Any other is refused with its name: a key that is not understood may be equal for two rows.
+
+The log keeps the names of a table's key columns (`table_bindings`). A key of the same columns in another order
+is put into that order, as its text depends on it. A change that is keyed by other columns is refused: it would
+not find its row.
 """
 
 from __future__ import annotations
@@ -81,6 +85,7 @@ class RowKeys:
         mapping: SchemaMapping | None = None,
         counts: Callable[[str], bool] = lambda _: False,
         unavailable: Unavailable = DEFAULT,
+        noted: Mapping[str, str] | None = None,
     ) -> None:
         """Take the key columns.
 
@@ -89,11 +94,35 @@ class RowKeys:
             mapping: Declares others.
             counts: Tells the entity types whose key is the whole row.
             unavailable: Tells values that the source did not send.
+            noted: Entity type → names of the key columns that its rows in the log have, as `Change.key_names`.
         """
         self.counts = counts
         self._unavailable = unavailable
         self._given = given
         self._mapping = mapping
+        self._noted: dict[str, tuple[str, ...]] = {
+            entity_type: tuple(orjson.loads(names)) for entity_type, names in (noted or {}).items()
+        }
+        self._renames: dict[str, dict[str, str]] = {
+            entity_type: {
+                column.renamed_from: name
+                for name, column in declared.columns.items()
+                # A former name that is declared as well is another column by now.
+                if column.renamed_from and column.renamed_from not in declared.columns
+            }
+            for entity_type, declared in (mapping.entity_types if mapping else {}).items()
+        }
+        self._texts: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def names_text(self, entity_type: str, names: tuple[str, ...]) -> str | None:
+        """Return names of key columns as `Change.key_names`, each as the mapping renames it."""
+        if not names:
+            return None
+        text = self._texts.get((entity_type, names))
+        if text is None:
+            text = orjson.dumps(self._newest(entity_type, names)).decode()
+            self._texts[entity_type, names] = text
+        return text
 
     def of(
         self,
@@ -126,7 +155,9 @@ class RowKeys:
             return self._whole_row(operation, before, after)
         row = members(image) if image else {}
         old = members(before) if before and operation == UPDATE else {}
-        names, values = self._columns(entity_type, table, message_key, row, old)
+        names, values = self._as_noted(
+            entity_type, *self._columns(entity_type, table, message_key, row, old)
+        )
         primary_key = key_text(values)
         if primary_key is None:
             raise Unusable(f"a key column is null: {', '.join(names)}")
@@ -200,6 +231,41 @@ class RowKeys:
         if not names:
             raise Unusable(_without_key(entity_type, message_key))
         return names, _picked(names, None, row)
+
+    def _as_noted(
+        self, entity_type: str, names: tuple[str, ...], values: Sequence[bytes | msgspec.Raw]
+    ) -> tuple[tuple[str, ...], Sequence[bytes | msgspec.Raw]]:
+        """Return a key's columns in the order of those that the log keeps.
+
+        Raises:
+            Unusable: They are other columns.
+        """
+        noted = self._noted.get(entity_type, names)
+        if not names or names == noted:
+            return names, values
+        # A renamed column keeps its values, so its rows keep their keys. The row may have its old name or its
+        # new one, as a file from before the rename may come late.
+        columns = {
+            newest: (name, value)
+            for newest, name, value in zip(
+                self._newest(entity_type, names), names, values, strict=True
+            )
+        }
+        order = self._newest(entity_type, noted)
+        if columns.keys() != {*order}:
+            now, then = ",".join(names), ",".join(noted)
+            raise Unusable(
+                f"the key of {entity_type!r} is {now}, and the log has its rows by {then}: the change would "
+                f"not find its row; --key {entity_type}={then} keeps the key if the images have it, "
+                "renamed_from in --schema says that a column was renamed; else ingest the table from a new "
+                "snapshot as another entity type: --table-map TABLE=NAME"
+            )
+        found = [columns[name] for name in order]
+        return tuple(name for name, _ in found), [value for _, value in found]
+
+    def _newest(self, entity_type: str, names: tuple[str, ...]) -> list[str]:
+        renames = self._renames.get(entity_type, {})
+        return [renames.get(name, name) for name in names]
 
 
 def _without_key(entity_type: str, message_key: bytes | None) -> str:

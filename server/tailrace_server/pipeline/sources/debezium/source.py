@@ -160,7 +160,7 @@ class Debezium(Source):
         from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
 
         return DebeziumDecoder(
-            RowKeys(self.keys, mapping, self.counts, self.unavailable),
+            RowKeys(self.keys, mapping, self.counts, self.unavailable, bindings.keys),
             identities=TableIdentities(
                 self.entity_type_from, self.table_map, self.connector, bindings
             ),

@@ -110,7 +110,8 @@ def test_a_row_is_in_its_transaction_at_its_position(
     assert (change.entity_type or "").lower() == "product"
     assert (change.transaction, position_in(change.place)) == (transaction, position)
     [again] = decode(restated(change))
-    assert again._replace(place=b"") == change._replace(place=b"", total_order=again.total_order)
+    expected = change._replace(place=b"", total_order=again.total_order, key_names=None)
+    assert again._replace(place=b"") == expected
     assert position_bytes(again.place) == position_bytes(change.place)
 
 
