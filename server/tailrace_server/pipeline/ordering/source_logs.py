@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace_server.pipeline.changes import READ, UNPLACED, position_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tailrace_server.pipeline.changes import Change
 
 _SERVER: Final = " server "
@@ -73,6 +75,19 @@ def base_and_server(log: str) -> tuple[str, str]:
     """Return base name and server of a log whose name `log_name` made; empty where it has none."""
     name, _, server = log.partition(_SERVER)
     return name.partition(" ")[2], server
+
+
+def logs_in_one_order(logs: Collection[str]) -> dict[str, str]:
+    """Return for each log the log that its positions are ordered with.
+
+    That is the log itself. If it names no server, it is that of the only server.
+    """
+    together = {log: log for log in logs}
+    for log in logs:
+        servers = [other for other in logs if other != log and may_compare(log, other)]
+        if _SERVER not in log and len(servers) == 1:
+            together[log] = servers[0]
+    return together
 
 
 def may_compare(one: str, other: str) -> bool:

@@ -316,3 +316,73 @@ def test_streams_that_contradict_each_other_are_decided_by_position() -> None:
     one = rows((10, 1), (20, 2), file="a")
     other = rows((21, 2), (11, 1), (30, 3), table="customer", file="b")
     assert keys(one, other) == ["1", "2", "3"]
+
+
+def written(table: str, file: str, pos: int, server: int, second: int) -> bytes:
+    """Return the line of a change of MySQL that is a transaction alone."""
+    place = mysql(file, pos, table=table, server_id=server, ts_ms=1000 * second)
+    return line(envelope("c", place, after={"id": second}))
+
+
+@st.composite
+def failovers(draw: st.DrawFn) -> list[tuple[str, bytes]]:
+    """Draw a history of two servers, as table and line of each transaction, in the order of their times.
+
+    A server may reset its log, and both may be written to at once.
+    """
+    bases = draw(st.sampled_from([("db-bin", "db-bin"), ("db1-bin", "db2-bin")]))
+    places = [(draw(st.integers(1, 9)), 4) for _ in bases]
+    server, history = 0, []
+    for second in range(1, draw(st.integers(2, 14)) + 1):
+        server = draw(st.sampled_from([server, server, 0, 1]))
+        number, pos = places[server]
+        match draw(st.sampled_from(["same file", "same file", "next file", "reset"])):
+            case "next file":
+                number, pos = number + 1, 4
+            case "reset" if number > 1:
+                number, pos = draw(st.integers(1, number - 1)), 4
+            case _:
+                pos += draw(st.integers(1, 99))
+        places[server] = number, pos
+        table = draw(st.sampled_from("abc"))
+        file = f"{bases[server]}.{number:06}"
+        # Without GTIDs file and position name a transaction, so no two transactions have the same.
+        history.append((table, written(table, file, 100 * pos + second, server + 1, second)))
+    return history
+
+
+@given(failovers(), st.data())
+def test_transactions_of_two_servers_keep_the_order_of_their_times(
+    history: list[tuple[str, bytes]], data: st.DataObject
+) -> None:
+    """Each table has files of its own, cut anywhere; they arrive in any order among the tables."""
+    waiting: dict[str, list[list[bytes]]] = {}
+    for table in "abc":
+        lines = [text for of, text in history if of == table]
+        cut = data.draw(st.integers(0, len(lines)))
+        waiting[table] = [lines[cut:], lines[:cut]]
+    changes: list[Change] = []
+    for number, table in enumerate(data.draw(st.permutations("aabbcc"))):
+        split = FileSplit(f"{number:03}", 0, number)
+        changes += decoder().feed(split, waiting[table].pop())
+    ordered = in_source_order(tally(changes, 0.0).values())
+    seconds = [(each.timestamp or 0) // 1_000_000 for each in ordered]
+    assert seconds == list(range(1, len(history) + 1))
+
+
+def test_a_log_that_was_reset_loses_no_row_within_a_batch(log_root: Path) -> None:
+    ingest = Ingest(log_root)
+    former, later = written("a", "db-bin.000007", 900, 1, 1), written("b", "db-bin.000001", 4, 1, 2)
+    ingest.run([[("b", [later]), ("a", [former])]])
+    found = [(r.version, r.entity_type) for r in records(log_root / "shop") if r.area == Area.DATA]
+    assert found == [(1, "a"), (2, "b")]
+    assert not list((log_root / "shop" / "quarantine").glob("*"))
+
+
+def test_a_snapshot_precedes_the_changes_of_its_server_by_position() -> None:
+    """Its rows name no server, and the times of reading are later than those of changes meanwhile."""
+    read = mysql("db-bin.000007", 900, table="a", snapshot="true", ts_ms=9000)
+    lines = [line(envelope("r", read, after={"id": 1}))]
+    changes = decode(*lines, file="2") + decode(written("b", "db-bin.000007", 950, 1, 5), file="1")
+    ordered = in_source_order(tally(changes, 0.0).values())
+    assert [each.timestamp for each in ordered] == [9_000_000, 5_000_000]
