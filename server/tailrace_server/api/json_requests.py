@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _Request = TypeVar("_Request", bound=Message)
+_Read = TypeVar("_Read")
 
 _INTEGERS: Final = {
     FieldDescriptor.TYPE_INT32: range(-(1 << 31), 1 << 31),
@@ -166,6 +167,18 @@ def in_json_names(error: InvalidRequest) -> InvalidRequest:
     if text != str(error):
         error.args = (text,)
     return error
+
+
+def in_json(function: Callable[[_Request], _Read]) -> Callable[[_Request], _Read]:
+    """Return a function of a request that raises its errors with the names of the JSON form."""
+
+    def read(message: _Request) -> _Read:
+        try:
+            return function(message)
+        except InvalidRequest as error:
+            raise in_json_names(error) from None
+
+    return read
 
 
 def _as_value(field: FieldDescriptor, name: str, text: str) -> object:

@@ -6,9 +6,8 @@ The messages of proto/tailrace/v1 are the one shape of a request. gRPC reads the
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow.compute import sort_indices
@@ -38,6 +37,7 @@ from tailrace.v1.change_capture_pb2 import (
     Values,
 )
 from tailrace.wire import condition_members
+from tailrace_server.api.many_keys import KEYS_AT_ONCE
 from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.named.values import NameAsked
@@ -47,7 +47,7 @@ from tailrace_server.capture.settings import SubscriptionLimits
 from tailrace_server.wal.subscriptions.sequence import check_subscription_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.criteria import Beginning, Start
     from tailrace.v1.change_capture_pb2 import (
@@ -67,11 +67,7 @@ _CONTENT: Final = {
     capture_pb2.BODY_AFTER: Content.AFTER,
     capture_pb2.BODY_ALL: Content.BODY,
 }
-_Request = TypeVar("_Request")
-_Read = TypeVar("_Read")
 
-_KEYS_AT_ONCE: Final = 2_000
-"""Keys that are read on the event loop, in about a millisecond."""
 _INT64_MAX: Final = (1 << 63) - 1
 _MESSAGE_BYTES: Final = range(1 << 10, (64 << 20) + 1)
 _WAIT_MS: Final = range(600_000 + 1)
@@ -252,30 +248,21 @@ def refuse_excess(count: int, limit: int) -> None:
         )
 
 
-async def read(
-    function: Callable[[_Request], _Read],
-    message: _Request,
-    asked: Iterable[capture_pb2.Criteria],
-) -> _Read:
-    """Return what a function makes of a request, in a thread where its criteria name many keys.
-
-    100,000 keys take 0.1 s, for which the event loop would serve nobody.
-    """
-    if sum(len(each.primary_key) for each in asked) <= _KEYS_AT_ONCE:
-        return function(message)
-    return await asyncio.to_thread(function, message)
-
-
 def _sorted(keys: Sequence[str]) -> tuple[str, ...]:
     """Return keys in order, so that `Criteria` has nothing left to sort.
 
     Python holds its lock while it sorts, and no other thread runs; Arrow does not. Both order texts alike.
     """
     values = tuple(keys)
-    if len(values) <= _KEYS_AT_ONCE:
+    if len(values) <= KEYS_AT_ONCE:
         return values
     order = sort_indices(pa.array(values, pa.string())).to_numpy()
     return tuple([values[place] for place in order.tolist()])
+
+
+def history_criteria(request: ReadChangesRequest) -> tuple[Criteria, ...]:
+    """Return the criteria of a read; raises as ``criteria``."""
+    return criteria(request.criteria)
 
 
 def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:

@@ -42,6 +42,7 @@ class LoopTurns:
         "_steps",
         "_steps_began",
         "_until",
+        "many_keys",
     )
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -60,6 +61,8 @@ class LoopTurns:
         """When the first of them began."""
         self._step_s = _FIRST_STEP_S
         """How long one lasts, as measured."""
+        self.many_keys = asyncio.Lock()
+        """Held by the one request with many keys that is read and opened (api/many_keys.py)."""
 
     @property
     def waiting(self) -> int:

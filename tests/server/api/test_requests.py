@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from tailrace.position import END, MAX_VERSION, Position
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
 from tailrace_server.api import requests
+from tailrace_server.api.many_keys import reading
 from tailrace_server.api.requests import criteria, history_bounds
 
 
@@ -64,6 +66,6 @@ async def test_criteria_with_very_many_keys_are_read_beside_the_loop_and_come_ou
         threads.append(threading.current_thread())
         return requests.wish(asked)
 
-    wish = await requests.read(read, message, message.criteria)
-    assert wish.criteria[0].primary_key == tuple(sorted(keys))
+    async with reading(asyncio.Lock(), read, message) as wish:
+        assert wish.criteria[0].primary_key == tuple(sorted(keys))
     assert (threads == [threading.current_thread()]) is not many

@@ -16,7 +16,7 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
-from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,10 +108,7 @@ def wish_of(
     asked["criteria"] = scope.narrowed(asked.get("criteria"), tree)
     asked["body"] = [name for name in _BODIES if name in bodies]
     message = from_json(SubscribeRequest, asked, criteria_max=criteria_max, without=ELSEWHERE)
-    try:
-        return requests.wish(message)
-    except InvalidRequest as error:
-        raise in_json_names(error) from None
+    return in_json(requests.wish)(message)
 
 
 def plain(value: Any) -> Any:

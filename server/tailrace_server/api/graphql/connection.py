@@ -21,7 +21,8 @@ from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
-from tailrace_server.api.json_requests import from_json, in_json_names
+from tailrace_server.api.json_requests import from_json, in_json, in_json_names
+from tailrace_server.api.many_keys import reading
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.delivery.start import refuse_other_history
 
@@ -76,7 +77,6 @@ async def read_page(
     backwards = reverse != from_end
     message = _message(asked, scope, bodies, condition, engine.settings.criteria)
     try:
-        criteria = await requests.read(requests.criteria, message.criteria, message.criteria)
         bounds = requests.history_bounds(message)
     except InvalidRequest as error:
         raise in_json_names(error) from None
@@ -87,17 +87,20 @@ async def read_page(
         await engine.view(caller, catalog, bounds.wait)  # a cursor may be of what is waited for
     view = await engine.view(caller, catalog, newest)
     with nullcontext() if condition is None else condition.told():
-        history = await engine.history(
-            caller,
-            catalog,
-            criteria,
-            bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
-            reverse=backwards,
-            content=requests.content(message.body),
-            codec=PROTOBUF,
-            limit=limit,
-            peer=peer,
-        )
+        async with reading(
+            engine.turns.many_keys, in_json(requests.history_criteria), message
+        ) as criteria:
+            history = await engine.history(
+                caller,
+                catalog,
+                criteria,
+                bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
+                reverse=backwards,
+                content=requests.content(message.body),
+                codec=PROTOBUF,
+                limit=limit,
+                peer=peer,
+            )
     with history:
         capture_bytes_max = engine.settings.max_message_bytes
         captures, more, size = await _read(history, bytes_max, capture_bytes_max, pages)

@@ -13,6 +13,7 @@ from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.guard import caller
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
+from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.capture.codecs import PROTOBUF, PROTOBUF_DECODED
 
@@ -51,18 +52,20 @@ class ClosedReads:
     async def changes(self, request: ReadChangesRequest, context: Context) -> None:
         """Send a closed range of history."""
         bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
-        history = await self._engine.history(
-            caller(),
-            requests.catalog(request.catalog),
-            await requests.read(requests.criteria, request.criteria, request.criteria),
-            bounds=requests.history_bounds(request),
-            reverse=request.reverse,
-            content=requests.content(request.body),
-            codec=_codec(decoded=requests.decoded(request.values)),
-            limit=requests.limit(request),
-            max_message_bytes=bytes_max,
-            peer=over_grpc(context.peer(), context.invocation_metadata()),
-        )
+        engine = self._engine
+        async with reading(engine.turns.many_keys, requests.history_criteria, request) as criteria:
+            history = await engine.history(
+                caller(),
+                requests.catalog(request.catalog),
+                criteria,
+                bounds=requests.history_bounds(request),
+                reverse=request.reverse,
+                content=requests.content(request.body),
+                codec=_codec(decoded=requests.decoded(request.values)),
+                limit=requests.limit(request),
+                max_message_bytes=bytes_max,
+                peer=over_grpc(context.peer(), context.invocation_metadata()),
+            )
         request.ClearField("criteria")
         header = responses.history_header(history, catalog=request.catalog)
 

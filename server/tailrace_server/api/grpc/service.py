@@ -42,6 +42,7 @@ from tailrace_server.api.grpc.reads import ClosedReads, on_end
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
+from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
@@ -140,12 +141,11 @@ class ChangeCaptureService:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
             request = self._parse(SubscribeRequest, data, context)
-            wish = await requests.read(requests.subscribe, request, request.criteria)
-            del request
             # grpc.aio keeps the request for as long as the call is open.
             with self._engine.criteria.keep(len(data)):
-                subscription = await self._subscribe(*wish, context, demand=None)
-                del wish  # its criteria may be a second copy of those that the publisher has
+                opening = self._opened(request, context, demand=None)
+                del request  # its keys are the subscription's from here on
+                subscription = await opening
                 _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_system(self, data: bytes, context: Context) -> None:
@@ -211,6 +211,12 @@ class ChangeCaptureService:
         self._unread.took(context.peer(), len(data))
         return parse(kind, data, criteria_max=self._engine.settings.criteria)
 
+    async def _opened(
+        self, request: SubscribeRequest, context: Context, *, demand: int | None
+    ) -> Subscription:
+        async with reading(self._engine.turns.many_keys, requests.subscribe, request) as wish:
+            return await self._subscribe(*wish, context, demand=demand)
+
     async def _subscribe(
         self, catalog: str, wish: Wish, context: Context, *, demand: int | None
     ) -> Subscription:
@@ -246,9 +252,7 @@ class ChangeCaptureService:
                 "token: the first one goes in the call's metadata, `authorization`"
             )
         if first.HasField("subscribe"):
-            asked = first.subscribe
-            found = await requests.read(requests.subscribe, asked, asked.criteria)
-            return await self._subscribe(*found, context, demand=demand)
+            return await self._opened(first.subscribe, context, demand=demand)
         wish = requests.subscribe_system(first.subscribe_system)
         return await self._subscribe(SYSTEM_CATALOG, wish, context, demand=demand)
 

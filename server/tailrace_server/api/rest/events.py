@@ -43,7 +43,8 @@ from tailrace_server.api.http.event_stream_answers import (
     retry_line,
 )
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json
+from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import REST_EVENTS, over_http
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.event_stream import EventStream
@@ -99,20 +100,17 @@ async def _opened(
         raise HTTPException(429, str(sockets.refusal()))
     try:
         form, message = await _asked(request, settings, engine.settings.criteria)
-        try:
-            wish = await requests.read(requests.wish, message, message.criteria)
-        except InvalidRequest as error:
-            raise in_json_names(error) from None
-        subscription = await engine.named.reading(wish.named)(
-            caller_of(request),
-            catalog,
-            wish.criteria,
-            start=wish.start,
-            content=wish.content,
-            codec=form.events,
-            limits=wish.limits,
-            peer=over_http(REST_EVENTS, request),
-        )
+        async with reading(engine.turns.many_keys, in_json(requests.wish), message) as wish:
+            subscription = await engine.named.reading(wish.named)(
+                caller_of(request),
+                catalog,
+                wish.criteria,
+                start=wish.start,
+                content=wish.content,
+                codec=form.events,
+                limits=wish.limits,
+                peer=over_http(REST_EVENTS, request),
+            )
     except BaseException:
         sockets.leave()
         raise

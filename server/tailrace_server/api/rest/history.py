@@ -24,7 +24,14 @@ from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
+from tailrace_server.api.json_requests import (
+    ELSEWHERE,
+    from_json,
+    from_query,
+    in_json,
+    in_json_names,
+)
+from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
@@ -90,24 +97,26 @@ async def changes(
         bounds = requests.history_bounds(message)
         limit = requests.limit(message)
         bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
-        criteria = await requests.read(requests.criteria, message.criteria, message.criteria)
         content = requests.content(message.body)
     except InvalidRequest as error:
         raise in_json_names(error) from None
     if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
-    history = await engine.history(
-        caller_of(request),
-        catalog,
-        criteria,
-        bounds=bounds,
-        reverse=message.reverse,
-        content=content,
-        codec=codec_of(kind, form),
-        limit=limit,
-        max_message_bytes=bytes_max,
-        peer=over_http(REST, request),
-    )
+    async with reading(
+        engine.turns.many_keys, in_json(requests.history_criteria), message
+    ) as criteria:
+        history = await engine.history(
+            caller_of(request),
+            catalog,
+            criteria,
+            bounds=bounds,
+            reverse=message.reverse,
+            content=content,
+            codec=codec_of(kind, form),
+            limit=limit,
+            max_message_bytes=bytes_max,
+            peer=over_http(REST, request),
+        )
     del criteria  # the read has them
     with ExitStack() as stack:
         stack.enter_context(history)

@@ -19,6 +19,7 @@ first ``request`` message. One that does not is sent everything as fast as the s
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,8 @@ from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import problem
-from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json, integer
+from tailrace_server.api.many_keys import has_many_keys, reading
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of
 from tailrace_server.api.websocket.admission import admit_at_init, renew
@@ -101,28 +103,29 @@ class LiveFace:
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read what is asked for."""
         operation.state = _Live(*asked_of(payload, self._engine.settings.criteria))
+        if has_many_keys(operation.state.message):
+            operation.reading = asyncio.Event()
 
     async def run(self, operation: SocketOperation) -> None:
         """Serve one subscription until it ends."""
         state: _Live = operation.state
-        try:
-            wish = await requests.read(requests.wish, state.message, state.message.criteria)
-        except InvalidRequest as error:
-            raise in_json_names(error) from None
-        subscription = await self._engine.named.reading(wish.named)(
-            self.entrance.principal,
-            self._catalog,
-            wish.criteria,
-            start=wish.start,
-            content=wish.content,
-            codec=state.form.objects,
-            demand=state.demand,
-            limits=wish.limits,
-            peer=self._peer,
-        )
-        # The publisher has criteria of its own: these may be a second copy of 100,000 keys.
-        del wish, state.message
-        operation.answered()
+        message = state.message
+        del state.message
+        async with reading(self._engine.turns.many_keys, in_json(requests.wish), message) as wish:
+            del message  # the wish has the only copy of the keys now
+            operation.answered()
+            subscription = await self._engine.named.reading(wish.named)(
+                self.entrance.principal,
+                self._catalog,
+                wish.criteria,
+                start=wish.start,
+                content=wish.content,
+                codec=state.form.objects,
+                demand=state.demand,
+                limits=wish.limits,
+                peer=self._peer,
+            )
+        del wish
         subscription.on_end = partial(_on_end, operation)
         operation.serves(subscription)
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.errors import InvalidRequest, TailraceError, forget_frames
 from tailrace_server.api.connection_age import REASON, EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.websocket")
 
 _SMALL_BYTES: Final = 4096
-"""A subscribe up to this is not charged while it waits for its answer."""
+"""A larger message waits for its turn as text, and a larger subscribe is charged until it is answered."""
 
 
 class Socket(Protocol):
@@ -130,6 +130,7 @@ class SocketOperation(EndsWithAge):
         "_head",
         "_socket",
         "id",
+        "reading",
         "state",
         "task",
     )
@@ -143,12 +144,16 @@ class SocketOperation(EndsWithAge):
         self.state: Any = None
         """The face's own."""
         self.task: asyncio.Task[None] | None = None
+        self.reading: asyncio.Event | None = None
+        """Set once the subscribe is read, if the socket takes no other message before."""
         self._socket = socket
         self._head = head("next", id)
         super().__init__()
 
     def answered(self) -> None:
         """Note that nothing of its subscribe is kept any more. Idempotent."""
+        if self.reading is not None:
+            self.reading.set()
         if self._asked_bytes:
             self._socket.begun(-self._asked_bytes)
             self._asked_bytes = 0
@@ -271,7 +276,13 @@ class SocketConnection:
                 if self._stopping:
                     self._patience.reschedule(asyncio.get_running_loop().time())
                 while (text := await self._socket.receive()) is not None:
-                    await self._take(parse(text), len(text), tasks)
+                    # Parsed, a large message would take several times its size while it waits.
+                    if (size := len(text)) > _SMALL_BYTES:
+                        await self._socket.turn()
+                    message = parse(text)
+                    del text
+                    await self._take(message, size, tasks)
+                    del message
         except TimeoutError:
             if self._close is not None:
                 return self._close
@@ -344,7 +355,8 @@ class SocketConnection:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
         if not isinstance(message.payload, dict):
             raise malformed("subscribe: payload is an object")
-        await self._socket.turn()
+        if size <= _SMALL_BYTES:
+            await self._socket.turn()
         if message.id in self._operations:
             raise Close(CloseCode.DUPLICATE_ID, f"subscriber for {message.id[:60]} already exists")
         limit = self._settings.ws_subscriptions
@@ -371,18 +383,25 @@ class SocketConnection:
         operation.task = tasks.create_task(
             self._operate(operation), name=f"operation {message.id[:40]}"
         )
+        if operation.reading is not None:
+            await operation.reading.wait()
 
     async def _operate(self, operation: SocketOperation) -> None:
         """Run one operation and send how it ended; raises nothing."""
+        ended: TailraceError | None = None
         try:
             try:
                 await self._face.run(operation)
             except ReaderGone:
                 return
             except Exception as error:
-                await self._refuse(operation, logged(error, _log))
-            else:
+                # Its frames hold the request, 100,000 keys perhaps, and the answer may wait for the reader.
+                ended = logged(error, _log)
+                forget_frames(ended)
+            if ended is None:
                 await operation.send("complete")
+            else:
+                await self._refuse(operation, ended)
         except ReaderGone:
             return
         finally:
