@@ -89,7 +89,7 @@ class Follower:
         self._dropped: set[int] = set()
         """The ids of the table's columns that are known to be dropped."""
         self._warned = False
-        """Whether it has been logged that a row is left out because nobody knows whether it is in."""
+        """True once this has logged that it leaves out a row whose condition is unknown."""
 
     async def run(self, table: FollowedTable, contents: Contents) -> None:
         """Never return.

@@ -121,7 +121,7 @@ class Bindings:
         )
 
     def admits(self, splits: Iterable[Change]) -> bool:
-        """Whether all rows of a batch are of the connector, the tables and the key columns that are bound."""
+        """Return True if all rows of a batch have the connector, tables and key columns that are bound."""
         return all(
             origin.connector == self.connector
             and self.tables.get(origin.entity_type) == origin.table

@@ -97,7 +97,7 @@ class DeliveryOptions:
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
     catch_up: CatchUp = CatchUp.ALL
-    """What a subscription that begins behind gets of the log: every capture, or the latest of each key."""
+    """The catch-up of a subscription that begins behind: every capture, or the latest of each key."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
     """How the subscription continues when its ring has overtaken it."""
     wait: VersionWait | None = None

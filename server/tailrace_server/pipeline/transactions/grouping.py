@@ -73,13 +73,13 @@ class Plan(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What becomes of a batch or a flush."""
+    """The changes of a batch or a flush by their fate: committed, repeated, set aside."""
 
     plan: Plan
     newest: NewestPositions
     """After its versions."""
     may_be_older: bool = False
-    """Whether a row may have to be set aside as older than what the log, or the plan itself, has of it."""
+    """True if a row can be older than the log's or the plan's change of it, and has to be set aside."""
     sets_older_aside: bool = True
     cuts: Sequence[Cut] = ()
     """Where the batch's snapshot rows belong."""
