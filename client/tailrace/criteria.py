@@ -8,7 +8,7 @@ transaction leads included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from enum import Flag, IntEnum
@@ -178,6 +178,11 @@ class Criteria:
                 )
         self._refuse_contradictions()
         self._refuse_unjudged()
+
+    def named_at(self, version: int) -> Criteria:
+        """Return these criteria; the names of a condition without ``where_version`` are those of a version."""
+        is_open = self.where is not None and self.where_version is None
+        return replace(self, where_version=version) if is_open else self
 
     def _refuse_unjudged(self) -> None:
         """Refuse a condition that judges no row, or rows of several tables."""

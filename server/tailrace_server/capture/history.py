@@ -62,6 +62,13 @@ class HistoryBounds:
     wait: VersionWait | None = None
     """The range is that of the moment when a version is published; None: of now."""
 
+    @property
+    def behind(self) -> After | None:
+        """The cursor of an earlier read that this one continues from, forwards or backwards."""
+        if isinstance(self.lower, After):
+            return self.lower
+        return None if self.before is None else After(self.before)
+
     def __post_init__(self) -> None:
         """Refuse a place in a state: the log has no rows behind it, but changes."""
         lower = self.lower.cursor if isinstance(self.lower, After) else None

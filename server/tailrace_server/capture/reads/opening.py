@@ -95,7 +95,11 @@ class Reads:
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
             bounds = bounds or HistoryBounds()
-            use = await use_in(observer.log, caller, Action.HISTORY, criteria, content, bounds)
+            if (first := bounds.anchor) is not None:
+                # The names in conditions mean on each page what they meant on the first one.
+                criteria = [each.named_at(first) for each in criteria]
+            given = (observer.log, caller, Action.HISTORY, criteria, content, bounds)
+            use = await use_in(*given, bounds.behind)
             alternatives, shown, _ = use.narrowed
             with self._charged(observer, use, admission) as kept:
                 if bounds.wait is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -61,12 +61,6 @@ def new_subscription(
         InvalidRequest: A name or place that is none, or a hold that is above the cap.
         PositionCompacted: The place is no longer retained.
     """
-
-    def at_now(one: Criteria) -> Criteria:
-        # The text's names mean the columns of now, whatever the source calls others later.
-        is_open = one.where is not None and one.where_version is None
-        return replace(one, where_version=view.published) if is_open else one
-
     check_subscription_name(name)
     return SubscriptionDocument(
         format_version=FORMAT_VERSION,
@@ -76,7 +70,10 @@ def new_subscription(
         name=name,
         created=now,
         owner=owner,
-        criteria=criteria_documents(canonical(map(at_now, criteria)) if criteria else ()),
+        criteria=criteria_documents(
+            # Names in conditions mean the columns of now, whatever the source calls others later.
+            canonical(each.named_at(view.published) for each in criteria) if criteria else ()
+        ),
         hold_us=_within("hold", hold_us, _DEFAULT_HOLD_US, cap.us, "µs"),
         hold_bytes=_within("hold_bytes", hold_bytes, _DEFAULT_HOLD_BYTES, cap.bytes, "bytes"),
         cursor=str(cursor_at(view, place)),

@@ -12,12 +12,13 @@ from tailrace import After, Area, ColumnsChanged, Content, Criteria, InvalidRequ
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import READING, Allowance, Columns, Grant
+from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.named.values import NameAsked, NamedAsked
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tests.support.inprocess import observer_of, receive
+from tests.support.inprocess import objects, observer_of, receive
 from tests.support.principals import Holder
 
 if TYPE_CHECKING:
@@ -96,6 +97,29 @@ async def test_a_reader_that_resumes_follows_the_column_that_it_named_first(log_
         assert (await subscribe(engine, OPEN)).acknowledgement.where_version == 2
         with pytest.raises(InvalidRequest, match="where_version 9: the newest published"):
             await subscribe(engine, replace(OPEN, where_version=9))
+
+
+async def test_a_page_of_history_reads_the_condition_with_the_names_of_the_first_page(
+    log_root: Path,
+) -> None:
+    write(log_root, {"id": 1, "status": "open"})
+    async with Engine(log_root) as engine:
+        begun = (await subscribe(engine, OPEN)).acknowledgement
+        rename(log_root)
+        await observer_of(engine, "shop").log.reach(2, 10)
+        cursor = begun.resume_cursor
+
+        async def page(bounds: HistoryBounds) -> list[str]:
+            read = await engine.history(ANONYMOUS, "shop", [OPEN], bounds=bounds, codec=JSON)
+            with read:
+                return [each["primaryKey"] async for frames in read for each in objects(frames)]
+
+        assert await page(HistoryBounds()) == ["3"]
+        assert await page(HistoryBounds(anchor=1)) == ["1"]
+        # A cursor without the anchor of its page does not say whose names the condition has.
+        for bounds in (HistoryBounds(lower=After(cursor)), HistoryBounds(before=cursor)):
+            with pytest.raises(ColumnsChanged, match="'status' of 'task' is another column"):
+                await page(bounds)
 
 
 async def test_a_name_that_always_meant_one_column_goes_on_by_its_text(log_root: Path) -> None:
