@@ -8,16 +8,20 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 PYTEST := $(BIN)/python -m pytest
 # Beside Python the slow tests drive the clients that others have, a browser and packages of Node, and run
 # behind the proxies that others have.
-PROGRAMS := chromium node npm nginx haproxy
+PROGRAMS := chromium node npm nginx haproxy postgres mariadbd
+# Debian keeps the programs of PostgreSQL apart from the others.
+export PATH := $(PATH):/usr/sbin:/sbin:$(subst $() ,:,$(wildcard /usr/lib/postgresql/*/bin))
 NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json tests/browser/package-lock.json))
 # The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
 CLASSES_READY := .venv/.classes-ready
+# Debezium with its connectors, 210 MB, apart from the other packages: only its own tests need it.
+CONNECTOR_READY := .venv/connector/.ready
 SOURCES := $(wildcard client server tests bench tools examples)
 # The figures to run, for instance `make bench BENCHES=bench/one_log_hundred_subscribers.py`.
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-long programs check types lint format bench proto docs site lock clean
+.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
@@ -53,6 +57,13 @@ $(CLASSES_READY): $(READY)
 	$(BIN)/tailrace ingest prepare || echo "the slow tests go on without it, and take longer" >&2
 	@touch $@
 
+connector: $(CONNECTOR_READY)
+
+$(CONNECTOR_READY): tests/process/ingest/connector.lock | $(READY)
+	rm -rf $(@D)
+	$(PIP) --require-hashes --target $(@D) -r $<
+	@touch $@
+
 demo: $(READY)
 	$(BIN)/tailrace demo
 
@@ -61,7 +72,7 @@ test: $(READY)
 	$(PYTEST) -m "not slow" -n 3 --dist worksteal
 
 # Two at a time: some fill the memory or the sockets that they are given, and watch what others still get.
-test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
+test-slow: $(READY) $(NODE_READY) $(CLASSES_READY) $(CONNECTOR_READY) | programs
 	$(PYTEST) -m slow -n 2 --dist worksteal
 
 # An hour of each fuzzer, all at a time. A run begins elsewhere each time; what it prints repeats it: FUZZ_SEED=7.
@@ -75,7 +86,7 @@ test-long: $(READY)
 
 programs:
 	@PATH="$$PATH:/usr/sbin:/sbin"; for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
-	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm nginx haproxy" >&2; \
+	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm nginx haproxy postgresql mariadb-server" >&2; \
 	  exit 1; }; done
 
 # The packages of the lock file, and no code of theirs run to install them.

@@ -1,4 +1,4 @@
-"""One line of each connector, in the form that its documentation shows. No connector was run."""
+"""One line of each connector, in the form that its documentation shows."""
 
 from __future__ import annotations
 
