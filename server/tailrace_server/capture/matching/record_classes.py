@@ -37,6 +37,10 @@ class RecordClass(NamedTuple):
     entity_type: str | None
 
 
+_OBJECTS_BYTES: Final = 5_000
+"""Bytes of the arrays and objects of a head beside its values: nearly all of a small commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupedHead:
     """A batch's head, and the rows of each class in rising order."""
@@ -47,7 +51,7 @@ class GroupedHead:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it owns."""
-        return self.head.nbytes + 4 * len(self.head.versions)
+        return self.head.nbytes + 4 * len(self.head.versions) + _OBJECTS_BYTES
 
 
 def group_by_class(head: BatchHead) -> GroupedHead:

@@ -49,6 +49,10 @@ _ALTERNATIVES_MAX: Final = 4
 """Alternatives in the criteria of a simple request."""
 
 
+_COLUMN_BYTES: Final = 1_000
+"""Bytes of the arrays and objects of a column beside its values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """Columns of images of one batch."""
@@ -58,7 +62,7 @@ class Bodies:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that they hold."""
-        return sum(column.nbytes for column in self.columns.values())
+        return sum(column.nbytes + _COLUMN_BYTES for column in self.columns.values())
 
     def only(self, names: Iterable[str]) -> dict[str, Texts]:
         """Return the columns of these names."""

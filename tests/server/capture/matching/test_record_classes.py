@@ -49,8 +49,3 @@ def test_more_types_than_short_codes_can_tell_apart_are_grouped(entity_types: in
         (names[0], [*range(0, 60, 2)]),
         (names[-1], [*range(1, 60, 2)]),
     ]
-
-
-def test_it_is_charged_for_its_head_and_four_bytes_a_record() -> None:
-    head = head_of([(Area.DATA, Operation.UPSERT, 0)] * 60, TYPES)
-    assert group_by_class(head).nbytes == head.nbytes + 240

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,16 @@ from tailrace.criteria import Area, Content, Criteria, canonical
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
-from tailrace_server.capture.reading.small_commits import FrameRequest, LoadedBatch, SmallCommits
+from tailrace_server.capture.reading.small_commits import (
+    Bodies,
+    FrameRequest,
+    LoadedBatch,
+    SmallCommits,
+)
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.sealed import object_name
@@ -80,6 +87,29 @@ def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> N
             head.primary_keys.buffers()[2],
         )
         assert not any(np.shares_memory(np.frombuffer(part, np.uint8), entry) for part in parts)
+
+
+@pytest.mark.parametrize("rows", [1, 1_000])
+def test_the_cache_charges_a_batch_about_what_it_takes(log_root: Path, rows: int) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert(str(number)) for number in range(rows)])
+        writer.commit(publish=True)
+    with BatchReader(log_root / "shop") as reader:
+        view = CommitLog.open(log_root / "shop").view
+        ref = view.batch(len(view) - 1)
+
+        def load() -> tuple[GroupedHead, Bodies]:
+            return group_by_class(reader.head(ref)), Bodies(reader.texts(ref, ["after"]))
+
+        load()
+        tracemalloc.start()
+        try:
+            loaded = [load() for _ in range(20)]
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    charged = sum(each.nbytes for pair in loaded for each in pair)
+    assert taken / 2 < charged < 2 * taken
 
 
 class ArrivingCommit:
