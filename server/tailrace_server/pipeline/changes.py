@@ -30,7 +30,9 @@ line alone, and the rows of a snapshot, which are cut into versions by number.
 
 from __future__ import annotations
 
+import re
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -60,6 +62,10 @@ UNPLACED: Final = bytes(24)
 UNORDERED: Final = -1
 """`total_order` of a row whose source gives none."""
 
+_PARTITION: Final = re.compile(
+    rb"(?:^|[/_.-])partition[=_-]?(\d+)(?=[/_.-])|\+(\d+)\+\d+", re.ASCII
+)
+"""The partition in a file's path as sinks of Kafka write it: ``partition=3/…``, ``topic+3+0000042.json``."""
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
 LINE_LENGTH: Final = _LINE.size
@@ -127,8 +133,8 @@ class Change(NamedTuple):
     log: str | None = None
     """Name of the source's log that the position counts in; None where there is no position."""
     number: int | None = None
-    """END: rows announced. SPLIT: messages that gave nothing.
-    QUARANTINED: 1 if a declared type cannot hold it."""
+    """END: rows announced. SPLIT: messages that gave nothing. CHANGE: marks of a snapshot's row
+    (`table_snapshots`). QUARANTINED: 1 if a declared type cannot hold it."""
     reason: str | None = None
     raw: bytes | None = None
     file: str | None = None
@@ -251,6 +257,8 @@ def file_of(arrived: bytes) -> bytes:
     return arrived[:-LINE_LENGTH]
 
 
-def path_in(file: bytes) -> bytes:
-    """Return the path from what `file_of` gives."""
-    return file[8:-1]
+@lru_cache(maxsize=4096)
+def partition_of(file: bytes) -> bytes:
+    """Return the partition of a topic that a file's path names; empty where it names none."""
+    found = _PARTITION.search(file[8:-1])
+    return (found[1] or found[2]) if found else b""

@@ -125,6 +125,11 @@ class IngestMetrics(Collector):
             counters.overdue_s(time.time_ns() // 1_000),
         )
         yield self._gauge(
+            "missing_from_snapshot",
+            "Rows that the last snapshots of their tables lack, and that this run did not remove.",
+            sum(each.count for each in dict(counters.lacking).values()),
+        )
+        yield self._gauge(
             "unread_times",
             "Rows that never expire, as their time to live cannot be read.",
             sum(each.count for each in dict(counters.unread_times).values()),

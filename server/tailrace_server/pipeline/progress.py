@@ -64,6 +64,20 @@ class EntityCounts:
 
 
 @dataclass(slots=True)
+class LackingSnapshot:
+    """Rows that the log has and the last snapshot of their table lacks."""
+
+    count: int = 0
+    keys: list[str] = field(default_factory=list)
+    """Those of the first rows."""
+    removed: int = 0
+    is_absent: bool = False
+    """The snapshot ended without the last row of the table."""
+    fault: str = ""
+    """Why the snapshot says nothing about rows that it lacks."""
+
+
+@dataclass(slots=True)
 class IngestCounters:
     """Counts since the ingest began."""
 
@@ -102,6 +116,8 @@ class IngestCounters:
     """When the first row is due whose time to live is known, µs; None where none can be."""
     unread_times: Mapping[str, UnreadTimes] = field(default_factory=dict)
     """Entity types with rows of which nobody knows when they are due."""
+    lacking: dict[str, LackingSnapshot] = field(default_factory=dict)
+    """What the last snapshots of entity types lack, those that lack nothing left out."""
     pending: int = 0
     """Transactions open now."""
     committed: int = 0
@@ -147,6 +163,12 @@ class IngestCounters:
         for entity_type in taken.keys() | aside.keys():
             counts = self.by_entity_type.setdefault(entity_type, EntityCounts())
             counts.add(taken[entity_type], aside[entity_type], reasons.get(entity_type, ""))
+
+    def note_lacking(self, entity_type: str, found: LackingSnapshot) -> None:
+        """Note what the last snapshot of an entity type lacks."""
+        self.lacking.pop(entity_type, None)
+        if found.count or found.removed or found.fault:
+            self.lacking[entity_type] = found
 
     def count_shapes(
         self,
@@ -202,6 +224,7 @@ class ProgressReporter:
         self._shown_at = self._started
         self._shown_lines = 0
         self._complain_at = self._started
+        self._lacking_said: dict[str, LackingSnapshot] = {}
         self._unread_told: set[str] = set()
         """Entity types of which it was said that rows never expire."""
         self._complained: dict[str, int] = {}
@@ -270,6 +293,24 @@ class ProgressReporter:
                     f"{counted(unread.count, 'row')} of {entity_type} never expire: {unread.first}"
                 )
 
+    def lacking(self, counters: IngestCounters) -> None:
+        """Write a line for each snapshot that lacks rows of the log, once."""
+        for entity_type, found in list(counters.lacking.items()):
+            if self._lacking_said.get(entity_type) is found:
+                continue
+            self._lacking_said[entity_type] = found
+            if found.fault:
+                self.complain(
+                    f"the last snapshot of {entity_type} says nothing about removed rows, as {found.fault}: "
+                    "rows that the source has removed meanwhile may still be there"
+                )
+            elif found.removed:
+                self.note(
+                    f"{counted(found.removed, 'row')} of {entity_type} removed: the last snapshot lacks them"
+                )
+            else:
+                self.complain(_lacking_text(entity_type, found))
+
     def complain(self, message: str) -> None:
         """Write an error line."""
         from rich.markup import escape
@@ -310,6 +351,7 @@ class ProgressReporter:
         if counters.expired:
             self.note(f"{counted(counters.expired, 'row')} expired")
         self.unread_times(counters)
+        self.lacking(counters)
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
         for entity_type, counts in sorted(counters.by_entity_type.items()):
@@ -360,6 +402,21 @@ class ProgressReporter:
             f"{counted(counters.rows, 'row')}, {counted(counters.versions, 'version')}, {rate:,.0f} rows/s"
             f"{behind}{waiting}"
         )
+
+
+def _lacking_text(entity_type: str, found: LackingSnapshot) -> str:
+    keys = ", ".join(found.keys) + (", …" if found.count > len(found.keys) else "")
+    rows = counted(found.count, "row")
+    if found.is_absent:
+        return (
+            f"the last snapshot ended without the last row of {entity_type}, which has {rows} from before "
+            f"({keys}): the table is empty now, or the snapshot leaves it out, or its files are missing"
+        )
+    return (
+        f"{rows} of {entity_type} are not in its last snapshot ({keys}): the source removed them while no "
+        "connector followed it, or the snapshot is filtered; if it is not, run again with "
+        "--missing-from-snapshot remove"
+    )
 
 
 def _behind(counters: IngestCounters, now_us: int) -> str:

@@ -78,6 +78,31 @@ def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: S
     assert published(source.catalog) == len(feed.transactions)
 
 
+@pytest.mark.parametrize("rows", [0, 1_000_000], ids=["tasks", "driver"])
+def test_a_second_snapshot_names_the_rows_that_it_lacks_and_removes_them(
+    source: Source, rows: int
+) -> None:
+    def snapshot(lsn: int, *keys: int) -> None:
+        marks = ["first", *["true"] * (len(keys) - 2), "last"]
+        for key, mark in zip(keys, marks, strict=True):
+            lines.append(line(envelope("r", postgres(lsn, snapshot=mark), after={"id": key})))
+
+    lines: list[bytes] = []
+    snapshot(100, *range(50))
+    source.add(*lines)
+    source.ingest(small_batch_rows=rows, snapshot_rows=7)
+    lines.clear()
+    snapshot(200, *range(2, 50))
+    source.add(*lines[:20])
+    source.add(*lines[20:])
+    outcome = source.ingest(small_batch_rows=rows, snapshot_rows=7)
+    assert (outcome.counters.lacking["product"].count, outcome.counters.committed) == (2, 15)
+    again = source.ingest(removes_missing=True)
+    assert (again.counters.lacking["product"].removed, again.counters.committed) == (2, 16)
+    removed = [r.primary_key for r in data(source.catalog) if r.version == 16]
+    assert sorted(key or "" for key in removed) == ["0", "1"]
+
+
 def test_parts_ingested_one_by_one_give_the_same_log_as_all_at_once(
     make_source: Callable[[str], Source],
 ) -> None:

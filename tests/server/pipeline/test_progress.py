@@ -12,6 +12,7 @@ from tailrace_server.pipeline import progress
 from tailrace_server.pipeline.progress import (
     EntityCounts,
     IngestCounters,
+    LackingSnapshot,
     ProgressReporter,
     SeenShape,
 )
@@ -52,6 +53,27 @@ def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) 
         "· 2 open transactions left for the next run",
         "· 3 lines could not be used: shop/quarantine",
     ]
+
+
+def test_rows_that_snapshots_lack_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    counters, reporter = IngestCounters(), ProgressReporter()
+    counters.note_lacking("orders", LackingSnapshot(7, ["1", "2"]))
+    counters.note_lacking("items", LackingSnapshot(1, ["3"], is_absent=True))
+    counters.note_lacking("carts", LackingSnapshot(removed=2))
+    counters.note_lacking("jobs", LackingSnapshot(fault="rows of it were set aside"))
+    counters.note_lacking("users", LackingSnapshot())
+    reporter.lacking(counters)
+    reporter.lacking(counters)
+    orders, items, carts, jobs = capsys.readouterr().err.splitlines()
+    assert orders.startswith("error: 7 rows of orders are not in its last snapshot (1, 2, …): ")
+    assert orders.endswith("--missing-from-snapshot remove")
+    assert items.startswith(
+        "error: the last snapshot ended without the last row of items, which has 1 row"
+    )
+    assert carts == "· 2 rows of carts removed: the last snapshot lacks them"
+    assert jobs.startswith(
+        "error: the last snapshot of jobs says nothing about removed rows, as rows of it"
+    )
 
 
 def test_each_shape_that_came_in_place_of_messages_has_one_line(

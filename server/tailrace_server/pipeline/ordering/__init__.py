@@ -1,1 +1,1 @@
-"""Which of two changes of a row is the older one, by positions in the logs of the source and by its clock."""
+"""The order of two changes of a row, by the source's positions and clock; rows that a snapshot lacks."""

@@ -22,6 +22,9 @@ from tailrace_server.pipeline.ordering.source_logs import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+FIRST, LAST, ENDED, MORE = 1, 2, 4, 8
+"""Marks of a snapshot's row: the first and the last of its table, the last of all tables, and any other."""
+
 _NEWEST: Final = "newest:"
 _LOGS_MAX: Final = 16
 """Logs of an entity type that are kept: those with the latest times."""
@@ -38,6 +41,8 @@ class PositionSpan(NamedTuple):
     """First time of a change, µs; None where none is known. A snapshot's row may have been changed before."""
     latest: int | None = None
     """Last time of a change or of a reading."""
+    marks: int = 0
+    """Marks of a snapshot's rows, see `table_snapshots`."""
 
     def joined(self, other: PositionSpan) -> PositionSpan:
         """Return the span of both; of one entity type and log."""
@@ -47,6 +52,7 @@ class PositionSpan(NamedTuple):
             highest=max(self.highest, other.highest),
             earliest=min(earliest, default=None),
             latest=_later(self.latest, other.latest),
+            marks=self.marks | other.marks,
         )
 
 
@@ -100,6 +106,20 @@ class NewestPositions:
             if log != other and time is not None and mark.time is not None and time < mark.time:
                 return True
         return False
+
+    def is_late(self, snapshot: PositionSpan) -> bool:
+        """Return True if the log has a newer change of an entity type than a snapshot of it."""
+        for log, mark in self._marks.get(snapshot.entity_type, {}).items():
+            is_below = snapshot.latest is not None
+            if may_compare(snapshot.log, log):
+                is_below = snapshot.highest < mark.position
+            if is_below and (snapshot.latest or 0) <= (mark.time or 0):
+                return True
+        return False
+
+    def counts_in(self, entity_type: str, log: str) -> bool:
+        """Return True if rows of an entity type have come with positions in a log."""
+        return any(may_compare(log, other) for other in self._marks.get(entity_type, ()))
 
     def after(self, spans: Iterable[PositionSpan]) -> tuple[NewestPositions, bool]:
         """Follow the spans of a plan, given in the order of its versions.

@@ -21,20 +21,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.catalog_driver import CatalogDriver
-from tailrace_server.pipeline.changes import (
-    CHANGE,
-    DELETE,
-    QUARANTINED,
-    SPLIT,
-    TRUNCATE,
-    Change,
-    to_batch,
-)
+from tailrace_server.pipeline.changes import CHANGE, Change, to_batch
 from tailrace_server.pipeline.columns import (
     ColumnInference,
     Sighting,
@@ -44,24 +35,33 @@ from tailrace_server.pipeline.columns import (
 from tailrace_server.pipeline.expiry.expiry import Expiry
 from tailrace_server.pipeline.filling.current_columns import CurrentColumns
 from tailrace_server.pipeline.filling.last_images import LastImages
+from tailrace_server.pipeline.ordering.missing_rows import MissingRows
 from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
 from tailrace_server.pipeline.ordering.older_rows import older_rows
+from tailrace_server.pipeline.ordering.table_snapshots import TableSnapshots
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
-from tailrace_server.pipeline.transactions.grouping import Decision, Plan, group, next_idle
+from tailrace_server.pipeline.transactions.grouping import (
+    Decision,
+    Plan,
+    Released,
+    group,
+    next_idle,
+)
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
 from tailrace_server.pipeline.transactions.lines import count_batch
 from tailrace_server.pipeline.transactions.pending_tallies import (
+    OpenFiles,
     is_tallies,
+    pending_after,
     tallies_from,
-    tallies_table,
 )
 from tailrace_server.pipeline.transactions.records import RecordBuilder, WrittenPlan
 from tailrace_server.pipeline.transactions.row_counts import RowCounts, is_counts
-from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
+from tailrace_server.pipeline.transactions.snapshot_cuts import CUT, cut_snapshots
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally, tally
 from tailrace_server.wal.segment.writer import SegmentWriter
@@ -79,22 +79,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
-
-class Distribute(Protocol):
-    """Writes the records of a decision in tasks; see `large_batch`."""
-
-    def __call__(
-        self, driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
-    ) -> WrittenPlan:
-        """Write the rows of a batch and the pending rows of the transactions that are released.
-
-        Args:
-            driver: Which driver decided.
-            batch_id: Of the batch.
-            k: 0 for the batch, from 1 for its flushes.
-            decision: What is released, and what stays open.
-            changes: The batch's rows, of kind CHANGE.
-        """
+    Distribute = Callable[["Driver", int, int, Decision, Sequence[Change]], WrittenPlan]
+    """Writes the rows of a batch, and the pending rows that it releases, in tasks; see `large_batch`."""
 
 
 class Driver(CatalogDriver):
@@ -118,6 +104,8 @@ class Driver(CatalogDriver):
         self.bindings = Bindings.read(writer.state.source_positions)
         """What the catalog's rows have come from so far."""
         self._newest = NewestPositions.read(writer.state.source_positions)
+        self._snapshots = TableSnapshots.read(writer.state.source_positions)
+        self._missing = MissingRows(writer, settings, self.counters)
         self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -167,17 +155,7 @@ class Driver(CatalogDriver):
         """Commit a batch from its rows. A batch that the log knows is passed over."""
         if batch_id <= self.last_batch:
             return
-        given = BatchSummary(
-            tallies=tally(changes, self.idle.now),
-            rows=Counter(
-                change.entity_type or ""
-                for change in changes
-                if change.kind == CHANGE and change.operation not in (DELETE, TRUNCATE)
-            ),
-            splits=[change for change in changes if change.kind == SPLIT],
-            quarantined=[change for change in changes if change.kind == QUARANTINED],
-            skipped=skipped,
-        )
+        given = BatchSummary.of(changes, skipped, self.idle.now)
         decision = self.decide(batch_id, given)
         rows = [change for change in changes if change.kind == CHANGE]
         self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
@@ -205,8 +183,7 @@ class Driver(CatalogDriver):
         plan = self._group({}, ended=ended)
         if not plan.released and len(plan.open) == len(self._open):
             return False
-        last = self.writer.state.writers[self.writer.writer]
-        batch_id, k = last.batch_id, last.k + 1
+        batch_id, k = self._next_flush
         decision = Decision.of(plan, self._newest, self._settings)
         self.commit(
             batch_id,
@@ -235,16 +212,56 @@ class Driver(CatalogDriver):
         if self._expiry is not None:
             self._expiry.run(self._commit_expired, whole=whole)
 
+    @property
+    def _next_flush(self) -> tuple[int, int]:
+        """Batch id and k of the next commit without input."""
+        last = self.writer.state.writers[self.writer.writer]
+        return last.batch_id, last.k + 1
+
+    def compare_snapshots(self, *, ended: bool = False) -> None:
+        """Report the rows that whole snapshots of their tables lack, or remove them: flushes without input.
+
+        Args:
+            ended: The input has ended, so no row of a snapshot that has ended waits in it.
+        """
+        images = self._images or LastImages(self.writer, self._settings)
+        after = self._missing.compared(self._snapshots, images.stated_now, self._remove)
+        if after.has_ended and (ended or self._missing.has_waited(self.idle.now)):
+            after = self._missing.without_tables(after, self.bindings.tables, self._newest)
+        if after is self._snapshots:
+            return
+        noted = after.positions_after(self._snapshots)
+        self._commit_noted([], noted)
+        self._snapshots = after
+
+    def _remove(self, removals: Sequence[Change]) -> None:
+        """Commit removals of rows that a snapshot lacks as one of its versions."""
+        batch_id, k = self._next_flush
+        key = f"{CUT}{self.writer.writer}-{batch_id}\0{k}"
+        source = self.bindings.connector
+        changes = [change._replace(transaction=key, source=source) for change in removals]
+        plan = Plan((Released(tally(changes, self.idle.now)[key]),), self._open)
+        decision = Decision(plan, self._newest)
+        given = BatchSummary({}, Counter(), [], [])
+        self.commit(
+            batch_id, k, given, decision, lambda: self._write(batch_id, k, decision, changes)
+        )
+
     def _commit_expired(self, write: Callable[[Path], SegmentReceipt]) -> None:
         assert self._expiry is not None
-        last = self.writer.state.writers[self.writer.writer]
-        batch_id, k = last.batch_id, last.k + 1
+        batch_id, k = self._next_flush
+        segment = write(self.writer.segment_path(batch_id, f"{k}-expired"))
+        self._commit_noted([segment], self._expiry.marks())
+
+    def _commit_noted(self, segments: list[SegmentReceipt], noted: dict[str, int | str]) -> None:
+        """Commit a flush of some segments and source positions, and publish."""
+        batch_id, k = self._next_flush
         self.commit_entry(
             batch_id=batch_id,
             k=k,
-            segments=[write(self.writer.segment_path(batch_id, f"{k}-expired"))],
+            segments=segments,
             schemas=[],
-            source_positions=self._expiry.marks(),
+            source_positions=noted,
             publish=self.publishes_at_once,
         )
         self.publish_committed()
@@ -284,8 +301,11 @@ class Driver(CatalogDriver):
             self.quarantine(batch_id, quarantined, lines_before(given.splits), k)
         # 3. What stays open. The fields of this object change only in step 5: if the commit fails, they
         #    must still say what the newest entry says.
-        left_open, rows_files, tallies_file = self._pending_after(
-            batch_id, k, decision, written.pending
+        left_open, rows_files, tallies_file = pending_after(
+            decision,
+            OpenFiles(self._open, self._rows_files, self._tallies_file),
+            written.pending,
+            self._pending_path(batch_id, f"{k}-tallies"),
         )
         counts = self._counts.files_after(
             written.counting, self._pending_path(batch_id, f"{k}-counts")
@@ -293,10 +313,12 @@ class Driver(CatalogDriver):
         # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
         #    crash between them would lose lines or read them twice.
         bindings = self.bindings.after(given.splits)
+        first = self.writer.state.last_version + 1
+        snapshots = self._snapshots.after(decision.plan, first, self._newest, quarantined)
         bound = bindings.positions_after(self.bindings)
         state = self.writer.state
         noted = notes_after(written.updates, state.unknown_changes)
-        noted |= state.whole_removals.notes_after(written.removals, state.last_version + 1)
+        noted |= state.whole_removals.notes_after(written.removals, first)
         if self._expiry is not None:
             noted |= self._expiry.marks()
         receipt = self.commit_entry(
@@ -312,11 +334,13 @@ class Driver(CatalogDriver):
             source_positions=positions(given.splits, self.source)
             | bound
             | decision.newest.positions_after(self._newest)
+            | snapshots.positions_after(self._snapshots)
             | noted,
             publish=self.publishes_at_once,
         )
         # 5. Take over what the entry says, then publish.
         self.bindings, self._newest = bindings, decision.newest
+        self._snapshots = snapshots
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         self._counts = counts
@@ -461,29 +485,6 @@ class Driver(CatalogDriver):
                 self._open = tallies_from(table, self.idle.now)
             else:
                 self._rows_files[file.path] = file
-
-    def _pending_after(
-        self, batch_id: int, k: int, decision: Decision, added: Sequence[PendingSegment]
-    ) -> tuple[dict[str, Tally], dict[str, PendingSegment], PendingSegment | None]:
-        """Return what is open after a commit, and the files that hold it."""
-        # 1. A transaction of which rows came is also in the files that the batch adds. Which of them holds
-        #    its rows is not known when tasks wrote them, so it names all.
-        paths = tuple(file.path for file in added)
-        left_open = {
-            key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
-            for key, t in decision.plan.open.items()
-        }
-        # 2. A rows file stays as long as an open transaction names it.
-        named = {path for t in left_open.values() for path in t.segments}
-        rows_files = self._rows_files | {file.path: file for file in added}
-        rows_files = {path: file for path, file in rows_files.items() if path in named}
-        # 3. The tallies are written anew only where they changed.
-        if not left_open:
-            return left_open, rows_files, None
-        if left_open == self._open and self._tallies_file is not None:
-            return left_open, rows_files, self._tallies_file
-        path = self._pending_path(batch_id, f"{k}-tallies")
-        return left_open, rows_files, write_pending(path, tallies_table(left_open.values()))
 
     def _note_versions(self) -> None:
         super()._note_versions()

@@ -124,6 +124,7 @@ def run_if_due(driver: Driver) -> None:
     left = driver.idle_left()
     if left is not None and left <= 0:
         driver.flush()
+    driver.compare_snapshots()
     driver.expire()
     driver.publish()
 

@@ -159,6 +159,7 @@ class Ingest:
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
+                self._driver.compare_snapshots(ended=True)
                 self._driver.expire(whole=True)
             self._driver.publish(force=True)
 
@@ -195,6 +196,7 @@ class Ingest:
                     self._driver.counters.input_bytes += plan.size()
                     if self._settings.follow:
                         # Where one batch follows the other, the main thread hardly gets the lock.
+                        self._driver.compare_snapshots()
                         self._driver.expire()
         except BaseException as error:
             self._failure = error
@@ -228,6 +230,7 @@ class Ingest:
             if self._settings.follow:
                 self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
                 self._reporter.unread_times(self._driver.counters)
+                self._reporter.lacking(self._driver.counters)
         # The batch's own error before Spark's, which has it as text among its own.
         if isinstance(self._failure, TailraceError):
             raise self._failure

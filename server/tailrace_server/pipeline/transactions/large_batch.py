@@ -216,6 +216,7 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
             f.max(f.when(row, position)).alias("highest"),
             f.min(f.when(changed, f.col("timestamp"))).alias("earliest"),
             f.max(f.when(row, f.col("timestamp"))).alias("latest"),
+            f.coalesce(f.bit_or(f.when(row, f.col("number"))), f.lit(0)).alias("marks"),
         )
         .drop("file")
         .toArrow()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
+from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tailrace_server.pipeline.transactions.grouping import Decision
+    from tailrace_server.wal.files.documents import PendingSegment
 
 TALLY_SCHEMA: Final = pa.schema(
     [
@@ -40,6 +45,7 @@ TALLY_SCHEMA: Final = pa.schema(
                         pa.field("highest", pa.binary()),
                         pa.field("earliest", pa.int64()),
                         pa.field("latest", pa.int64()),
+                        pa.field("marks", pa.int64()),
                     ]
                 )
             ),
@@ -70,6 +76,45 @@ def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
         row["spans"] = tuple(PositionSpan(**span) for span in row.get("spans") or ())
         tallies[row["key"]] = Tally(**row, seen=seen)
     return tallies
+
+
+class OpenFiles(NamedTuple):
+    """What is open, and the pending files that hold it."""
+
+    tallies: dict[str, Tally]
+    rows_files: dict[str, PendingSegment]
+    """By their paths."""
+    tallies_file: PendingSegment | None
+
+
+def pending_after(
+    decision: Decision, before: OpenFiles, added: Sequence[PendingSegment], path: Path
+) -> OpenFiles:
+    """Return what is open after a commit, and the files that hold it.
+
+    Args:
+        decision: What the commit leaves open.
+        before: What was open.
+        added: Rows files that the commit adds.
+        path: A new tallies file, written if tallies have changed.
+    """
+    # 1. A transaction of which rows came is also in the files that the batch adds. Which of them holds
+    #    its rows is not known when tasks wrote them, so it names all.
+    paths = tuple(file.path for file in added)
+    left_open = {
+        key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
+        for key, t in decision.plan.open.items()
+    }
+    # 2. A rows file stays as long as an open transaction names it.
+    named = {path for t in left_open.values() for path in t.segments}
+    rows_files = before.rows_files | {file.path: file for file in added}
+    rows_files = {path: file for path, file in rows_files.items() if path in named}
+    # 3. The tallies are written anew only where they changed.
+    if not left_open:
+        return OpenFiles(left_open, rows_files, None)
+    if left_open == before.tallies and before.tallies_file is not None:
+        return OpenFiles(left_open, rows_files, before.tallies_file)
+    return OpenFiles(left_open, rows_files, write_pending(path, tallies_table(left_open.values())))
 
 
 def is_tallies(table: pa.Table) -> bool:

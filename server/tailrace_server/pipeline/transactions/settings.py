@@ -103,6 +103,13 @@ class IngestSettings:
         False,
         panel=READING,
     )
+    removes_missing: bool = option(
+        "--missing-from-snapshot",
+        "report rows that a whole snapshot of their table lacks, or remove them.",
+        choice("report", "remove", "WHAT"),
+        False,
+        panel=READING,
+    )
     whole_images: bool = option(
         "--images",
         "as-sent, or full: fill what the source left out from the last image of the row.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace_server.pipeline.changes import SNAPSHOT, file_of
+from tailrace_server.pipeline.changes import SNAPSHOT, UNPLACED, file_of
+from tailrace_server.pipeline.ordering.newest_positions import ENDED, LAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +38,8 @@ def cut_snapshots(
     A *run* is what a split has of snapshot rows with no other change between them. Rows are numbered in
     the order of their arrival over all runs and cut every ``rows_per_version``. Runs share a version
     only where they stand before all other changes of their files and entity types: a row that was read
-    after a change must not get a version before it.
+    after a change must not get a version before it. They share none with rows of another position, which are
+    of another snapshot.
 
     Args:
         tallies: Of a batch.
@@ -58,15 +60,20 @@ def cut_snapshots(
     # number ``offset + start`` onwards.
     version = filled = offset = 0
     joinable = True
+    position = UNPLACED
     for run in runs:
         joined, joinable = joinable, leading(run)
-        if filled and not (joined and joinable):
+        before, position = position, run.highest
+        if filled and not (joined and joinable and before == position):
             version, filled = version + 1, 0
         start = 0
         while start < run.rows:
             stop = min(run.rows, start + rows_per_version - filled)
             key = f"{CUT}{batch}\0{version:020}"
             part = replace(run, key=key, rows=stop - start)
+            if stop < run.rows:  # the last row is in a later part
+                spans = (s._replace(marks=s.marks & ~(LAST | ENDED)) for s in run.spans)
+                part = replace(part, spans=tuple(spans))
             after[key] = after[key].plus(part) if key in after else part
             cuts.append(Cut(run.key, start, stop, offset, key))
             filled += stop - start

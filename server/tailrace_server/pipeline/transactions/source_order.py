@@ -22,9 +22,7 @@ So the last image of a row is that of its last line, wherever files and batches 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -34,7 +32,7 @@ from tailrace_server.pipeline.changes import (
     UNPLACED,
     arrival,
     file_of,
-    path_in,
+    partition_of,
     position_bytes,
 )
 from tailrace_server.pipeline.ordering.source_logs import (
@@ -50,10 +48,6 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.changes import Change
     from tailrace_server.pipeline.transactions.tally import Tally
 
-_PARTITION: Final = re.compile(
-    rb"(?:^|[/_.-])partition[=_-]?(\d+)(?=[/_.-])|\+(\d+)\+\d+", re.ASCII
-)
-"""The partition in a file's path as sinks of Kafka write it: ``partition=3/…``, ``topic+3+0000042.json``."""
 _SAME_MOMENT_US: Final = 100_000
 """Two commits so close may have times in the opposite order of their positions."""
 _LONG_AGO: Final = -(1 << 63)
@@ -213,7 +207,7 @@ def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
     for number, tally in enumerate(tallies):
         first: dict[tuple[str, bytes], bytes] = {}
         for entity_type, arrived in tally.first_rows:
-            key = entity_type, _partition_of(file_of(arrived))
+            key = entity_type, partition_of(file_of(arrived))
             first[key] = min(arrived, first.get(key, arrived))
         for key, arrived in first.items():
             file = file_of(arrived)
@@ -249,13 +243,6 @@ def _file_part(tallies: Sequence[Tally], rows: list[tuple[bytes, int]]) -> _File
     )
 
 
-@lru_cache(maxsize=4096)
-def _partition_of(file: bytes) -> bytes:
-    """Return the partition of a topic that a file's path names; empty where it names none."""
-    found = _PARTITION.search(path_in(file))
-    return (found[1] or found[2]) if found else b""
-
-
 def rows_in_order(changes: Iterable[Change]) -> list[Change]:
     """Return the changes of one transaction in the order in which the source made them.
 
@@ -282,7 +269,7 @@ def _rises(rows: Sequence[Change], values: Sequence[int] | Sequence[bytes]) -> b
     last: dict[bytes | tuple[str, bytes], Any] = {}
     for change, value in zip(rows, values, strict=True):
         file = file_of(arrival(change.place))
-        for sequence in (file, (change.entity_type or "", _partition_of(file))):
+        for sequence in (file, (change.entity_type or "", partition_of(file))):
             if value < last.get(sequence, value):
                 return False
             last[sequence] = value

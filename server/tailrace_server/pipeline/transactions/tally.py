@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace_server.pipeline.changes import (
     BEGIN,
     CHANGE,
+    DELETE,
     END,
     QUARANTINED,
     READ,
+    SPLIT,
+    TRUNCATE,
     UNPLACED,
     Change,
     arrival,
@@ -20,7 +24,6 @@ from tailrace_server.pipeline.changes import (
 from tailrace_server.pipeline.ordering.newest_positions import PositionSpan, joined_spans
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Sequence
 
 _Ordered = TypeVar("_Ordered", bytes, str, int)
@@ -109,6 +112,21 @@ class BatchSummary(NamedTuple):
     skipped: int = 0
     """Lines that an earlier writer had consumed."""
 
+    @classmethod
+    def of(cls, changes: Sequence[Change], skipped: int, seen: float) -> BatchSummary:
+        """Return what is known of a batch; ``seen`` as in `tally`."""
+        return cls(
+            tallies=tally(changes, seen),
+            rows=Counter(
+                change.entity_type or ""
+                for change in changes
+                if change.kind == CHANGE and change.operation not in (DELETE, TRUNCATE)
+            ),
+            splits=[change for change in changes if change.kind == SPLIT],
+            quarantined=[change for change in changes if change.kind == QUARANTINED],
+            skipped=skipped,
+        )
+
 
 def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
     """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
@@ -149,7 +167,7 @@ def _span_of(change: Change) -> PositionSpan:
     position = position_bytes(change.place)
     earliest = None if change.operation == READ else change.timestamp
     name = change.entity_type or "", change.log or ""
-    return PositionSpan(*name, position, position, earliest, change.timestamp)
+    return PositionSpan(*name, position, position, earliest, change.timestamp, change.number or 0)
 
 
 def _first_place(places: Iterable[bytes | None]) -> bytes | None:

@@ -59,6 +59,7 @@ from tailrace_server.pipeline.sources.debezium.message import (
     log_of,
     position_of,
     salvaged_id,
+    snapshot_marks,
     timestamp_of,
     total_order,
     unwrap,
@@ -110,9 +111,11 @@ class _SnapshotRun:
 
     number: int = 0
     rows: int = 0
+    position: tuple[str | None, tuple[int, int, int]] = None, NO_POSITION
+    """Of its rows: those of another one are of another snapshot."""
 
     def end(self) -> None:
-        """Begin the next run, as another change has come."""
+        """Begin the next run, as another change or another snapshot has come."""
         if self.rows:
             self.number, self.rows = self.number + 1, 0
 
@@ -261,11 +264,16 @@ class DebeziumDecoder:
                 operation, entity_type, source.connector, block, row, fitting
             )
         split = at.split
-        where = at.place(position_of(source))
+        position = position_of(source)
+        # Of an incremental snapshot the position is that of the stream meanwhile, not of the row.
+        log = None if source.snapshot == "incremental" else log_of(source)
         transaction_id = id_of(message)
         order = total_order(message)
         if operation == READ:
             run = self._runs.setdefault(split, _SnapshotRun())
+            if run.position != (log, position):
+                run.end()
+                run.position = log, position
             order, transaction_id = run.rows, None
             run.rows += 1
             transaction = f"{SNAPSHOT}{split.file}\0{split.block}\0{run.number}"
@@ -280,7 +288,7 @@ class DebeziumDecoder:
         columns = self._announcements.of(entity_type, block, row.names, of_run) if block else None
         return Change(
             kind=CHANGE,
-            place=where,
+            place=at.place(position),
             transaction=transaction,
             transaction_id=transaction_id,
             total_order=order,
@@ -294,8 +302,8 @@ class DebeziumDecoder:
             source=identity.connector,
             table=identity.table,
             columns=columns,
-            # Of an incremental snapshot the position is that of the stream meanwhile, not of the row.
-            log=None if source.snapshot == "incremental" else log_of(source),
+            log=log,
+            number=None if operation != READ or log is None else snapshot_marks(source),
             key_names=self._keys.names_text(entity_type, row.names),
         )
 

@@ -16,6 +16,7 @@ import orjson
 
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
 from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.ordering.newest_positions import ENDED, FIRST, LAST, MORE
 from tailrace_server.pipeline.ordering.source_logs import base_and_server, log_name
 from tailrace_server.pipeline.sources.debezium.cloud_events import content_of, is_event
 from tailrace_server.pipeline.sources.debezium.flattened_rows import envelope_of_row, is_flattened
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_MARKS: Final = {
+    "first": FIRST,
+    "first_in_data_collection": FIRST,
+    "last_in_data_collection": LAST,
+    "last": LAST | ENDED,
+}
 _DIGITS_AT_END = re.compile(r"(\d{1,18})$", re.ASCII)
 _LSN: Final = re.compile(r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE)
 """Of SQL Server: virtual log file, block and slot; Db2 writes its own in the same form."""
@@ -293,6 +300,11 @@ def salvaged_id(line: bytes) -> str | None:
         if found:
             return found[1].decode(errors="replace")
     return None
+
+
+def snapshot_marks(source: SourceBlock) -> int:
+    """Return the marks of a snapshot's row."""
+    return _MARKS.get(str(source.snapshot), MORE)
 
 
 def total_order(message: DebeziumMessage) -> int:
