@@ -111,7 +111,8 @@ class Bindings:
         # The connector first: rows that are set aside for theirs bind no entity type.
         for (entity_type, table, of, key), _ in rows:
             before = self.tables.get(entity_type)
-            if of == connector.origin.connector and tables.get(entity_type, before) == before:
+            taken = tables.get(entity_type, before)
+            if of == connector.origin.connector and taken in (before, table):
                 tables[entity_type] = table
                 before = self.keys.get(entity_type)
                 if key and keys.get(entity_type, before) == before:

@@ -26,6 +26,7 @@ from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data, leads
+from tests.server.pipeline.feeds import Feed
 from tests.server.pipeline.shapes import BY_ID, end, envelope, line
 
 if TYPE_CHECKING:
@@ -472,3 +473,14 @@ def test_a_key_of_more_or_other_columns_is_another_key(tmp_path: Path, key: Any)
     ingest.run([[keyed(3, "u", key, None, {"id": 1, "ID": 1, "c": 11, "v": 3})]], keys={})
     assert ingest.state() == {("orders", "1"): 1, ("orders", "2"): 2}
     assert len(ingest.quarantined()) == 1
+
+
+def test_a_table_that_begins_with_a_truncate_is_bound_to_the_key_of_its_next_row(
+    log_root: Path,
+) -> None:
+    """A truncate names no key, so the table is bound before its key is."""
+    feed = Feed(log_root)
+    truncate = line(envelope("t", PUBLIC.block(lsn=1)))
+    feed.batch(truncate, line(envelope("c", PUBLIC.block(lsn=2), after={"id": 7})))
+    assert feed.driver.bindings.keys == {"orders": '["id"]'}
+    feed.close()
