@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tailrace_server.pipeline.changes import file_of, partition_of
+from tailrace_server.pipeline.changes import READ, file_of, partition_of
 from tailrace_server.pipeline.ordering.newest_positions import ENDED, FIRST, LAST, MORE
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ class TableSnapshots:
                     if span.marks & ENDED:
                         tables[_ALL] = _begun(span, min(known.begun, version), None, is_late=False)
                 passed += released.tally.spans
-        # A row that was set aside is in the source, though the log may lack it. Nothing says if a line without
-        # an entity type, or a row of one, was the snapshot's, so any counts.
-        names = {change.entity_type for change in refused}
+        # A row that was set aside is in the source, though the log may lack it. Of a line nothing says if it
+        # was the snapshot's, so any counts.
+        names = {each.entity_type for each in refused if each.operation in (0, READ)}
         if names:
             waiting = {span.entity_type for tally in plan.open.values() for span in _marked(tally)}
             going_on = {name for name, each in tables.items() if name and not each.is_whole}

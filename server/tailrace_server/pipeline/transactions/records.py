@@ -222,6 +222,7 @@ class RecordBuilder:
             QUARANTINED,
             change.place,
             entity_type=change.entity_type,
+            operation=change.operation,
             reason=reason,
             raw=self._source.restated(change),
             file=file,

@@ -306,6 +306,18 @@ def test_a_snapshot_with_a_row_set_aside_removes_nothing(log_root: Path) -> None
     assert ingest.tables()["a"] == A
 
 
+def test_older_changes_behind_a_snapshot_leave_it_whole(log_root: Path) -> None:
+    """As a slot sends them that was kept while the connector lost its place."""
+    ingest = Ingest(log_root)
+    ingest.batch(lines_of(snapshot({"a": A}, 100)))
+    second = lines_of(snapshot({"a": {2: 2, 3: 3}}, 200))
+    second["a"].append(line(envelope("u", postgres(150, 15, "a"), after={"id": 2, "v": 0})))
+    ingest.batch(second)
+    ingest.end()
+    assert (ingest.found["a"].count, ingest.found["a"].fault) == (1, "")
+    assert ingest.tables()["a"] == A
+
+
 def test_a_snapshot_that_is_older_than_the_log_removes_nothing(log_root: Path) -> None:
     ingest = Ingest(log_root, removes_missing=True)
     insert = envelope("c", postgres(300, 30, "a"), after={"id": 9, "v": 9})
