@@ -78,7 +78,7 @@ def write(root: Path) -> None:
     with LogWriter.open(root, "bench", mapping=_MAPPING) as writer:
         for start in range(0, RECORDS, _A_COMMIT):
             count = min(_A_COMMIT, RECORDS - start)
-            numbers = random.integers(0, _KEYS, count).tolist()
+            numbers = random.choice(_KEYS, count, replace=False).tolist()
             images = [
                 f'{{"id":{each},"price":{each}.50,"note":"{each * 2_654_435_761:040d}"}}'
                 for each in numbers

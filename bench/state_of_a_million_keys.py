@@ -100,8 +100,9 @@ def write(root: Path, records: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     with LogWriter.open(root, "bench") as writer:
         for start in range(0, records, _A_COMMIT):
-            count = min(_A_COMMIT, records - start)
-            keys = [f"{key:09d}" for key in random.integers(0, KEYS, count).tolist()]
+            count = min(_A_COMMIT, records - start, KEYS)
+            chosen = random.choice(KEYS, count, replace=False)  # a transaction has each key once
+            keys = [f"{key:09d}" for key in chosen.tolist()]
             note = "n" * 100
             images = [f'{{"id":"{key}","at":{start},"note":"{note}"}}'.encode() for key in keys]
             writer.append_batch(

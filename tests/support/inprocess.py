@@ -11,8 +11,8 @@ from tailrace.position import END
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.catalog import create_catalog, open_writer
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ class ModelWriter:
     def __init__(self, root: Path, catalog: str, log: ModelLog, **options: Any) -> None:
         if log.known and not (root / catalog).exists():
             know(root, catalog, log.known)
-        self.writer = LogWriter.open(root, catalog, **options)
+        self.writer = OlderWriter.open(root, catalog, **options)
         self.log = log
         self._unpublished: list[list[ModelMutation]] = []
 

@@ -11,7 +11,6 @@ The compiled code is loaded once a process has appended many rows; until then Py
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -20,10 +19,12 @@ import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.columnar_records import TransactionRecords
-from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
+from tailrace_server.wal.record.image_shapes import Shapes, compiled_for, shapes_of
 from tailrace_server.wal.record.input_rows import flags_of
 from tailrace_server.wal.record.key_hash import type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
+from tailrace_server.wal.record.row_rules import REPEATED_KEY, first_repeated_key
 from tailrace_server.wal.record.text_columns import addresses_of
 from tailrace_server.wal.segment.writer import with_dictionary
 
@@ -38,34 +39,12 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.records import SchemaRecord
     from tailrace_server.wal.schema.shown_columns import ShownColumns
 
-COMPILED_FROM: Final = 100_000
-"""Rows after which compiled code is loaded. Python takes about as long for them as loading, 0.5 s."""
 _SHAPES_MAX: Final = 65_536
 """Shapes remembered, at most. When there are more, all of them are forgotten."""
 
 _NAMES_AT_ONCE: Final = 256
 """Sequences of names in a batch, at most, whose updates are compared by compiled code: each takes a look
 through all rows. Python compares the others."""
-
-_seen = 0
-"""Rows that this process has appended so far."""
-
-
-def _compiled_for(rows: int) -> ModuleType | None:
-    """Count rows that are about to be examined; return the compiled code, or None while there were few."""
-    global _seen
-    _seen += rows
-    if _seen < COMPILED_FROM:
-        return None
-    return import_module("tailrace_server.wal.record.image_shapes_compiled")
-
-
-class _Shapes(NamedTuple):
-    """The shapes of a column of images, as `find_shapes` fills them in."""
-
-    names: npt.NDArray[np.uint64]
-    shapes: npt.NDArray[np.uint64]
-    members: npt.NDArray[np.int64]
 
 
 class _Updates(NamedTuple):
@@ -110,21 +89,25 @@ class ColumnarRecords:
             lead_text: Makes the text of a lead.
 
         Raises:
-            InvalidRequest: An image is no UTF-8 JSON object, or has a value that its declared type cannot hold;
-                a lead cannot be written. What the rows showed may be noted: it has to be taken back.
+            InvalidRequest: A transaction has a key twice; an image is no UTF-8 JSON object, or breaks a rule; a
+                lead cannot be written. What the rows showed may be noted: it has to be taken back.
         """
         # 1. Check all images, and find the rows that Python has to look at.
         groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[
             rows.type_codes
         ]
-        machine = _compiled_for(len(rows))
-        before, after = (_shapes_of(machine, each, groups) for each in (rows.before, rows.after))
+        machine = compiled_for(len(rows))
+        hashes = None if machine is None else _key_hashes(machine, rows)
+        repeated = first_repeated_key(rows.type_codes, rows.keys, rows.starts, hashes)
+        if repeated is not None:
+            raise InvalidRequest(f"column primary_key of {rows.name_of(repeated)} {REPEATED_KEY}")
+        before, after = (shapes_of(machine, each, groups) for each in (rows.before, rows.after))
         given = flags_of(rows.changed.is_valid())
         has = {name: flags_of(getattr(rows, name).is_valid()) for name in BODY_COLUMNS}
         updates = has["before"] & has["after"] & ~given
         alike = updates & (after.names == before.names) & (after.names != 0)
         alike &= self._plain(rows, alike, after)
-        derived = self._check(rows, machine, before, after, updates & ~alike, has)
+        derived = self._check(rows, machine, groups, before, after, updates & ~alike, has)
         # 2. Note what columns each transaction shows, and what that changes about the schema.
         marks = (has["before"] & self._new(before)) | (has["after"] & self._new(after)) | given
         self._mark_new_types(rows, marks)
@@ -132,7 +115,6 @@ class ColumnarRecords:
         # 3. What updates have changed. The order of the schema is known only now.
         changed, change = self._changes(rows, machine, alike, after, derived, given)
         # 4. Records.
-        hashes = None if machine is None else _key_hashes(machine, rows)
         records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
         return records.batches(), schemas
 
@@ -140,7 +122,7 @@ class ColumnarRecords:
         return self._groups.setdefault(entity_type, len(self._groups))
 
     def _plain(
-        self, rows: InputRows, marks: npt.NDArray[np.bool_], after: _Shapes
+        self, rows: InputRows, marks: npt.NDArray[np.bool_], after: Shapes
     ) -> npt.NDArray[np.bool_]:
         """Return which rows have names that each come once; those of marked rows are looked up."""
         if not marks.any():
@@ -152,7 +134,7 @@ class ColumnarRecords:
         for each in pc.unique(pa.array(hashes)).to_pylist()[:_NAMES_AT_ONCE]:
             if each not in self._names:
                 row = int(np.flatnonzero(marks)[np.argmax(hashes == each)])
-                names = tuple(columns_of(rows.after[row].as_py()))
+                names = tuple(decode_members(rows.after[row].as_py()))
                 self._names[each] = names if len(names) == after.members[row] else None
             if self._names[each] is not None:
                 plain.append(each)
@@ -162,8 +144,9 @@ class ColumnarRecords:
         self,
         rows: InputRows,
         machine: ModuleType | None,
-        before: _Shapes,
-        after: _Shapes,
+        groups: npt.NDArray[np.int64],
+        before: Shapes,
+        after: Shapes,
         updates: npt.NDArray[np.bool_],
         has: dict[str, npt.NDArray[np.bool_]],
     ) -> dict[int, tuple[tuple[str, ...], bytes]]:
@@ -172,6 +155,7 @@ class ColumnarRecords:
         Args:
             rows: The rows.
             machine: The compiled code, None if it is not loaded.
+            groups: Group of each row's entity type.
             before: Shapes of the images before.
             after: Shapes of the images after.
             updates: The updates to compare.
@@ -179,29 +163,33 @@ class ColumnarRecords:
         """
         shown = self._shown
         marks = {
-            "change": has["change"] if machine is None else _doubtful(machine, rows.change),
+            "change": shapes_of(machine, rows.change, groups).to_examine(has["change"]),
             "before": has["before"] & (before.shapes == 0),
             "after": has["after"] & (after.shapes == 0),
         }
-        declared = np.array([shown.declares(name) for name in rows.entity_types])[rows.type_codes]
-        declared &= has["after"]
+        ruled = np.array([shown.rules.concern(name) for name in rows.entity_types])[rows.type_codes]
+        ruled &= has["before"] | has["after"]
         derived = {}
-        looked_at = marks["change"] | marks["before"] | marks["after"] | declared | updates
+        looked_at = marks["change"] | marks["before"] | marks["after"] | ruled | updates
         for row in np.flatnonzero(looked_at).tolist():
             for name in BODY_COLUMNS:
                 if marks[name][row]:
                     _members(rows, name, row)
-            if declared[row]:
-                entity_type = rows.type_of(row)
-                fault = shown.fault_of(entity_type, _members(rows, "after", row))
+            if not (ruled[row] or updates[row]):
+                continue
+            images = [_members(rows, name, row) for name in ("before", "after")]
+            if ruled[row]:
+                key = rows.keys[row].as_py()
+                change = rows.change[row].as_py()
+                fault = shown.rules.fault_of(rows.type_of(row), key, *images, change=change)
                 if fault is not None:
-                    raise InvalidRequest(f"column after of {rows.name_of(row)}: {fault}")
+                    column, why = fault
+                    raise InvalidRequest(f"column {column} of {rows.name_of(row)}: {why}")
             if updates[row]:
-                images = (_members(rows, name, row) for name in ("before", "after"))
                 derived[row] = difference_of(*images)
         return derived
 
-    def _new(self, images: _Shapes) -> npt.NDArray[np.bool_]:
+    def _new(self, images: Shapes) -> npt.NDArray[np.bool_]:
         """Return the images whose shape is not known."""
         shapes = images.shapes
         if len(shapes) and int(shapes[0]) in self._known and (shapes == shapes[0]).all():
@@ -225,8 +213,8 @@ class ColumnarRecords:
         self,
         rows: InputRows,
         marks: npt.NDArray[np.bool_],
-        before: _Shapes,
-        after: _Shapes,
+        before: Shapes,
+        after: Shapes,
         first: int,
     ) -> tuple[dict[int, list[SchemaRecord]], list[tuple[int, Schema]]]:
         """Note the columns of marked rows; return the schema changes by transaction, and the schemas."""
@@ -241,11 +229,13 @@ class ColumnarRecords:
             for row in marked[edges[place] : edges[place + 1]].tolist():
                 names = rows.changed[row].as_py() or ()
                 images = []
-                for column, shapes in ((rows.after, after.shapes), (rows.before, before.shapes)):
-                    shape = int(shapes[row])
+                for name, shapes in (("after", after.shapes), ("before", before.shapes)):
+                    shape, column = int(shapes[row]), getattr(rows, name)
                     if column[row].is_valid and (not shape or shape not in self._known):
                         image = column[row].as_py()
                         images.append(image)
+                        if shape:  # compiled code does not compare the names of an image
+                            _members(rows, name, row)
                         # What a placeholder stands for shows no type: another image has to.
                         if shape and shown.teaches(image):
                             if len(self._known) >= _SHAPES_MAX:
@@ -263,7 +253,7 @@ class ColumnarRecords:
         rows: InputRows,
         machine: ModuleType | None,
         alike: npt.NDArray[np.bool_],
-        after: _Shapes,
+        after: Shapes,
         derived: dict[int, tuple[tuple[str, ...], bytes]],
         given: npt.NDArray[np.bool_],
     ) -> tuple[pa.Array, pa.Array]:
@@ -301,7 +291,7 @@ class ColumnarRecords:
         return with_dictionary(lists, pa.array(names, pa.utf8())), texts
 
     def _out_of_order(
-        self, rows: InputRows, alike: npt.NDArray[np.bool_], after: _Shapes
+        self, rows: InputRows, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> list[int]:
         """Return the updates whose names are not in the order of the schema."""
         found: list[int] = []
@@ -314,7 +304,7 @@ class ColumnarRecords:
         return found
 
     def _compare(
-        self, rows: InputRows, machine: ModuleType, alike: npt.NDArray[np.bool_], after: _Shapes
+        self, rows: InputRows, machine: ModuleType, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> _Updates:
         """Compare the images of updates that have the same names."""
         at = np.flatnonzero(alike)
@@ -344,41 +334,11 @@ class ColumnarRecords:
         return _Updates(at, counts, codes, names, ends, texts)
 
 
-def _shapes_of(
-    machine: ModuleType | None, images: pa.BinaryArray, groups: npt.NDArray[np.int64]
-) -> _Shapes:
-    """Return the shapes of images; 0 for those that Python has to look at, and for nulls."""
-    rows = len(images)
-    if machine is None or images.null_count == rows or not _is_utf8(images):
-        zeros = np.zeros(rows, np.uint64)
-        return _Shapes(zeros, zeros, np.zeros(rows, np.int64))
-    found = _Shapes(np.empty(rows, np.uint64), np.empty(rows, np.uint64), np.empty(rows, np.int64))
-    machine.find_shapes(*addresses_of(images), images.offset, groups, *found)
-    return found
-
-
-def _doubtful(machine: ModuleType, bodies: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-    """Return which bodies may be no objects."""
-    marks = np.zeros(len(bodies), np.bool_)
-    if bodies.null_count < len(bodies):
-        shapes = _shapes_of(machine, bodies, np.zeros(len(bodies), np.int64)).shapes
-        marks = (shapes == 0) & flags_of(bodies.is_valid())
-    return marks
-
-
 def _key_hashes(machine: ModuleType, rows: InputRows) -> npt.NDArray[np.uint64]:
     """Return the hash of each row's key, as record/key_hash.py defines it."""
     seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)[rows.type_codes]
     machine.hash_keys(*addresses_of(rows.keys), rows.keys.offset, seeds)
     return seeds
-
-
-def _is_utf8(bodies: pa.BinaryArray) -> bool:
-    try:
-        bodies.cast(pa.utf8())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _members(rows: InputRows, column: str, row: int) -> Any:
@@ -423,6 +383,3 @@ def _bitmap(rows: npt.NDArray[np.int64], total: int) -> pa.Buffer | None:
 def _values_bytes(images: pa.BinaryArray) -> int:
     offsets = np.frombuffer(images.buffers()[1], np.int32)
     return int(offsets[images.offset + len(images)]) - int(offsets[images.offset])
-
-
-__all__ = ["COMPILED_FROM", "ColumnarRecords"]

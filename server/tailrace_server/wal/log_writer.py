@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace_server.wal.catalog import open_writer
-from tailrace_server.wal.transaction_writer import TransactionWriter
+from tailrace_server.wal.transaction_writer import TransactionWriter, check_mapping
 
 if TYPE_CHECKING:
     import os
@@ -29,10 +29,12 @@ class LogWriter(TransactionWriter):
         take_over: bool = False,
         clock: Clock | None = None,
         mapping: SchemaMapping | None = None,
+        whole_removals: bool = False,
     ) -> Self:
-        """Open a catalog, created if there is none; ``mapping`` declares columns (schema/mapping.py).
+        """Open a catalog, created if there is none.
 
-        Other arguments and errors as ``CatalogWriter.open``.
+        Arguments and errors as those of ``CatalogWriter.open`` and ``TransactionWriter``.
         """
+        check_mapping(mapping)  # before the catalog is created for it
         opened = open_writer(Path(root), catalog, writer=writer, take_over=take_over, clock=clock)
-        return cls(opened, mapping)
+        return cls(opened, mapping, whole_removals=whole_removals)

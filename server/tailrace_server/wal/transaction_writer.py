@@ -6,7 +6,7 @@ A small segment is carried by the commit's entry, a larger one is a file of its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,15 +21,14 @@ from tailrace_server.wal.record.input_rows import (
     rows_of_mutations,
 )
 from tailrace_server.wal.record.mutation import check, columns_of, with_changes
+from tailrace_server.wal.record.row_rules import REPEATED_KEY, fault_of
+from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.records import record_rows
 from tailrace_server.wal.schema.shown_columns import ShownColumns
-from tailrace_server.wal.segment.carried import (
-    BYTES_MAX,
-    ROWS_MAX,
-    CarriedSegment,
-    carried_segment,
-)
+from tailrace_server.wal.segment.carried import CarriedSegment, carried_segment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.state.whole_removals import removals_in
+from tailrace_server.wal.transaction_buffer import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,70 +47,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
     from tailrace_server.wal.upkeep.compaction import Compaction
 
-_COLUMNS = (
-    ("version", pa.int64()),
-    ("index", pa.int32()),
-    ("area", pa.uint8()),
-    ("operation", pa.uint8()),
-    ("entity_type", pa.utf8()),
-    ("primary_key", pa.utf8()),
-    ("changed", pa.list_(pa.utf8())),
-    ("change", pa.binary()),
-    ("before", pa.binary()),
-    ("after", pa.binary()),
-)
-_SCHEMA = pa.schema(_COLUMNS)
-
-
-@dataclass(slots=True)
-class _Buffer:
-    """Transactions that wait for their commit: batches of records, and behind them records by columns."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
-    transactions: int = 0
-    schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
-
-    bytes: int = 0
-    """Of the images in ``columns``."""
-
-    def add(self, *values: Any) -> None:
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        self.bytes += sum(len(image) for image in values[-3:] if image is not None)
-
-    def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self.batches += [*self._batch_of_columns(), *batches]
-        self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
-
-    @property
-    def small(self) -> bool:
-        """Whether the commit's entry can carry it."""
-        if self.batches:  # they are made of many rows
-            return False
-        return len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX
-
-    def mark(self) -> tuple[int, int, int, int]:
-        """Return where ``drop`` goes back to, as long as nothing but ``add`` comes in between."""
-        return len(self.columns[0]), self.transactions, len(self.schema_changes), self.bytes
-
-    def drop(self, mark: tuple[int, int, int, int]) -> None:
-        rows, self.transactions, schema_changes, self.bytes = mark
-        for column in self.columns:
-            del column[rows:]
-        del self.schema_changes[schema_changes:]
-
-    def all_batches(self) -> list[pa.RecordBatch]:
-        return [*self.batches, *self._batch_of_columns()]
-
-    def _batch_of_columns(self) -> list[pa.RecordBatch]:
-        if not self.columns[0]:
-            return []
-        arrays = [
-            pa.array(column, kind) for column, (_, kind) in zip(self.columns, _COLUMNS, strict=True)
-        ]
-        return [pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)]
-
 
 @dataclass(slots=True)
 class _Attempt:
@@ -120,6 +55,7 @@ class _Attempt:
     batch_id: int
     segment: CarriedSegment | SegmentReceipt
     schema_changes: list[tuple[int, Schema]]
+    removals: Mapping[str, bool]
 
 
 COLUMNAR_FROM: Final = 49
@@ -136,26 +72,28 @@ class TransactionWriter:
     both with one object. Leaving the context commits and publishes what is left, unless an error leaves it.
     """
 
-    def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None = None) -> None:
-        """Append under a writer's epoch; ``mapping`` declares columns (schema/mapping.py).
+    def __init__(
+        self,
+        writer: CatalogWriter,
+        mapping: SchemaMapping | None = None,
+        *,
+        whole_removals: bool = False,
+    ) -> None:
+        """Append under a writer's epoch.
+
+        Args:
+            writer: The catalog's.
+            mapping: Declares columns (schema/mapping.py).
+            whole_removals: True if each ``before`` of a removal has the value of every column of its row. The
+                log then says so (state/whole_removals.py).
 
         Raises:
-            InvalidRequest: The mapping wants images to be filled, which only an ingest of a source does.
+            InvalidRequest: As `check_mapping`.
         """
-        for name, declared in () if mapping is None else mapping.entity_types.items():
-            assert mapping is not None
-            if declared.time_to_live is not None:
-                raise InvalidRequest(
-                    f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; leave it out, "
-                    "and append mutations of Operation.EXPIRE"
-                )
-            if declared.whole_images:
-                raise InvalidRequest(
-                    f"{mapping.where(name)}.images: a writer's images are written as they are given; "
-                    "leave it out, or say as-sent"
-                )
+        check_mapping(mapping)
+        self._whole_removals = whole_removals
         self._writer = writer
-        self._buffer = _Buffer()
+        self._buffer = Buffer()
         self._attempt: _Attempt | None = None
         self._attempts = 0
         self._closed = False
@@ -200,19 +138,18 @@ class TransactionWriter:
 
         Args:
             mutations: In source order; they get the indexes 1, 2, …, behind the records of what they change
-                about the schema. At most one for each key: of two, subscribers get both, but what is stated as
-                CDCv2 has two changes of one row at one time, at which its readers stop (`DiffsDisagree`).
+                about the schema. At most one for each key.
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.
             lead_extras: Further fields of the lead, as record.lead_text takes them; not what is counted here.
 
         Raises:
-            InvalidRequest: A mutation has no meaning (`mutation.check`); an image is no UTF-8 JSON object, or
-                holds a value that its declared type cannot; a text or a field of the lead cannot be written;
-                the mapping declares what the columns cannot become. Nothing of the transaction is buffered.
+            InvalidRequest: A mutation breaks a rule (`mutation.check`, `row_rules`, `ValueRules`); an image is
+                no UTF-8 JSON object; a text or a field of the lead cannot be written; the mapping declares what
+                the columns cannot become. Nothing of the transaction is buffered.
         """
         self._check_open()
-        _check_lead(transaction_id, lead_extras)
+        _check_lead(transaction_id, source_timestamp, lead_extras)
         if len(mutations) >= COLUMNAR_FROM:
             rows = rows_of_mutations(mutations, transaction_id, source_timestamp)
             if rows is not None:
@@ -235,7 +172,7 @@ class TransactionWriter:
                 the column and the row, from 0. Nothing of the batch is buffered.
         """
         self._check_open()
-        _check_lead(None, lead_extras)
+        _check_lead(None, None, lead_extras)
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidRequest(
                 f"append_batch takes a pyarrow.RecordBatch, not {type(batch).__name__}; of a Table, append "
@@ -286,8 +223,8 @@ class TransactionWriter:
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
         segment = carried_segment(buffer.columns) if buffer.small else self._write_segment(batch_id)
-        self._attempt = _Attempt(batch_id, segment, buffer.schema_changes)
-        self._buffer = _Buffer()
+        self._attempt = _Attempt(batch_id, segment, buffer.schema_changes, buffer.removals)
+        self._buffer = Buffer()
         return self._finish_attempt(publish=publish)
 
     def publish(self) -> Publication | None:
@@ -330,14 +267,21 @@ class TransactionWriter:
         # 1. Refuse what cannot be written, before anything is noted.
         shown, schema = self._shown, self._shown.schema
         rows = []
+        _check_mutations(mutations, first_row)
         for place, mutation in enumerate(mutations, first_row):
-            check(mutation)
             before, after = (_members(mutation, name, place) for name in ("before", "after"))
             _members(mutation, "change", place)
-            if mutation.area is Area.DATA and shown.declares(mutation.entity_type):
-                fault = shown.fault_of(mutation.entity_type, after)
+            if mutation.area is Area.DATA and shown.rules.concern(mutation.entity_type):
+                fault = shown.rules.fault_of(
+                    mutation.entity_type,
+                    mutation.primary_key,
+                    before,
+                    after,
+                    change=mutation.change,
+                )
                 if fault is not None:
-                    raise InvalidRequest(f"column after of {_named(mutation, place)}: {fault}")
+                    column, why = fault
+                    raise InvalidRequest(f"column {column} of {_named(mutation, place)}: {why}")
             rows.append((mutation, *with_changes(mutation, before, after)))
         # 2. Note the columns that the mutations show. If the transaction is refused from here on, they are
         #    forgotten: the schema must not have columns that no record of the log shows.
@@ -383,6 +327,7 @@ class TransactionWriter:
             )
         if changes:
             buffer.schema_changes.append((version, shown.finish()))
+        buffer.note_removals(_removals(mutations), whole=self._whole_removals)
         buffer.transactions += 1
 
     def _append_columns(self, rows: InputRows, lead_extras: Mapping[str, Any]) -> None:
@@ -397,6 +342,16 @@ class TransactionWriter:
         except InvalidRequest:
             self._restore(schema)
             raise
+        except pa.ArrowException as error:
+            self._restore(schema)
+            raise InvalidRequest(
+                f"the rows have more bytes than a column of a record batch may have (2 GiB), or nearly so: "
+                f"append fewer at once ({error})"
+            ) from error
+        removals = removals_in(
+            *(rows.entity_types, rows.type_codes, rows.operations, rows.keys, rows.before)
+        )
+        buffer.note_removals(removals, whole=self._whole_removals)
         buffer.add_batches(batches)
         buffer.schema_changes += schemas
         buffer.transactions += len(rows.starts)
@@ -418,9 +373,13 @@ class TransactionWriter:
         attempt = self._attempt
         if attempt is None:
             return None
+        state = self._writer.state
         receipt = self._writer.commit(
             batch_id=attempt.batch_id,
             segments=[attempt.segment],
+            source_positions=state.whole_removals.notes_after(
+                attempt.removals, state.last_version + 1
+            ),
             schema_changes=attempt.schema_changes,
             publish=publish,
         )
@@ -428,11 +387,39 @@ class TransactionWriter:
         return receipt
 
 
-def _check_lead(transaction_id: object, lead_extras: Mapping[str, Any]) -> None:
+def check_mapping(mapping: SchemaMapping | None) -> None:
+    """Refuse a mapping that wants what only an ingest of a source does.
+
+    Raises:
+        InvalidRequest: It wants images to be filled, or rows to expire.
+    """
+    for name, declared in () if mapping is None else mapping.entity_types.items():
+        assert mapping is not None
+        if declared.time_to_live is not None:
+            raise InvalidRequest(
+                f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; leave it out, "
+                "and append mutations of Operation.EXPIRE"
+            )
+        if declared.whole_images:
+            raise InvalidRequest(
+                f"{mapping.where(name)}.images: a writer's images are written as they are given; "
+                "leave it out, or say as-sent"
+            )
+
+
+def _check_lead(
+    transaction_id: object, source_timestamp: object, lead_extras: Mapping[str, Any]
+) -> None:
     for name in _COUNTED & lead_extras.keys():
         raise InvalidRequest(f"{name} of a lead is counted here; name yours otherwise")
     if not isinstance(transaction_id, str | None):
         raise InvalidRequest(f"transaction_id {transaction_id!r}: it must be a text or None")
+    if source_timestamp is not None and (
+        type(source_timestamp) is not int or not -(1 << 63) <= source_timestamp < 1 << 63
+    ):
+        raise InvalidRequest(
+            f"source_timestamp {source_timestamp!r}: it must be a number of µs since 1970, or None"
+        )
 
 
 def _lead(
@@ -456,6 +443,37 @@ def _lead(
         )
     except TypeError as error:
         raise InvalidRequest(f"a lead must be JSON: {error}") from error
+
+
+def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
+    """Refuse mutations of a transaction that `check` or `row_rules` refuse; errors count from ``first_row``."""
+    seen: set[tuple[str, str]] = set()
+    for place, mutation in enumerate(mutations, first_row):
+        check(mutation)
+        key = mutation.primary_key
+        fault = fault_of(
+            mutation.operation,
+            has_key=key is not None,
+            has_before=mutation.before is not None,
+            has_after=mutation.after is not None,
+        )
+        if fault is None and key is not None and mutation.area is Area.DATA:
+            if (mutation.entity_type, key) in seen:
+                fault = "primary_key", REPEATED_KEY
+            seen.add((mutation.entity_type, key))
+        if fault is not None:
+            column, why = fault
+            raise InvalidRequest(f"column {column} of {_named(mutation, place)} {why}")
+
+
+def _removals(mutations: Sequence[Mutation]) -> dict[str, bool]:
+    """Return what `removals_in` finds in rows."""
+    found: dict[str, bool] = {}
+    for each in mutations:
+        if each.operation is Operation.REMOVE and each.primary_key is not None:
+            lacking = each.before is None or DEFAULT.may_be_in(each.before)
+            found[each.entity_type] = found.get(each.entity_type, False) or lacking
+    return found
 
 
 def _members(mutation: Mutation, column: str, place: int) -> Mapping[str, msgspec.Raw]:

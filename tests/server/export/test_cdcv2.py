@@ -31,6 +31,7 @@ from tests.server.export.logs import (
     settings,
     statements,
 )
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def history_of(shop: Shop, start: int = 1) -> dict[int, Any]:
 
 
 def publish(root: Path, *transactions: list[Mutation], mapping: SchemaMapping = MAPPING) -> None:
-    with LogWriter.open(root, "shop", mapping=mapping) as writer:
+    with OlderWriter.open(root, "shop", mapping=mapping) as writer:
         for transaction in transactions:
             writer.append(transaction)
 

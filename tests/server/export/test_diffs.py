@@ -14,11 +14,11 @@ from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 from tests.server.export.logs import MAPPING, Collection, Shop, image, item
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ TRUNCATE = Mutation("item", None, Operation.REMOVE)
 @contextmanager
 def records_of(root: Path, *transactions: list[Mutation]) -> Iterator[EntityRecords]:
     if transactions:
-        with LogWriter.open(root, "shop", mapping=MAPPING) as writer:
+        with OlderWriter.open(root, "shop", mapping=MAPPING) as writer:
             for transaction in transactions:
                 writer.append(transaction)
     log = open_catalog(root, "shop")

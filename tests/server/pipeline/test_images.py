@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tailrace_server.pipeline.images import (
     completed,
     difference,
-    key_text,
     members,
     projection,
 )
+from tailrace_server.wal.record.key_text import key_text
 
 FORMS = (
     b'"__debezium_unavailable_value"',

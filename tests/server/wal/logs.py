@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.wal import transaction_writer
+from tailrace_server.wal import transaction_buffer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record import json_check
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -80,7 +80,8 @@ def write(root: Path, catalog: str, transactions: int, *, per_commit: int = 1) -
         first = writer.state.last_version
         for number in range(first + 1, first + transactions + 1):
             key = str(number)
-            writer.append([upsert(key), update(key, 1, number), remove(key)], transaction_id=key)
+            rows = [upsert(key), update(f"{key}+", 1, number), remove(f"{key}-")]
+            writer.append(rows, transaction_id=key)
             if number % per_commit == 0:
                 writer.commit()
 
@@ -123,7 +124,7 @@ def transactions_in(rows: list[Row]) -> list[str]:
 
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have log writers write every segment as a file, as small ones are not."""
-    monkeypatch.setattr(transaction_writer, "ROWS_MAX", 0)
+    monkeypatch.setattr(transaction_buffer, "ROWS_MAX", 0)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.support import failpoints
-from tailrace_server.wal import transaction_writer
+from tailrace_server.wal import transaction_buffer
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
@@ -26,7 +26,7 @@ failpoints.arm(sys.argv[2])
 number = writer.state.last_version
 while True:
     number += 1
-    transaction_writer.ROWS_MAX = 48 * (number % 2)  # records carried by the entry, and in a file, in turn
+    transaction_buffer.ROWS_MAX = 48 * (number % 2)  # records carried by the entry, and in a file, in turn
     writer.append([upsert(str(number))])
     at_once = number % 4 > 1
     writer.commit(publish=at_once)

@@ -29,6 +29,7 @@ from tailrace_server.wal.upkeep.inspect import summarize
 from tailrace_server.wal.upkeep.retention import orphans
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import Row, batch_rows, rows_of, update, upsert, write, write_files
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def catalog(
     """
     if request.param == "files":
         write_files(monkeypatch)
-    with LogWriter.open(log_root, "shop") as writer:
+    with OlderWriter.open(log_root, "shop") as writer:
         for number in range(3):
             writer.append([upsert(str(number)), update(str(number), 1, 2)])
             writer.append([upsert("x", entity_type=f"type-{number}")])

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import orjson
+import pyarrow as pa
 import pytest
 
-from tailrace.criteria import Area, ContainerType
+from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
+from tailrace_server.wal import transaction_buffer, transaction_writer
+from tailrace_server.wal.catalog import list_catalogs
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tests.server.wal.logs import AFTER, AREA, INDEX, VERSION, rows_of
+from tests.server.wal.logs import AFTER, AREA, INDEX, VERSION, SteppingClock, rows_of, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,3 +111,83 @@ def test_a_declaration_of_another_type_holds_from_the_next_version_on(log_root: 
     types = [view.schema_of(v).entity_types["product"][1].sql_type for v in (1, 2)]
     assert types == ["VARCHAR", "DECIMAL(6,2)"]
     assert [row[AREA] for row in rows_of(log_root / "shop")].count(Area.SCHEMA) == 2
+
+
+def removal(key: str, before: bytes | None) -> Mutation:
+    return Mutation("order", key, Operation.REMOVE, before=before)
+
+
+WHOLE = b'{"id":"1","value":null}'
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_log_says_in_which_versions_a_writer_vouches_for_its_removals(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch, by_columns: bool
+) -> None:
+    if by_columns:
+        monkeypatch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
+
+    def notes() -> dict[str, int | str]:
+        positions = CommitLog.open(log_root / "shop").state.source_positions
+        return {name: text for name, text in positions.items() if name.startswith("removed:")}
+
+    def write(*transactions: list[Mutation], whole: bool) -> None:
+        with LogWriter.open(log_root, "shop", whole_removals=whole) as writer:
+            for each in transactions:
+                writer.append(each)
+
+    write([upsert("1"), Mutation("line", None, Operation.REMOVE)], whole=True)
+    assert notes() == {}
+    write([removal("1", WHOLE)], [upsert("2")], whole=True)
+    assert notes() == {"removed:order": "2-"}
+    # A writer that does not vouch ends it, and so does an image that is missing or has a placeholder.
+    write([removal("2", WHOLE)], whole=False)
+    assert notes() == {"removed:order": "2-3"}
+    write([removal("1", WHOLE)], whole=True)
+    write([removal("1", WHOLE)], [removal("2", None)], whole=True)
+    assert notes() == {"removed:order": "2-3,5-5"}
+    part = b'{"id":"1","value":"__debezium_unavailable_value"}'
+    write([removal("1", WHOLE), removal("2", part)], whole=True)
+    assert notes() == {"removed:order": "2-3,5-5"}
+
+
+def test_a_refused_transaction_says_nothing_of_removals(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop", whole_removals=True) as writer:
+        batch = pa.RecordBatch.from_pylist(
+            [
+                {"transaction_id": "1", "entity_type": "order", "primary_key": "1",
+                 "operation": "remove", "before": WHOLE, "after": None},
+                {"transaction_id": "2", "entity_type": "order", "primary_key": "2",
+                 "operation": "upsert", "before": None, "after": b"{"},
+            ]
+        )  # fmt: skip
+        with pytest.raises(InvalidRequest, match="column after of row 1"):
+            writer.append_batch(batch)
+        writer.append([upsert("3")])
+    assert not [*CommitLog.open(log_root / "shop").state.source_positions]
+
+
+def test_images_of_many_bytes_are_cut_into_batches(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow counts the bytes of a column in 32 bits; a commit of more than 2 GiB has several batches."""
+    transactions = [
+        [upsert(f"{number}-{key}", key) for key in range(number * 3)] for number in range(1, 9)
+    ]
+    for name, bound in (("whole", 1 << 30), ("cut", 60)):
+        monkeypatch.setattr(transaction_buffer, "_BATCH_BYTES", bound)
+        with LogWriter.open(log_root, name, clock=SteppingClock()) as writer:
+            for each in transactions:
+                writer.append(each)
+            batches = writer._buffer.all_batches()
+            assert len(batches) == 1 or name == "cut"
+            sizes = [batch.column("after").nbytes for batch in batches if batch.num_rows > 1]
+            assert name == "whole" or max(sizes) < 200
+    assert rows_of(log_root / "cut") == rows_of(log_root / "whole")
+
+
+def test_a_mapping_that_is_refused_makes_no_catalog(log_root: Path) -> None:
+    mapping = SchemaMapping.parse('entity_types.order.images = "full"')
+    with pytest.raises(InvalidRequest, match="written as they are given"):
+        LogWriter.open(log_root, "shop", mapping=mapping)
+    assert not list_catalogs(log_root)

@@ -22,7 +22,10 @@ batch      (batch writes) a number that rises from write to write; a repeat is s
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
 take_over  ``true`` lets a writer of a new name have the catalog, and a new checkpoint its writer
 columns    JSON, entity type → its columns: images of these types are not inspected for new ones.
-           ``df.schema.jsonValue()`` gives types, too; a list of names does not
+           ``df.schema.jsonValue()`` gives types, too, and rows have to fit them; a list of names does
+           not. A member ``key`` beside ``fields`` names the columns of the key
+whole_     ``true`` if each ``before`` of a removal has the value of every column of its row; the log
+removals   then says so. Default: ``false``
 =========  ==========================================================================================
 
 A write has two phases. Tasks write segments, each under a name of its own; the commit makes one entry of
@@ -44,13 +47,12 @@ from __future__ import annotations
 
 import itertools
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import orjson
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -64,14 +66,15 @@ from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_of_files
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
-from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
+from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
-from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
 from tailrace_server.wal.catalog_writer import CatalogWriter
-from tailrace_server.wal.files.catalog_folder import check_name
+from tailrace_server.wal.schema.value_rules import ValueRules
 from tailrace_server.wal.segment.writer import SegmentWriter
 from tailrace_server.wal.source_batches import BatchContent, SourceBatch
+from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -82,18 +85,6 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
 
 __all__ = ["TailraceDataSource"]
-
-OPTIONS: Final = (
-    "path",
-    "log",
-    "catalog",
-    "writer",
-    "batch",
-    "publish",
-    "take_over",
-    "columns",
-)
-_OF_SPARK: Final = ("checkpointlocation", "queryname")
 
 
 class TailraceDataSource(DataSource):
@@ -140,67 +131,6 @@ class TailraceDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of a write."""
-
-    root: Path
-    catalog: str
-    writer: str = "spark"
-    batch: int | None = None
-    publish: bool = True
-    take_over: bool = False
-    checkpoint: str = ""
-    """Where Spark keeps the checkpoint of a stream, if the stream's options say so."""
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Entity type → names of its columns."""
-    listings: Mapping[str, str] = field(default_factory=dict)
-    """Entity type → its columns with their types, for types that were given as a table's schema."""
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
-        """Read options as Spark gives them, names in any case.
-
-        Raises:
-            InvalidRequest: An option is missing, unknown or malformed.
-        """
-        options = {name.lower(): value for name, value in given.items()}
-        for name in options:
-            if name not in OPTIONS and name not in _OF_SPARK:
-                raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
-        path = options.get("path")
-        if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
-            raise InvalidRequest(
-                "name the catalog by options log and catalog, or by path = ROOT/NAME"
-            )
-        folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
-        check_name(folder.name if path is not None else options["catalog"])
-        try:
-            columns, listings = _columns(orjson.loads(options.get("columns", "{}")))
-            batch = int(options["batch"]) if "batch" in options else None
-        except ValueError as error:
-            raise InvalidRequest(f"option columns or batch: {error}") from error
-        if batch is not None and not 0 <= batch < 1 << 63:
-            raise InvalidRequest(f"option batch is {batch}: it must be from 0 to 2^63 - 1")
-        return cls(
-            root=folder.parent,
-            catalog=folder.name,
-            writer=options.get("writer", "spark"),
-            batch=batch,
-            publish=_flag("publish", options.get("publish", "true")),
-            take_over=_flag("take_over", options.get("take_over", "false")),
-            checkpoint=options.get("checkpointlocation", ""),
-            columns=columns,
-            listings=listings,
-        )
-
-    def stored_query_id(self) -> str:
-        """Return the id of the stream's query; empty if its checkpoint cannot be read here."""
-        if not self.checkpoint:
-            return ""
-        return Checkpoint(Path(local_path(self.checkpoint))).stored_query_id()
-
-
-@dataclass(frozen=True)
 class OpenedCatalog:
     """An opened catalog, as it travels between processes."""
 
@@ -210,10 +140,15 @@ class OpenedCatalog:
     """The writer's batch id that comes next; it is part of the names of segments."""
     columns: Mapping[str, Sequence[str]]
     """Entity type → columns: those of the catalog then, and those of the options."""
+    rules: ValueRules
+    """Those for values and keys, by the columns of the catalog then and those of the options."""
+    is_new: bool
+    """True if the catalog was made for this write."""
 
     @classmethod
     def open(cls, options: Options, *, may_be_fenced: bool = False) -> OpenedCatalog:
         """Take a new epoch of the catalog; see `CatalogWriter.open`."""
+        is_new = options.catalog not in list_catalogs(options.root)
         with open_writer(
             options.root,
             options.catalog,
@@ -225,12 +160,24 @@ class OpenedCatalog:
         ) as writer:
             schema = writer.log.view.schema_of(writer.state.last_version)
             known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
+            stated = [schema, *(each for _, each in evolve(schema, options.declared()))]
             return cls(
                 options,
                 writer.epoch,
                 writer.state.writers[options.writer].batch_id + 1,
                 {**known, **options.columns},
+                ValueRules(stated[-1]),
+                is_new,
             )
+
+    def drop_unused(self) -> None:
+        """Drop the catalog if it was made for this write and has nothing but its opening."""
+        folder = self.options.root / self.options.catalog
+        if not self.is_new or not folder.is_dir():
+            return
+        state = CommitLog.open(folder).state
+        if (state.epoch, state.last_entry, state.last_version) == (self.epoch, 1, 0):
+            drop_catalog(self.options.root, self.options.catalog)
 
     def write(
         self, batches: Iterator[pa.RecordBatch], attempt: str, stream: str | None
@@ -261,6 +208,7 @@ class OpenedCatalog:
                 open_segment(""),
                 self.columns,
                 self.options.columns,
+                rules=self.rules,
                 next_segment=partial(open_segment, "-rest"),
             )
             for batch in batches:
@@ -311,7 +259,11 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(options, self._sink.epoch, commits, source)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the segments: a commit may have named them, or be about to. If not, they are orphans."""
+        """Leave the segments: a commit may have named them, or be about to. If not, they are orphans.
+
+        A catalog that was made for this write goes with it, unless another writer has it by now.
+        """
+        self._sink.drop_unused()
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -401,7 +353,10 @@ def _commit(
         seen = _in_commit(results, _named(driver.schema, options.columns))
         driver.commit_entry(
             segments=receipts,
-            schemas=evolve(driver.schema, [*_declared(options), *seen] if results else []),
+            schemas=evolve(driver.schema, [*options.declared(), *seen] if results else []),
+            source_positions=writer.state.whole_removals.notes_after(
+                _removals(results, whole=options.whole_removals), writer.state.last_version + 1
+            ),
             publish=options.publish,
         )
 
@@ -431,6 +386,14 @@ def _content(commits: Sequence[TaskCommit]) -> BatchContent:
     return reduce(BatchContent.plus, contents, BatchContent())
 
 
+def _removals(results: Sequence[SinkResult], *, whole: bool) -> dict[str, bool]:
+    """Return the entity types of which rows were removed; True where an image may lack values."""
+    found: dict[str, bool] = {}
+    for name, lacking in (each for result in results for each in result.removals.items()):
+        found[name] = lacking or not whole or found.get(name, False)
+    return found
+
+
 def _in_commit(
     results: Sequence[SinkResult], declared: Collection[tuple[str, str | None]]
 ) -> Iterator[Sighting]:
@@ -453,34 +416,6 @@ def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str 
         for entity_type in entity_types
         for column in schema.entity_types.get(entity_type, ())
     }
-
-
-def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the names of columns, and the listings of tables' schemas, by entity type."""
-    if not isinstance(given, dict):
-        raise InvalidRequest("option columns: it must be an object, entity type → columns")
-    names, listings = {}, {}
-    for entity_type, columns in given.items():
-        if isinstance(columns, list):
-            names[entity_type] = columns
-        else:
-            names[entity_type], listings[entity_type] = columns_of(columns)
-    return names, listings
-
-
-def _declared(options: Options) -> Iterator[Sighting]:
-    """Yield the columns that the options declare, from the first version of the commit on."""
-    for entity_type, names in options.columns.items():
-        yield Sighting(0, entity_type, None, None, options.listings.get(entity_type))
-        if entity_type not in options.listings:
-            for name in names:
-                yield Sighting(0, entity_type, name)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidRequest(f"option {name} is true or false, not {text!r}")
-    return text.lower() == "true"
 
 
 def register(spark: Any) -> None:

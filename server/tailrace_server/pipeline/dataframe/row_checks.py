@@ -3,12 +3,14 @@
 A wrong row would stay in the log, and every subscriber would meet it. So all that readers rely on is checked
 before rows are written:
 
-* bodies are UTF-8 JSON objects, texts are UTF-8;
-* rows of data have an entity type, and a key unless they are a truncate (``remove`` without one);
+* bodies are UTF-8 JSON objects that have each member once, texts are UTF-8;
+* rows of data have an entity type, and key and images that go with their operation (`wal.record.row_rules`);
+* a transaction has each key once;
+* values and keys are as the catalog's columns have them (`wal.schema.value_rules`);
 * ``changed`` names each column once, and none is null;
 * a given lead has only ``after``, which counts the rows of its transaction.
 
-Checks work on whole columns, except for given leads.
+Checks work on whole columns, except for given leads, and for entity types whose columns have stated types.
 """
 
 from __future__ import annotations
@@ -22,16 +24,23 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
+from tailrace_server.wal.record.image_shapes import compiled_for, first_repeated_member
 from tailrace_server.wal.record.json_check import first_non_object
+from tailrace_server.wal.record.row_rules import (
+    REPEATED_KEY,
+    first_fault,
+    first_repeated_key,
+    first_repeated_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-_BITS: Final = 56
-"""So many codes fit into a 64-bit number as bits, and still do when each is added so many times."""
+    from tailrace_server.wal.schema.value_rules import ValueRules
+
 _LISTS: Final = pa.list_(pa.int32())
 _SHOWN: Final = 100
 """Characters of a value in an error."""
@@ -50,7 +59,7 @@ class NamedColumns(NamedTuple):
 
 
 def check_bodies(rows: pa.Table) -> None:
-    """Make sure that bodies are UTF-8 JSON objects.
+    """Make sure that bodies are UTF-8 JSON objects that have each member once.
 
     Args:
         rows: Rows of `input_table`: columns in one chunk, bodies as binary.
@@ -65,10 +74,18 @@ def check_bodies(rows: pa.Table) -> None:
                 f"column {name} of {_row(rows, found.row)} {found.reason}; give an object, for instance by "
                 "to_json(struct(…)), or null"
             )
+    machine = compiled_for(rows.num_rows)
+    for name in BODY_COLUMNS:
+        repeated = first_repeated_member(machine, rows.column(name).chunk(0))
+        if repeated is not None:
+            row, member = repeated
+            raise InvalidRequest(
+                f"column {name} of {_row(rows, row)} has member {member!r} twice; give each member once"
+            )
 
 
 def check_identities(rows: pa.Table) -> None:
-    """Make sure that rows have an entity type and a key, and that leads have neither.
+    """Make sure that rows have an entity type, and key and images as `row_rules` has them; leads have neither.
 
     Raises:
         InvalidRequest: A row or a lead is wrong.
@@ -84,16 +101,62 @@ def check_identities(rows: pa.Table) -> None:
                 f"column entity_type is null in a row of {_row(rows, untyped[0])}: only a lead "
                 "(operation transaction) has none; name the table or collection"
             )
-    if keys.null_count:
-        keyless = np.flatnonzero(_is_null(keys) & ~lead & (operations != Operation.REMOVE))
-        if len(keyless):
-            operation = Operation(int(operations[keyless[0]])).name.lower()
-            raise InvalidRequest(
-                f"column primary_key is null in an {operation} of {_row(rows, keyless[0])}: only a truncate "
-                "(operation remove, of every key) and a lead have none; give the row's key"
-            )
+    if pc.any(pc.equal(types, "")).as_py():
+        raise InvalidRequest("column entity_type is empty in a row: no criteria could name it")
+    fault = first_fault(operations, keys, column["before"], column["after"])
+    if fault is not None:
+        raise InvalidRequest(f"column {fault.column} of {_row(rows, fault.row)} {fault.reason}")
     if lead.any():
         _check_leads_bare(column, rows, np.flatnonzero(lead))
+
+
+def check_keys(
+    rows: pa.Table, type_codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> None:
+    """Make sure that whole transactions have each key once.
+
+    Args:
+        rows: Their rows.
+        type_codes: Number of each row's entity type.
+        starts: The first row of each transaction, rising.
+
+    Raises:
+        InvalidRequest: One has a key twice.
+    """
+    row = first_repeated_key(type_codes, rows.column("primary_key").chunk(0), starts)
+    if row is not None:
+        raise InvalidRequest(f"column primary_key of {_row(rows, row)} {REPEATED_KEY}")
+
+
+def check_values(
+    rows: pa.Table,
+    entity_types: list[str],
+    type_codes: npt.NDArray[np.int64],
+    rules: ValueRules,
+) -> None:
+    """Make sure that values and keys are as the columns of the catalog have them.
+
+    Args:
+        rows: Rows whose bodies are checked.
+        entity_types: Names.
+        type_codes: Place of each row's entity type among them; ``len(entity_types)`` for a lead.
+        rules: Those of the catalog.
+
+    Raises:
+        InvalidRequest: A row breaks a rule.
+    """
+    ruled = np.array([*map(rules.concern, entity_types), False])[type_codes]
+    keys, before, after, change = (
+        rows.column(name).chunk(0) for name in ("primary_key", "before", "after", "change")
+    )
+    for row in np.flatnonzero(ruled).tolist():
+        images = (each[row].as_py() for each in (before, after))
+        members = ({} if image is None else decode_members(image) for image in images)
+        key, counts = keys[row].as_py(), change[row].as_py()
+        fault = rules.fault_of(entity_types[type_codes[row]], key, *members, change=counts)
+        if fault is not None:
+            column, why = fault
+            raise InvalidRequest(f"column {column} of {_row(rows, row)}: {why}")
 
 
 def check_lead(
@@ -140,28 +203,12 @@ def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
         _refuse_names(rows, changed, parents[np.flatnonzero(_is_null(names))[0]], "a null")
     encoded = pc.dictionary_encode(names)
     codes = encoded.indices.to_numpy().astype(np.int64)
-    if (repeating := _first_with_repeat(parents, codes, len(encoded.dictionary))) is not None:
-        _refuse_names(rows, changed, repeating, "a column twice")
+    if (repeating := first_repeated_name(parents, codes, len(encoded.dictionary))) is not None:
+        _refuse_names(rows, changed, np.int64(repeating), "a column twice")
     offsets = np.zeros(len(changed) + 1, np.int32)
     np.cumsum(np.bincount(parents, minlength=len(changed)), out=offsets[1:])
     lists = pa.ListArray.from_arrays(offsets, encoded.indices, mask=changed.is_null())
     return NamedColumns(parents, codes, encoded.dictionary.to_pylist(), lists)
-
-
-def _first_with_repeat(
-    parents: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], width: int
-) -> np.int64 | None:
-    """Return the first row that has a code twice; rows do not fall, codes are below ``width``."""
-    if width <= _BITS:  # a bit for each: they add up to their union if none is there twice
-        starts = np.flatnonzero(np.diff(parents, prepend=-1))
-        bits = np.left_shift(np.int64(1), codes)
-        repeats = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
-        repeats |= np.diff(starts, append=len(codes)) > width  # so many might add up to anything
-        found = parents[starts[repeats]]
-    else:
-        ordered = np.sort(parents * width + codes)
-        found = ordered[1:][ordered[1:] == ordered[:-1]] // width
-    return found[0] if len(found) else None
 
 
 def _check_leads_bare(

@@ -21,11 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.dataframe.input_columns import content_of, input_table
 from tailrace_server.pipeline.dataframe.new_columns import NewColumns
 from tailrace_server.pipeline.dataframe.row_checks import (
     check_bodies,
     check_identities,
+    check_keys,
+    check_values,
     columns_named,
 )
 from tailrace_server.pipeline.dataframe.transaction_ids import SeenTransactions
@@ -34,6 +37,7 @@ from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.wal.record.interleaving import Interleaved, starts_of
 from tailrace_server.wal.segment.writer import with_dictionary
 from tailrace_server.wal.source_batches import BatchContent
+from tailrace_server.wal.state.whole_removals import removals_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace_server.pipeline.columns import Sighting
+    from tailrace_server.wal.schema.value_rules import ValueRules
     from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 ROWS_AT_ONCE: Final = 32_768
@@ -60,6 +65,8 @@ class SinkResult(NamedTuple):
     """Hashes of the transaction ids, sorted, to find one that lies in two partitions (`transaction_ids`)."""
     content: BatchContent
     """The rows that were written, to compare a repeat with them."""
+    removals: dict[str, bool]
+    """Entity types of which rows were removed; True where an image of one lacks values."""
 
 
 class RecordSink:
@@ -75,6 +82,7 @@ class RecordSink:
         known: Mapping[str, Iterable[str]],
         declared: Collection[str] = (),
         *,
+        rules: ValueRules | None = None,
         next_segment: Callable[[], SegmentWriter] | None = None,
         rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
@@ -83,7 +91,8 @@ class RecordSink:
         Args:
             segment: Where the records go.
             known: Columns that need no report, by entity type.
-            declared: Entity types whose images are not inspected.
+            declared: Entity types whose images are not inspected for new columns.
+            rules: Those for values and keys, by the columns of the catalog; None: there are none.
             next_segment: Opens the segment for what follows the first rows with new columns; None: there is one
                 segment only.
             rows_at_once: Waiting rows that are checked and written together, above 0.
@@ -93,6 +102,8 @@ class RecordSink:
         self._closed: list[SegmentReceipt] = []
         self._rows_at_once = rows_at_once
         self._columns = NewColumns(known, declared)
+        self._rules = rules
+        self._removals: dict[str, bool] = {}
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
@@ -179,7 +190,11 @@ class RecordSink:
             return None
         receipts = [*self._closed, self._segment.close()]
         return SinkResult(
-            receipts, self._columns.sightings, self._transactions.hashes(), self._content
+            receipts,
+            self._columns.sightings,
+            self._transactions.hashes(),
+            self._content,
+            self._removals,
         )
 
     def _write_whole(self, *more: pa.Table) -> None:
@@ -191,15 +206,28 @@ class RecordSink:
             self._closed.append(self._segment.close())
             self._segment, self._next_segment = self._next_segment(), None
             self._segment_start = self._version
-        self._segment.write(self._records(pa.concat_tables(parts).combine_chunks()))
+        rows = pa.concat_tables(parts).combine_chunks()
+        if any(column.num_chunks > 1 for column in rows.columns):
+            raise InvalidRequest(
+                f"transaction {rows.column('transaction_id')[0].as_py()!r} has more than 2 GiB in a column; "
+                "write it as several transactions"
+            )
+        self._segment.write(self._records(rows))
 
     def _records(self, rows: pa.Table) -> pa.Table:
         """Return the records of whole transactions, with the leads that are not given."""
         self._content = self._content.plus(content_of(rows))
         transactions = Transactions(rows)
         transactions.check_leads()
+        types = transactions.types
+        check_keys(rows, types.codes, transactions.starts)
+        if self._rules is not None:
+            check_values(rows, *types, self._rules)
         column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
         operations = column["operation"].to_numpy()
+        removed = (column["primary_key"], column["before"])
+        for name, lacking in removals_in(*types, operations, *removed).items():
+            self._removals[name] = lacking or self._removals.get(name, False)
         changed, change = self._changes(column, operations)
         named = columns_named(rows, changed)
         self._columns.observe(column, operations, transactions, named, self._version)

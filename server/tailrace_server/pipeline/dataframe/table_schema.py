@@ -5,6 +5,8 @@ What is taken is Spark's own JSON of a schema (``df.schema.jsonValue()``)::
     {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": false, "metadata": {}},
                                   {"name": "price", "type": "decimal(10,2)", "nullable": true, …}, …]}
 
+A member ``"key": ["id"]`` beside ``fields`` names the columns of the primary key.
+
 Encodings are those of Spark's ``to_json``: dates and times as text, bytes in base64, everything else as JSON
 has it.
 
@@ -48,6 +50,7 @@ class _Field(msgspec.Struct):
 
 class _Table(msgspec.Struct):
     fields: list[_Field]
+    key: list[str] = []
 
 
 def columns_of(schema: object) -> tuple[list[str], str]:
@@ -61,7 +64,13 @@ def columns_of(schema: object) -> tuple[list[str], str]:
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"not the JSON of a DataFrame's schema: {error}") from None
     columns = [(field.name, *_type_of(field.type), field.nullable) for field in table.fields]
-    return [field.name for field in table.fields], listing(columns, (), Origin.TABLE)
+    names = [field.name for field in table.fields]
+    for name in table.key:
+        if name not in names:
+            raise InvalidRequest(
+                f"key names {name!r}, which is none of the columns {', '.join(names)}"
+            )
+    return names, listing(columns, tuple(table.key), Origin.TABLE)
 
 
 def _type_of(kind: object) -> tuple[str, str]:

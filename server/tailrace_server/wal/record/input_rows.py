@@ -36,9 +36,10 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.record.interleaving import starts_of
 from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.record.row_rules import first_fault, first_repeat_in_changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -156,11 +157,6 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     operations = np.full(rows, Operation.UPSERT, np.uint8)
     if "operation" in batch.schema.names:
         operations = _operations(column["operation"])
-    keys, after = column["primary_key"], column["after"]
-    for name, faulty, why in _unlike_operations(keys, after, operations):
-        if faulty.any():
-            row = int(np.argmax(faulty))
-            _refuse(name, row, why.format(Operation(int(operations[row])).name))
     changed = column["changed"]
     if changed.values.null_count and (flat := pc.list_flatten(changed)).null_count:
         row = pc.list_parent_indices(changed)[_first(flat.is_null())].as_py()
@@ -169,6 +165,11 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     if "transaction_id" in batch.schema.names:
         starts = starts_of(column["transaction_id"])
         ids = column["transaction_id"].take(pa.array(starts)).to_pylist()
+    keys, before, after = (column[name] for name in ("primary_key", "before", "after"))
+    fault = first_fault(operations, keys, before, after) or first_repeat_in_changed(changed)
+    if fault is not None:
+        place = row_name(fault.row, names[int(codes[fault.row])], keys[fault.row].as_py())
+        raise InvalidRequest(f"column {fault.column} of {place} {fault.reason}")
     times = column["source_timestamp"].take(pa.array(starts)).to_pylist()
     bodies = {name: column[name] for name in BODY_COLUMNS}
     return InputRows(
@@ -216,9 +217,11 @@ def rows_of_mutations(
         return None
     if names.values.null_count or not _all_texts(changed):
         return None
-    if any(faulty.any() for _, faulty, _ in _unlike_operations(texts, bodies[2], whats)):
-        return None
+    if any(isinstance(each, pa.ChunkedArray) for each in bodies):
+        return None  # more bytes than a column of a record batch may have
     codes = encoded.indices.to_numpy().astype(np.int64)
+    if first_fault(whats, texts, bodies[1], bodies[2]) or first_repeat_in_changed(names):
+        return None
     return InputRows(
         encoded.dictionary.to_pylist(),
         codes,
@@ -277,7 +280,9 @@ def _in_form(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
             found = found.cast(kind)
     except pa.ArrowException as error:
         wanted = {NAME_TYPE: "string", pa.int64(): "int64 or timestamp"}.get(kind, str(kind))
-        raise InvalidRequest(f"column {name} is {column.type}; it must be {wanted}") from error
+        raise InvalidRequest(
+            f"column {name} is {column.type}; it must be {wanted}: {error}"
+        ) from error
     try:
         found.validate(full=True)
     except pa.ArrowException as error:
@@ -319,23 +324,6 @@ def _operations(column: pa.Array) -> npt.NDArray[np.uint8]:
         what = f"{column[row].as_py()!r:.{_SHOWN}}"
         _refuse("operation", row, f"is {what}; it must be upsert, remove or expire (1, 2, 4)")
     return np.asarray(numbers, np.uint8)
-
-
-def _unlike_operations(
-    keys: pa.StringArray, after: pa.BinaryArray, operations: npt.NDArray[np.uint8]
-) -> Iterator[tuple[str, npt.NDArray[np.bool_], str]]:
-    """Yield a column, the rows whose value does not go with their operation, and why: ``{}`` is its name."""
-    if keys.null_count:
-        keyless = flags_of(keys.is_null()) & (operations != Operation.REMOVE)
-        yield (
-            "primary_key",
-            keyless,
-            "is null, and its operation is {}: only a REMOVE may have none",
-        )
-    removed = operations != Operation.UPSERT
-    if removed.any():
-        left = flags_of(after.is_valid()) & removed
-        yield "after", left, "is given, and its operation is {}: a removed row has no image after"
 
 
 def flags_of(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:

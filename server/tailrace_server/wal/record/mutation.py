@@ -10,6 +10,7 @@ import msgspec
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.row_rules import repeated_member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
     """Return the columns of an image with the text of each value; empty if there is no image.
 
     Raises:
-        InvalidRequest: It is not a JSON object, or not valid UTF-8.
+        InvalidRequest: It is not a JSON object, not valid UTF-8, or has a member twice.
     """
     if image is None:
         return {}
@@ -45,49 +46,55 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
         raise InvalidRequest(
             f"an image must be bytes, a JSON object in UTF-8, not {type(image).__name__}"
         )
+    if len(image) > _IMAGE_BYTES_MAX:
+        raise InvalidRequest(f"an image may have {_IMAGE_BYTES_MAX} bytes, not {len(image)}")
     try:
         image.decode()  # the decoder does not check UTF-8 inside values
-        return decode_members(image)
+        members = decode_members(image)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
+    if (name := repeated_member(image, members)) is not None:
+        raise InvalidRequest(f"an image must have each member once, and has {name!r} twice")
+    return members
 
 
-_REMOVALS: Final = (Operation.REMOVE, Operation.EXPIRE)
-_CHANGES: Final = (Operation.UPSERT, *_REMOVALS)
+_IMAGE_BYTES_MAX: Final = (1 << 31) - 1
+"""Bytes that a column of a record batch may have."""
+_CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _AREAS: Final = (Area.DATA, Area.SCHEMA)
 """Areas that a mutation may have. The writer makes the leads, so INFRASTRUCTURE is not among them."""
 
 
 def check(mutation: Mutation) -> None:
-    """Refuse a mutation that means nothing or cannot be written. Images are checked by `columns_of`.
+    """Refuse a mutation with a field of a wrong kind. `row_rules` and `columns_of` have the further rules.
 
     Raises:
-        InvalidRequest: Its fields contradict each other, or one of its texts has no UTF-8 form.
+        InvalidRequest: A field has no meaning, or one of its texts has no UTF-8 form.
     """
-    what, entity_type = mutation.operation, mutation.entity_type
-    if what not in _CHANGES:
-        raise InvalidRequest(f"operation must be Operation.UPSERT, REMOVE or EXPIRE, not {what!r}")
+    if mutation.operation not in _CHANGES or not isinstance(mutation.operation, Operation):
+        raise InvalidRequest(
+            f"operation must be Operation.UPSERT, REMOVE or EXPIRE, not {mutation.operation!r}"
+        )
     if mutation.area not in _AREAS:
         raise InvalidRequest(f"area must be Area.DATA, the default, not {mutation.area!r}")
-    if not entity_type:
+    if not mutation.entity_type:
         raise InvalidRequest("entity_type must not be empty: no criteria could name it")
     _check_texts(mutation)
-    if mutation.primary_key is None and what is not Operation.REMOVE:
-        raise InvalidRequest(
-            f"{Operation(what).name} of {entity_type!r} without primary_key: only a REMOVE may have none"
-        )
-    if what in _REMOVALS and mutation.after is not None:
-        raise InvalidRequest(
-            f"{Operation(what).name} of {entity_type!r} with after: a removed row has no image after"
-        )
 
 
 def _check_texts(mutation: Mutation) -> None:
     if mutation.primary_key is not None:
         _check_text("primary_key", mutation.primary_key)
     _check_text("entity_type", mutation.entity_type)
-    for name in mutation.changed or ():
+    changed = mutation.changed
+    if changed is None:
+        return
+    if not isinstance(changed, tuple | list):  # a text is a sequence too, of its letters
+        raise InvalidRequest(f"changed must be a tuple of names, as ('id',), not {changed!r}")
+    for name in changed:
         _check_text("a name in changed", name)
+    if len({*changed}) < len(changed):
+        raise InvalidRequest(f"changed must name each column once, not {changed!r}")
 
 
 def _check_text(what: str, value: object) -> None:

@@ -136,6 +136,8 @@ def type_of(value: bytes, unavailable: Unavailable = DEFAULT) -> str | None:
 _TYPE: Final = re.compile(r"([A-Z]+(?: [A-Z]+)*)(?:\((\d{1,9})(?:,(\d{1,9}))?\))?")
 _INTEGERS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
 _FLOATS: Final = ("REAL", "DOUBLE")
+_NO_NUMBERS: Final = (b'"NaN"', b'"Infinity"', b'"-Infinity"')
+"""Values of a float that JSON has no numbers for."""
 _TEXTS: Final = ("VARCHAR", "UUID", "VARBINARY")
 _TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIME WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE")
 _PARAMETERS: Final = {"DECIMAL": 2, "VARCHAR": 1}
@@ -193,7 +195,8 @@ def fault_of(
     if base in _INTEGERS:
         return _integer_fault(_INTEGERS[base], value)
     if base in _FLOATS:
-        return None if _NUMBER.fullmatch(value) else f"{_shown(value)} is no number"
+        fits = value in _NO_NUMBERS or _NUMBER.fullmatch(value)
+        return None if fits else f"{_shown(value)} is no number"
     if base == DECIMAL:
         return _decimal_fault(first, second or 0, value)
     if value[:1] != b'"':

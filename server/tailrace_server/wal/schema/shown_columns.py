@@ -9,11 +9,10 @@ from tailrace_server.wal.schema.builder import SchemaBuilder
 from tailrace_server.wal.schema.column_types import TypeInference
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.schema.records import schema_records
+from tailrace_server.wal.schema.value_rules import ValueRules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    import msgspec
+    from collections.abc import Collection, Iterable, Sequence
 
     from tailrace.schema import Schema
     from tailrace_server.wal.schema.records import SchemaRecord
@@ -27,6 +26,8 @@ class ShownColumns:
         self.schema = schema
         """That of the transaction finished last."""
         self._mapping = mapping or SchemaMapping()
+        self.rules = ValueRules(schema, mapping)
+        """Those for the values and keys of rows."""
         self._builder = SchemaBuilder(schema, mapping)
         self._inference = TypeInference(DEFAULT)
         self.entity_types: set[str] = set()
@@ -52,14 +53,6 @@ class ShownColumns:
     def teaches(self, image: bytes) -> bool:
         """Whether an image shows the types of all its values: none of them may be a placeholder."""
         return not DEFAULT.may_be_in(image)
-
-    def fault_of(self, entity_type: str, image: Mapping[str, msgspec.Raw]) -> str | None:
-        """Return why a value of an image does not fit its declared type; None if all do."""
-        return self._mapping.fault_of(entity_type, image)
-
-    def declares(self, entity_type: str) -> bool:
-        """Whether the mapping declares an entity type."""
-        return entity_type in self._mapping.entity_types
 
     def may_rename(self, entity_types: Collection[str]) -> bool:
         """Whether the mapping renames columns of one of some entity types."""

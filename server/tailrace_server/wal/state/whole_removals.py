@@ -10,12 +10,17 @@ Only the newest note counts. An entity type without one has no version of which 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,6 +81,36 @@ class WholeRemovals:
         for first, last in self._spans.get(entity_type, ()):
             found |= (first <= versions) & (versions <= last)
         return found
+
+
+def removals_in(
+    entity_types: Sequence[str],
+    type_codes: NDArray[np.int64],
+    operations: NDArray[Any],
+    keys: pa.StringArray,
+    before: pa.BinaryArray,
+) -> dict[str, bool]:
+    """Return the entity types of which rows are removed; True where an image of one certainly lacks values.
+
+    Args:
+        entity_types: Names.
+        type_codes: Place of each row's entity type among them, shape (n,).
+        operations: Operation of each row.
+        keys: Null for a truncate, which is no removal of a row.
+        before: The images of the rows.
+    """
+    removes = operations == Operation.REMOVE
+    if not removes.any():
+        return {}
+    places = np.flatnonzero(removes & keys.is_valid().to_numpy(zero_copy_only=False))
+    images = before.take(pa.array(places))
+    lacking = images.is_null()
+    for mark in DEFAULT.marks:
+        lacking = pc.or_(lacking, pc.match_substring(images, mark).fill_null(False))
+    marks, codes = lacking.to_numpy(zero_copy_only=False), type_codes[places]
+    return {
+        entity_types[code]: bool(marks[codes == code].any()) for code in np.unique(codes).tolist()
+    }
 
 
 def _read(text: str) -> Spans:

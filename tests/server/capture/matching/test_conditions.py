@@ -21,12 +21,12 @@ from tailrace_server.capture.matching.run import UNJUDGED
 from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE, VEILED
 from tailrace_server.filters.parsing import parse
 from tailrace_server.wal.catalog import create_catalog, open_writer
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.images import images_of
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ def write(
             schema_changes=[(-1, Schema(1, {"product": COLUMNS}))],
             source_positions={"removed:product": "1-"} if noted else {},
         )
-    with LogWriter.open(root, "shop") as log:
+    with OlderWriter.open(root, "shop") as log:
         for place in range(0, len(mutations), per_transaction):
             log.append(list(mutations[place : place + per_transaction]))
         log.commit(publish=True)

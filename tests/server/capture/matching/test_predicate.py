@@ -15,7 +15,6 @@ from tailrace_server.capture.matching.batch_images import NO_IMAGES
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.record.text_columns import Texts
 from tailrace_server.wal.segment.reader import BatchReader
@@ -24,6 +23,7 @@ from tailrace_server.wal.state.whole_removals import WholeRemovals
 from tests.server.capture.matching.heads import head_of
 from tests.server.wal.logs import update, upsert
 from tests.support.images import images_of
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class _OneSchema:
 
 def test_a_column_that_the_schema_does_not_have_is_no_match_and_no_error(log_root: Path) -> None:
     """Else one record ends every subscription to columns, and ends it again when it resumes."""
-    with LogWriter.open(log_root, "shop") as writer:
+    with OlderWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), update("1", 1, 2)])
     view = CommitLog.open(log_root / "shop").view
     without = Schema(1, {"order": (Column("id", id=1),)})

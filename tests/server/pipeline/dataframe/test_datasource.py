@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.datasource import Options, TailraceDataSource
+from tailrace_server.pipeline.dataframe.datasource import TailraceDataSource
+from tailrace_server.pipeline.dataframe.write_options import Options
 
 
 def test_a_catalog_is_named_by_log_and_catalog_or_by_path() -> None:

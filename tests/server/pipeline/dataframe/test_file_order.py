@@ -11,11 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.datasource import (
-    OpenedCatalog,
-    Options,
-    StreamWriter,
-)
+from tailrace_server.pipeline.dataframe.datasource import OpenedCatalog, StreamWriter
+from tailrace_server.pipeline.dataframe.write_options import Options
 from tests.process.ingest.reading import data
 
 if TYPE_CHECKING:

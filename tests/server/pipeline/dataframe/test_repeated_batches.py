@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest, TailraceError, UnknownWriter
-from tailrace_server.pipeline.dataframe.datasource import (
-    BatchWriter,
-    OpenedCatalog,
-    Options,
-    StreamWriter,
-)
+from tailrace_server.pipeline.dataframe.datasource import BatchWriter, OpenedCatalog, StreamWriter
 from tailrace_server.pipeline.dataframe.input_columns import content_of, input_table
-from tailrace_server.wal.catalog import open_writer
+from tailrace_server.pipeline.dataframe.write_options import Options
+from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data
 
@@ -253,3 +250,73 @@ def test_content_is_that_of_the_rows_in_any_order_and_names_each_field() -> None
 
     assert content(row, *others) == content(*reversed(others), row)
     assert len({content(each) for each in (row, *others)}) == 1 + len(others)
+
+
+def test_a_write_that_is_refused_leaves_no_catalog_that_it_made(tmp_path: Path) -> None:
+    wrong = {**rows(["1"]).to_pylist()[0], "after": None}
+    sink, _ = write(tmp_path, [])
+    with pytest.raises(InvalidRequest, match="column after"):
+        sink.write(iter([pa.RecordBatch.from_pylist([wrong])]), "task", None)
+    BatchWriter(sink).abort([])
+    assert not list_catalogs(tmp_path)
+    # A catalog that was there stays, and one that has rows or another writer by now.
+    commit_batch(tmp_path, ["1"])
+    sink, _ = write(tmp_path, ["2"])
+    BatchWriter(sink).abort([])
+    assert held(tmp_path) == ["1"]
+    drop_catalog(tmp_path, "shop")
+    first, _ = write(tmp_path, ["1"])
+    second, commits = write(tmp_path, ["2"])
+    BatchWriter(first).abort([])
+    BatchWriter(second).commit(commits)
+    BatchWriter(first).abort([])
+    assert held(tmp_path) == ["2"]
+
+
+def test_a_write_may_say_that_its_removals_are_whole(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {
+                "transaction_id": "1",
+                "operation": "remove",
+                "entity_type": "t",
+                "primary_key": "1",
+                "before": '{"id":1,"note":null}',
+            }
+        ]
+    )
+    for whole, note in (("false", None), ("true", "2-"), ("false", "2-2")):
+        given = Options.of({"path": str(tmp_path / "shop"), "whole_removals": whole})
+        sink = OpenedCatalog.open(given)
+        BatchWriter(sink).commit([sink.write(iter([batch]), uuid4().hex, "")])
+        positions = CommitLog.open(tmp_path / "shop").state.source_positions
+        assert positions.get("removed:t") == note
+
+
+def test_rows_have_to_fit_the_columns_that_a_write_hands_over(tmp_path: Path) -> None:
+    """Else a reader would stop at the value later; and so have the rows of writes that come after."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}}
+        for name, kind in (("id", "long"), ("price", "decimal(4,2)"))
+    ]
+    table = {"type": "struct", "fields": fields, "key": ["id"]}
+    columns = {"columns": json.dumps({"t": table})}
+
+    def commit(after: str, **options: str) -> None:
+        sink = OpenedCatalog.open(Options.of({"path": str(tmp_path / "shop"), **options}))
+        row = {**rows(["1"]).to_pylist()[0], "after": after}
+        sink_commit = sink.write(iter([pa.RecordBatch.from_pylist([row])]), uuid4().hex, "")
+        BatchWriter(sink).commit([sink_commit])
+
+    for options in (columns, {}):
+        commit('{"id":1,"price":1.50}', **options)
+        for after, message in (
+            ('{"id":1,"price":"x"}', 'column after of .*: column price: "x" is no number'),
+            ('{"id":1,"price":123.4}', "has more digits"),
+            ('{"id":2,"price":1}', r"its key \(id\) is '2', and primary_key is '1'"),
+        ):
+            with pytest.raises(InvalidRequest, match=message):
+                commit(after, **options)
+    assert held(tmp_path) == ["1", "1"]
+    with pytest.raises(InvalidRequest, match="key names 'ident', which is none of"):
+        Options.of({"path": "/l/s", "columns": json.dumps({"t": {**table, "key": ["ident"]}})})

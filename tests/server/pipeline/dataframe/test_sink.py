@@ -116,13 +116,23 @@ TRANSACTIONS = st.lists(
             st.none(),
             st.text(max_size=12),
             TYPES,
-            st.sampled_from(["upsert", "remove"]),
+            st.just("upsert"),
             st.sampled_from([None, '{"id":1,"x":"ü"}', '{"old":1}']),
-            st.sampled_from([None, '{"id":1}', '{"id":1,"y":{"z":[1]}}', '{"b":0.10}']),
+            st.sampled_from(['{"id":1}', '{"id":1,"y":{"z":[1]}}', '{"b":0.10}']),
+        )
+        | st.builds(
+            row,
+            st.none(),
+            st.text(max_size=12),
+            TYPES,
+            st.just("remove"),
+            st.sampled_from([None, '{"id":1,"x":"ü"}', '{"old":1}']),
+            st.none(),
         )
         | st.builds(row, st.none(), st.none(), TYPES, st.just("remove"), after=st.none()),
         min_size=1,
         max_size=5,
+        unique_by=lambda each: (each["entity_type"], each["primary_key"]),
     ),
     max_size=8,
 )
@@ -176,7 +186,10 @@ def test_records_are_those_made_by_hand(
 def test_the_difference_of_images_is_told_where_it_is_not_given(tmp_path: Path) -> None:
     records, _ = sink(
         tmp_path,
-        [row("1", before='{"id":1,"n":0.10,"s":"a"}', after='{"id":1,"n":1e2,"s":"a"}'), row("1")],
+        [
+            row("1", before='{"id":1,"n":0.10,"s":"a"}', after='{"id":1,"n":1e2,"s":"a"}'),
+            row("1", "2"),
+        ],
     )
     assert (records[1]["changed"], records[1]["change"]) == (["n"], b'{"n":1e2}')
     assert (records[2]["changed"], records[2]["change"]) == (None, None)
@@ -203,7 +216,9 @@ def test_a_lead_that_is_given_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_transaction_goes_on_over_batches(tmp_path: Path) -> None:
-    records, result = sink(tmp_path, [row("1")], [row("1"), row("1")], [row("1"), row("2")])
+    records, result = sink(
+        tmp_path, [row("1")], [row("1", "2"), row("1", "3")], [row("1", "4"), row("2")]
+    )
     assert [body["mutation_count"] for body in leads(records)] == [4, 1]
     assert result is not None
     assert len(result.transactions) == 2
@@ -238,8 +253,16 @@ def test_known_columns_are_not_reported(tmp_path: Path) -> None:
             INPUT,
             "column entity_type is null in a row of transaction 'A', key '7'",
         ),
-        ([row(None, None)], INPUT, "primary_key is null in an upsert of a row without .*, t: only"),
-        ([row("1", None, operation="expire")], INPUT, "primary_key is null in an expire"),
+        (
+            [row(None, None)],
+            INPUT,
+            "primary_key of a row without .*, t is null, and its operation is UPSERT: only",
+        ),
+        (
+            [row("1", None, operation="expire", after=None)],
+            INPUT,
+            "primary_key of .* is null, .* EXPIRE",
+        ),
         ([row("1")], INPUT.remove(0), "no column 'transaction_id'"),
         ([row("1") | {"x": 1}], INPUT.append(pa.field("x", pa.int64())), "a column 'x'"),
         (
@@ -296,7 +319,7 @@ def test_a_body_that_is_no_object_is_refused_by_name(
 
 
 def test_an_object_is_taken_however_it_is_written(tmp_path: Path) -> None:
-    texts = ['{ "id" :\n1e999}\t', '{"a":"\\u0000ü\x7f"}', "{}", '{"id":1,"id":2}']
+    texts = ['{ "id" :\n1e999}\t', '{"a":"\\u0000ü\x7f"}', "{}", '{"a":{"b":1,"b":2}}']
     records, _ = sink(tmp_path, [row(str(n), after=text) for n, text in enumerate(texts)])
     assert [record["after"].decode() for record in records[1::2]] == texts
 
@@ -329,7 +352,7 @@ def test_a_lead_that_says_something_else_is_refused(
 ) -> None:
     right = {"after": b'{"mutation_count":2,"counts":{"t":2}}'}
     first = row("A", None, None, "transaction") | right
-    rest = [row("A") | {"after": b"{}"}] * 2
+    rest = [row("A", key) | {"after": b"{}"} for key in "12"]
     assert sink(tmp_path, [first, *rest], schema=FULL)[1] is not None
     with pytest.raises(InvalidRequest, match=message):
         sink(tmp_path, [row("0") | {"after": b"{}"}, first | lead, *rest], schema=FULL)
@@ -346,9 +369,9 @@ def test_columns_that_only_changed_or_change_show_are_reported_in_order(tmp_path
     """Else the schema has none of them, and nobody can subscribe to them."""
     rows = [
         row("1") | {"changed": ["zz"], "change": b'{"price":1}', "after": b'{"id":1}'},
-        row("2") | {"changed": ["price", "stock"], "change": b'{"price":1}', "after": None},
+        row("2") | {"changed": ["price", "stock"], "change": b'{"price":1}', "after": b"{}"},
         row("3") | {"changed": ["a"], "change": None, "after": b'{"b":1,"a":2}'},
-        row("4", entity_type="u") | {"changed": ["zz"], "change": None, "after": None},
+        row("4", entity_type="u") | {"changed": ["zz"], "change": None, "after": b"{}"},
         row("5") | {"change": b'{"diff":2}', "after": b'{"id":1}'},
         row("6", None, operation="remove") | {"change": b'{"truncate": true}', "after": None},
     ]

@@ -19,6 +19,7 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import rows_of
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +165,7 @@ def write_history(root: Path, history: Sequence[Sequence[Mutation]]) -> None:
         Mutation("order", "0", after=b'{"id":"0","value":1}'),
         Mutation("item", '{"row":"0"}', after=b'{"row":"0"}', change=b'{"diff":1}'),
     ]
-    with LogWriter.open(root, "shop") as writer:
+    with OlderWriter.open(root, "shop") as writer:
         writer.append(known)
         for mutations in history:
             writer.append(mutations)

@@ -200,7 +200,12 @@ def test_a_file_of_another_log_is_not_believed(log_root: Path, tmp_path: Path) -
 
 def test_records_of_another_name_are_found(log_root: Path) -> None:
     write(log_root)
-    rename(log_root, "order", "sale", [upsert("77", 5, "sale")] * 70)
+    rename(
+        log_root,
+        "order",
+        "sale",
+        [upsert("77", 5, "sale"), *(upsert(f"s{key}", 5, "sale") for key in range(69))],
+    )
     log = open_catalog(log_root, "shop")
     assert make_key_files(log.path)
     assert not key_file_is_due(log)

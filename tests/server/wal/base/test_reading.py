@@ -34,6 +34,7 @@ from tests.server.wal.base.tables import (
     write_history,
 )
 from tests.server.wal.logs import remove, rows_of, update, upsert, write
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +143,7 @@ def test_a_row_without_image_and_one_that_was_sent_in_part_stay_as_they_were_sen
     log_root: Path,
 ) -> None:
     part = b'{"id":"1","value":"__debezium_unavailable_value"}'
-    with LogWriter.open(log_root, "shop") as writer:
+    with OlderWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), upsert("2")])
         writer.append([Mutation("order", "1", after=part)])
         writer.append([Mutation("order", "2", change=b'{"value":3}', changed=("value",))])
@@ -161,7 +162,7 @@ def test_a_late_transaction_counts_where_it_stands_in_the_log(log_root: Path) ->
 def test_a_truncate_in_the_middle_of_a_transaction_takes_only_what_is_before_it(
     log_root: Path,
 ) -> None:
-    with LogWriter.open(log_root, "shop") as writer:
+    with OlderWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), upsert("5", entity_type="user")])
         writer.append([upsert("2"), Mutation("order", None, Operation.REMOVE), upsert("3")])
     assert state(log_root).keys() == {"3"}

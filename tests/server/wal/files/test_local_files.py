@@ -23,11 +23,11 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from tests.support import failpoints
-from tailrace_server.wal import transaction_writer
+from tailrace_server.wal import transaction_buffer
 from tailrace_server.wal.files import new_file
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
-transaction_writer.ROWS_MAX = 0  # segments as files
+transaction_buffer.ROWS_MAX = 0  # segments as files
 new_file.UNNAMED_FILES = sys.argv[2] == "unnamed"
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[3])

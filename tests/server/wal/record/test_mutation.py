@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.criteria import Operation
-from tailrace.errors import InvalidRequest
-from tailrace_server.wal.record.mutation import Mutation, check, columns_of, with_changes
+from tailrace_server.wal.record.mutation import Mutation, columns_of, with_changes
 
 ROWS = st.dictionaries(st.sampled_from(["id", "name", "price", "größe"]), st.none() | st.integers())
 
@@ -52,12 +49,6 @@ def test_what_is_given_is_not_derived() -> None:
     assert changes(replace(update, changed=())) == ((), None)
     assert changes(replace(update, change=b'{"x":1}')) == (("a",), b'{"x":1}')
     assert changes(Mutation("t", "1", after=b'{"a":2}')) == (None, None)
-
-
-def test_a_truncate_is_the_only_mutation_of_every_key() -> None:
-    check(Mutation("t", None, Operation.REMOVE))
-    with pytest.raises(InvalidRequest, match="UPSERT of 't' without primary_key"):
-        check(Mutation("t", None, after=b"{}"))
 
 
 def test_an_image_has_columns_and_no_image_has_none() -> None:

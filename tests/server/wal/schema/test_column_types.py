@@ -55,7 +55,7 @@ def test_widening_is_a_join(one: str | None, other: str | None, third: str | Non
         ("DECIMAL(4,2)", "json", ["99.99", "-0.10", "12", "1.500"], ["100", "0.001", '"1"']),
         ("DECIMAL", "json", ["1e400", "0.1"], ['"1"', "[]"]),
         ("DECIMAL(4,2)", "decimal.bytes(2)", ['"AfQ="'], ["1.5"]),
-        ("DOUBLE", "json", ["1", "1e3"], ['"NaN"']),
+        ("DOUBLE", "json", ["1", "1e3", '"NaN"', '"-Infinity"'], ['"nan"', "NaN"]),
         ("BOOLEAN", "json", ["true", "false"], ["1"]),
         ("VARCHAR(2)", "json", ['"ab"', '"\\u00e9b"'], ['"abc"', "1"]),
         ("JSON", "json", ["1", "{}", "[]", '"a"'], []),

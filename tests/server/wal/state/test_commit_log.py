@@ -105,17 +105,34 @@ def test_an_image_that_is_no_object_is_refused_and_nothing_is_buffered(log_root:
         (Mutation("order", "\ud800", after=b"{}"), "primary_key .* UTF-8"),
         (Mutation("order\ud800", "1", after=b"{}"), "entity_type .* UTF-8"),
         (Mutation("order", "1", after=b"{}", changed=("\ud800",)), "changed .* UTF-8"),
+        (
+            Mutation("order", "1", after=b"{}", changed="id"),  # type: ignore[arg-type]
+            "changed must be a tuple of names, .* 'id'",
+        ),
+        (
+            Mutation("order", "1", after=b"{}", changed=("id", "id")),
+            "changed must name each column once",
+        ),
         (Mutation("order", 5, after=b"{}"), "primary_key must be a text, not 5"),  # type: ignore[arg-type]
         (Mutation("order", "1", "REMOVE", b"{}"), "must be Operation.UPSERT, .* not 'REMOVE'"),  # type: ignore[arg-type]
         (Mutation("order", "1", Operation.TRANSACTION), "not <Operation.TRANSACTION"),
         (Mutation("order", "1", area=Area.INFRASTRUCTURE), "area must be Area.DATA"),
         (Mutation("", "1", after=b"{}"), "entity_type must not be empty"),
-        (Mutation("order", None, after=b"{}"), "UPSERT of 'order' without primary_key"),
-        (Mutation("order", None, Operation.EXPIRE), "EXPIRE of 'order' without primary_key"),
-        (Mutation("order", "1", Operation.REMOVE, after=b"{}"), "REMOVE of 'order' with after"),
+        (
+            Mutation("order", None, after=b"{}"),
+            r"column primary_key of row 1 \(order\) is null, .* UPSERT",
+        ),
+        (
+            Mutation("order", None, Operation.EXPIRE),
+            r"column primary_key of row 1 .* is null, .* EXPIRE",
+        ),
+        (
+            Mutation("order", "1", Operation.REMOVE, after=b"{}"),
+            r"column after of row 1 \(order '1'\) is given, .* REMOVE",
+        ),
         (Mutation("order", "1", after='{"id":1}'), "an image must be bytes, .* not str"),  # type: ignore[arg-type]
         (Mutation("order", "1", after=b'{"id":"\xff"}'), "UTF-8 JSON object"),
-        (Mutation("order", "1", change=b"[]"), "UTF-8 JSON object"),
+        (Mutation("order", "1", after=b"{}", change=b"[]"), "UTF-8 JSON object"),
         (
             Mutation("order", "1", after=b'{"id":' + b"[" * 5_000 + b"]" * 5_000 + b"}"),
             "JSON object",
@@ -158,6 +175,9 @@ def test_the_log_of_catalogs_is_no_catalog_to_write_to(log_root: Path) -> None:
         {"transaction_id": "\ud800"},
         {"transaction_id": 5},
         {"source_timestamp": 1 << 70},
+        {"source_timestamp": "x"},
+        {"source_timestamp": 1.5},
+        {"source_timestamp": True},
         {"mutation_count": 9},
         {"counts": {}},
     ],
@@ -166,7 +186,7 @@ def test_a_lead_that_cannot_be_written_is_refused_and_nothing_is_buffered(
     log_root: Path, lead: dict[str, Any]
 ) -> None:
     with LogWriter.open(log_root, "shop") as writer:
-        with pytest.raises(InvalidRequest, match=r"lead|transaction_id"):
+        with pytest.raises(InvalidRequest, match=r"lead|transaction_id|source_timestamp"):
             writer.append([upsert("2")], **lead)
         writer.append([upsert("3")])
     assert transactions_in(rows_of(log_root / "shop")) == ["3"]
@@ -464,7 +484,7 @@ def test_a_catalog_that_is_dropped_while_it_is_fed_is_not_made_anew(log_root: Pa
     gone = pytest.raises(LogError, match="the catalog is gone, as where it is dropped")
     with gone, LogWriter.open(log_root, "shop") as writer:
         drop_catalog(log_root, "shop")
-        writer.append([upsert("1")] * 10_000)
+        writer.append([upsert(str(key)) for key in range(10_000)])
     assert not (log_root / "shop").exists()
     (log_root / "shop" / "ingest" / "debezium").mkdir(parents=True)
     uuid = create_catalog(log_root, "shop")

@@ -47,14 +47,14 @@ def test_versions_are_those_with_its_records_under_whatever_name(log_root: Path)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), upsert("9", entity_type="user")])
         writer.append([upsert("8", entity_type="user")])
-        writer.append([update("1", 1, 2), remove("1")])
+        writer.append([update("1", 1, 2), remove("0")])
     with LogWriter.open(log_root, "shop", mapping=RENAMED) as writer:
         writer.append([upsert("2", entity_type="sale")])
     with records_of(log_root, "sale") as records:
         found = {version.number: version for version in records.versions(1, 9)}
         assert {number: [row.key for row in each.records] for number, each in found.items()} == {
             1: ["1"],
-            3: ["1", "1"],
+            3: ["1", "0"],
             4: ["2"],
         }
         assert [row.updated for row in found[3].records] == [True, False]

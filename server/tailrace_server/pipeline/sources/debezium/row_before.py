@@ -27,9 +27,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.pipeline.changes import DELETE, UPDATE
-from tailrace_server.pipeline.images import key_text, members, not_sent
+from tailrace_server.pipeline.images import members, not_sent
 from tailrace_server.pipeline.sources.debezium.announcements import fields_of
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
+from tailrace_server.wal.record.key_text import key_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

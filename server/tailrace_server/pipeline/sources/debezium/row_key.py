@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
-from tailrace_server.pipeline.images import completed, key_text, members, row_text
+from tailrace_server.pipeline.images import completed, members
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
+from tailrace_server.wal.record.key_text import key_text, row_text
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:

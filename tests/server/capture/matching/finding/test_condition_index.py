@@ -27,6 +27,7 @@ from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.images import images_of
+from tests.support.older_writer import OlderWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,7 +200,7 @@ def test_what_the_index_finds_is_what_judging_every_row_finds(log_root: Path, se
             predicates += (one_of_a_crowd(random, columns, since) for _ in range(90))
             for id, each in enumerate(predicates):
                 router.add(id, each)
-        with LogWriter.open(log_root, "shop") as log:
+        with OlderWriter.open(log_root, "shop") as log:
             for rows in (1, 12, 60):
                 log.append([a_mutation(random, plain=rows == 60) for _ in range(rows)])
                 log.commit(publish=True)

@@ -1,0 +1,218 @@
+"""The rows that a program may write: one table of cases for every way into the log.
+
+=========  ===========  ========  ========  ==============================================
+operation  primary_key  before    after     meaning
+=========  ===========  ========  ========  ==============================================
+upsert     a key        optional  an image  an insert; an update if it has ``before``
+remove     a key        optional  none      a removal
+expire     a key        optional  none      a removal by time
+remove     none         none      none      a truncate, which removes every row
+=========  ===========  ========  ========  ==============================================
+
+Any other combination is a fault. Further rules: a transaction has each key once, ``changed`` names each column
+once, and an image has each member once. `schema.value_rules` has the rules that need a schema.
+
+Whole columns are checked by vectorised operations. Logs that were written before these rules stay readable.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import msgspec
+    import numpy.typing as npt
+
+_CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
+_BITS: Final = 56
+"""So many codes fit into a 64-bit number as bits, and still do when each is added so many times."""
+
+
+REPEATED_KEY: Final = (
+    "is that of an earlier row of its transaction: a transaction has each key once; write the first image "
+    "before and the last one after, or write two transactions"
+)
+
+
+class RowFault(NamedTuple):
+    """A value that a row may not have."""
+
+    row: int
+    column: str
+    reason: str
+    """A predicate for the column: ``is null, …``."""
+
+
+def fault_of(
+    operation: Operation, *, has_key: bool, has_before: bool, has_after: bool
+) -> tuple[str, str] | None:
+    """Return the column of a row that does not go with its operation, and why; None if all do."""
+    given = f"and its operation is {operation.name}"
+    if not has_key and operation is not Operation.REMOVE:
+        return "primary_key", f"is null, {given}: only a truncate, a REMOVE of every key, has none"
+    if operation is Operation.UPSERT and not has_after:
+        return "after", f"is null, {given}: give the row's image; a row that is gone is a REMOVE"
+    if operation is not Operation.UPSERT and has_after:
+        return "after", f"is given, {given}: a removed row has no image after"
+    if not has_key and has_before:
+        return "before", "is given, and primary_key is null: a truncate has no images"
+    return None
+
+
+def _faulty_cases() -> npt.NDArray[np.bool_]:
+    """Return the table of cases as marks, by `_case`."""
+    marks = np.zeros(8 * (max(_CHANGES) + 1), np.bool_)
+    for operation, *has in product(_CHANGES, *((False, True),) * 3):
+        found = fault_of(operation, has_key=has[0], has_before=has[1], has_after=has[2])
+        marks[_case(int(operation), *has)] = found is not None
+    return marks
+
+
+def _case(operation: Any, has_key: Any, has_before: Any, has_after: Any) -> Any:
+    """Return the number of a case, or of the case of each row."""
+    return 8 * operation + 4 * has_key + 2 * has_before + has_after
+
+
+_FAULTY: Final = _faulty_cases()
+
+
+def first_fault(
+    operations: npt.NDArray[Any], keys: pa.Array, before: pa.Array, after: pa.Array
+) -> RowFault | None:
+    """Return the fault of the first row that `fault_of` refuses; rows of other operations count as right."""
+    cases = _case(np.asarray(operations, np.uint8), *map(_present, (keys, before, after)))
+    faulty = _FAULTY[cases]
+    if not faulty.any():
+        return None
+    row = int(np.argmax(faulty))
+    has_key, has_before, has_after = (each[row].is_valid for each in (keys, before, after))
+    found = fault_of(
+        Operation(int(operations[row])),
+        has_key=has_key,
+        has_before=has_before,
+        has_after=has_after,
+    )
+    assert found is not None
+    return RowFault(row, *found)
+
+
+def first_repeat_in_changed(changed: pa.ListArray) -> RowFault | None:
+    """Return the fault of the first row that has a name twice; None if none has. No name is null."""
+    if changed.null_count == len(changed):
+        return None
+    encoded = pc.list_flatten(changed).dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    parents = pc.list_parent_indices(changed).to_numpy()
+    row = first_repeated_name(parents, codes, len(encoded.dictionary))
+    if row is None:
+        return None
+    return RowFault(row, "changed", "has a column twice; name each column that changed once")
+
+
+def _present(column: pa.Array) -> Any:
+    """Return which values are not null, as 0 and 1; one number if that is the same for all."""
+    if column.null_count in (0, len(column)):
+        return np.uint8(not column.null_count)
+    return column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+
+
+def first_repeated_key(
+    type_codes: npt.NDArray[np.int64],
+    keys: pa.StringArray,
+    starts: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64] | None = None,
+) -> int | None:
+    """Return the first row whose key an earlier row of its transaction and entity type has; None if none has.
+
+    Args:
+        type_codes: Number of each row's entity type.
+        keys: Null keys do not count.
+        starts: The first row of each transaction, rising.
+        hashes: Of entity type and key (`key_hash`), if they are known: they mostly show that none repeats.
+    """
+    rows = len(keys)
+    if len(starts) == rows or (hashes is not None and not _may_repeat(hashes)):
+        return None  # each row is a transaction of its own, or no key comes twice in whatever transaction
+    encoded = keys.dictionary_encode()
+    distinct = len(encoded.dictionary)
+    if distinct == rows - keys.null_count:
+        return None  # no key comes twice, in whatever transaction
+    codes = encoded.indices.fill_null(distinct).to_numpy().astype(np.int64)
+    transactions = np.repeat(np.arange(len(starts)), np.diff(starts, append=rows))
+    types = int(type_codes.max()) + 1
+    triples = (transactions * types + type_codes) * (distinct + 1) + codes
+    at = np.flatnonzero(codes < distinct)
+    triples = triples[at]
+    if pc.count_distinct(pa.array(triples)).as_py() == len(at):
+        return None
+    # Equal triples stay in the order of rows, so each that repeats lies behind the row that it repeats.
+    order = np.argsort(triples, kind="stable")
+    ordered = triples[order]
+    return int(at[order[1:][ordered[1:] == ordered[:-1]].min()])
+
+
+def _may_repeat(hashes: npt.NDArray[np.uint64]) -> bool:
+    """Return True if two hashes are equal, in a third of the time of a sort."""
+    rows = np.arange(len(hashes), dtype=np.int32)
+    slots = (hashes & np.uint64((1 << (len(hashes).bit_length() + 4)) - 1)).astype(np.int64)
+    last = np.empty(1 << (len(hashes).bit_length() + 4), np.int32)
+    last[slots] = rows
+    behind = np.flatnonzero(last[slots] != rows)  # a few rows that share the slot of a later one
+    if (hashes[behind] == hashes[last[slots[behind]]]).any():
+        return True
+    return len(np.unique(hashes[behind])) < len(behind)
+
+
+def first_repeated_name(
+    parents: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], width: int
+) -> int | None:
+    """Return the first row that has a name twice; None if none has.
+
+    Args:
+        parents: Row of each name; they do not fall.
+        codes: Number of each name, below ``width``.
+        width: How many names there are.
+    """
+    if not len(codes):
+        return None
+    if width <= _BITS:  # a bit for each: they add up to their union if none is there twice
+        starts = np.flatnonzero(np.diff(parents, prepend=-1))
+        bits = np.left_shift(np.int64(1), codes)
+        repeats = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
+        repeats |= np.diff(starts, append=len(codes)) > width  # so many might add up to anything
+        found = parents[starts[repeats]]
+    else:
+        ordered = np.sort(parents * width + codes)
+        found = ordered[1:][ordered[1:] == ordered[:-1]] // width
+    return int(found[0]) if len(found) else None
+
+
+def repeated_member(image: bytes, members: Mapping[str, msgspec.Raw]) -> str | None:
+    """Return the first member that an image has twice; None if it has each once.
+
+    Args:
+        image: The text of a JSON object.
+        members: What it decodes to: of a repeated member the last value.
+    """
+    # Each member of the text has a colon behind its name, and other colons lie in names and values. If those of
+    # distinct members and of their values are all, there are no further members. Mostly that shows at once.
+    further = image.count(b":") - len(members)
+    if not further or further == sum(bytes(value).count(b":") for value in members.values()):
+        return None
+    seen = set()
+    pairs = json.loads(image, object_pairs_hook=list, parse_int=str, parse_float=str)
+    for name, _ in pairs:
+        if name in seen:
+            return str(name)
+        seen.add(name)
+    return None

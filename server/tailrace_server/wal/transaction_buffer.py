@@ -1,0 +1,104 @@
+"""Transactions that a writer has taken and not committed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tailrace_server.wal.segment.carried import BYTES_MAX, ROWS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.schema import Schema
+
+_COLUMNS = (
+    ("version", pa.int64()),
+    ("index", pa.int32()),
+    ("area", pa.uint8()),
+    ("operation", pa.uint8()),
+    ("entity_type", pa.utf8()),
+    ("primary_key", pa.utf8()),
+    ("changed", pa.list_(pa.utf8())),
+    ("change", pa.binary()),
+    ("before", pa.binary()),
+    ("after", pa.binary()),
+)
+_SCHEMA = pa.schema(_COLUMNS)
+_BATCH_BYTES: Final = 256 << 20
+"""Bytes of images in a batch that is made of buffered records; one record may have more."""
+
+_Mark = tuple[int, int, int, int, dict[str, bool]]
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Batches of records, and behind them records by columns."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
+    transactions: int = 0
+    schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
+    bytes: int = 0
+    """Of the images in ``columns``."""
+    removals: dict[str, bool] = field(default_factory=dict)
+    """Entity types of which rows were removed; True where an image of one may lack values."""
+
+    def add(self, *values: Any) -> None:
+        """Add a record."""
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+        self.bytes += sum(len(image) for image in values[-3:] if image is not None)
+
+    def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Add records behind all others."""
+        self.batches += [*self._batches_of_columns(), *batches]
+        self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
+
+    @property
+    def small(self) -> bool:
+        """Whether the commit's entry can carry it."""
+        if self.batches:  # they are made of many rows
+            return False
+        return len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX
+
+    def mark(self) -> _Mark:
+        """Return where ``drop`` goes back to, as long as nothing but ``add`` comes in between."""
+        rows, schema_changes = len(self.columns[0]), len(self.schema_changes)
+        return rows, schema_changes, self.transactions, self.bytes, {**self.removals}
+
+    def drop(self, mark: _Mark) -> None:
+        """Go back to a mark."""
+        rows, schema_changes, self.transactions, self.bytes, self.removals = mark
+        for column in self.columns:
+            del column[rows:]
+        del self.schema_changes[schema_changes:]
+
+    def all_batches(self) -> list[pa.RecordBatch]:
+        """Return all records."""
+        return [*self.batches, *self._batches_of_columns()]
+
+    def note_removals(self, removals: Mapping[str, bool], *, whole: bool) -> None:
+        """Add what `removals_in` found; without ``whole`` all images may lack values."""
+        for entity_type, lacking in removals.items():
+            lacking |= not whole or self.removals.get(entity_type, False)
+            self.removals[entity_type] = lacking
+
+    def _batches_of_columns(self) -> list[pa.RecordBatch]:
+        # Arrow counts the bytes of a column in 32 bits, so many large images are several batches.
+        rows, starts, size = len(self.columns[0]), [0], 0
+        if self.bytes > _BATCH_BYTES:
+            for row, images in enumerate(zip(*self.columns[-3:], strict=True)):
+                size += sum(len(image) for image in images if image is not None)
+                if size > _BATCH_BYTES and row > starts[-1]:
+                    starts.append(row)
+                    size = sum(len(image) for image in images if image is not None)
+        return [self._batch(start, stop) for start, stop in pairwise([*starts, rows]) if stop]
+
+    def _batch(self, start: int, stop: int) -> pa.RecordBatch:
+        columns = zip(self.columns, _COLUMNS, strict=True)
+        arrays = [pa.array(column[start:stop], kind) for column, (_, kind) in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
