@@ -68,6 +68,10 @@ class TableSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return True if rows are of this snapshot."""
         return (self.log, self.position) == (span.log, span.highest.hex())
 
+    def is_behind(self, span: PositionSpan) -> bool:
+        """Return True if rows are of an earlier snapshot of the same log."""
+        return self.log == span.log and self.position > span.highest.hex()
+
 
 class TableSnapshots:
     """Those of one catalog. A commit makes new ones."""
@@ -119,9 +123,12 @@ class TableSnapshots:
                     known = tables.get(span.entity_type)
                     if known is None or not known.is_of(span):
                         newest, passed = newest.after(passed)[0], []
-                        known = _begun(span, version, known, is_late=newest.is_late(span))
+                        is_late = newest.is_late(span)
+                        if known is not None and is_late and known.is_behind(span):
+                            continue  # rows of an interrupted one that came late
+                        known = _begun(span, version, known, is_late=is_late)
                     tables[span.entity_type] = _followed(known, span, released.tally)
-                    if span.marks & ENDED:
+                    if span.marks & ENDED and not known.fault:
                         tables[_ALL] = _begun(span, min(known.begun, version), None, is_late=False)
                 passed += released.tally.spans
         # A row that was set aside is in the source, though the log may lack it. Of a line nothing says if it

@@ -190,7 +190,7 @@ class Ingest:
         return tables
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(sources(), st.data(), st.booleans())
 def test_a_snapshot_names_or_removes_exactly_what_was_removed_meanwhile(
     tmp_path_factory: pytest.TempPathFactory, source: Source, data: st.DataObject, removes: bool
@@ -301,6 +301,19 @@ def test_a_snapshot_with_a_row_set_aside_removes_nothing(log_root: Path) -> None
     bad = lines_of(snapshot({"a": A}, 200))
     bad["a"][1] = bad["a"][1].replace(b'{"id":2,"v":2}', b"17")
     ingest.batch(bad)
+    ingest.end()
+    assert ingest.found["a"].fault == "rows of it were set aside"
+    assert ingest.tables()["a"] == A
+
+
+def test_late_rows_of_an_interrupted_snapshot_leave_the_next_one_followed(log_root: Path) -> None:
+    """They are set aside as older, so nothing is removed, and an error line says so."""
+    ingest = Ingest(log_root, removes_missing=True)
+    ingest.batch(lines_of(snapshot({"a": A}, 100)))
+    interrupted, second = snapshot({"a": A}, 150), snapshot({"a": {2: 2, 3: 3}}, 200)
+    ingest.batch(lines_of(second[:1]))
+    ingest.batch(lines_of(interrupted[1:2]))
+    ingest.batch(lines_of(second[1:]))
     ingest.end()
     assert ingest.found["a"].fault == "rows of it were set aside"
     assert ingest.tables()["a"] == A
