@@ -69,7 +69,7 @@ class LackingSnapshot:
 
     count: int = 0
     keys: list[str] = field(default_factory=list)
-    """Those of the first rows."""
+    """Keys of the first rows."""
     removed: int = 0
     is_absent: bool = False
     """The snapshot ended without the last row of the table."""
@@ -117,7 +117,7 @@ class IngestCounters:
     unread_times: Mapping[str, UnreadTimes] = field(default_factory=dict)
     """Entity types with rows of which nobody knows when they are due."""
     lacking: dict[str, LackingSnapshot] = field(default_factory=dict)
-    """What the last snapshots of entity types lack, those that lack nothing left out."""
+    """Entity type → the rows that its last snapshot lacks, if any."""
     pending: int = 0
     """Transactions open now."""
     committed: int = 0

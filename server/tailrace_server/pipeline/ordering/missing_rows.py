@@ -39,7 +39,7 @@ _NAMED: Final = 5
 
 
 class MissingRows:
-    """Those of one catalog, for its writer. Not thread-safe; the driver's lock guards it."""
+    """Compares one catalog with its snapshots, for its writer. Not thread-safe; the driver's lock guards it."""
 
     def __init__(
         self, writer: CatalogWriter, settings: IngestSettings, counters: IngestCounters
@@ -66,7 +66,7 @@ class MissingRows:
 
         Args:
             snapshots: Those of the catalog, with all that is committed.
-            stated_now: See there.
+            stated_now: Returns the images that removals have as the row before.
             remove: Commits removals as one version.
 
         Raises:
@@ -127,14 +127,14 @@ class MissingRows:
     ) -> int:
         """Remove the rows that are missing, some in each version; return how many."""
         count = 0
-        # The removal has the snapshot's position: what the stream says of these rows from before is older, and
-        # what it says from then on is newer.
+        # Removals have the snapshot's position. So changes from before the snapshot are older than they are,
+        # and changes from behind it are newer.
         place = FileSplit("").place(0, position_in(bytes.fromhex(snapshot.position) + bytes(8)))
 
         def read(view: LogView, reader: BatchReader, known: str) -> None:
             nonlocal count
-            # Versions that are removed on the way are above those of the view, so a read that begins anew
-            # does not find their rows again.
+            # The view is that of the beginning. If the read begins anew, the new view has the removals that
+            # are committed, so no row is removed twice.
             for rows in _missing(view, reader, known, snapshot):
                 removals = [
                     Change(

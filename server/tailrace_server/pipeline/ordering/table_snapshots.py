@@ -47,7 +47,7 @@ class TableSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     begun: int = 0
     """First version with a row of it."""
     marks: int = 0
-    """Those of its rows so far."""
+    """Marks of the rows that have come."""
     time: int | None = None
     """When its last row was read, µs."""
     partition: str = ""
@@ -74,7 +74,7 @@ class TableSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableSnapshots:
-    """Those of one catalog. A commit makes new ones."""
+    """The last snapshots of the tables of one catalog. A commit makes new ones."""
 
     def __init__(self, tables: Mapping[str, TableSnapshot]) -> None:
         """Take the snapshots by entity type."""
@@ -82,7 +82,7 @@ class TableSnapshots:
 
     @classmethod
     def read(cls, source_positions: Mapping[str, int | str]) -> TableSnapshots:
-        """Return those among the source positions of a log."""
+        """Return the snapshots that the source positions of a log hold."""
         return cls(
             {
                 name.removeprefix(_SNAPSHOT): msgspec.json.decode(str(text), type=TableSnapshot)
@@ -92,7 +92,7 @@ class TableSnapshots:
         )
 
     def positions_after(self, before: TableSnapshots) -> dict[str, int | str]:
-        """Return as source positions those that differ from what was before."""
+        """Return the snapshots that differ from those before, as source positions."""
         return {
             f"{_SNAPSHOT}{name}": msgspec.json.encode(snapshot).decode()
             for name, snapshot in self._tables.items()
@@ -125,14 +125,14 @@ class TableSnapshots:
                         newest, passed = newest.after(passed)[0], []
                         is_late = newest.is_late(span)
                         if known is not None and is_late and known.is_behind(span):
-                            continue  # rows of an interrupted one that came late
+                            continue  # rows of an interrupted snapshot that came late
                         known = _begun(span, version, known, is_late=is_late)
                     tables[span.entity_type] = _followed(known, span, released.tally)
                     if span.marks & ENDED and not known.fault:
                         tables[_ALL] = _begun(span, min(known.begun, version), None, is_late=False)
                 passed += released.tally.spans
-        # A row that was set aside is in the source, though the log may lack it. Of a line nothing says if it
-        # was the snapshot's, so any counts.
+        # The source has a row that was set aside, though the log may lack it. A line that cannot be used does
+        # not say if it belongs to the snapshot, so every such line counts.
         names = {each.entity_type for each in refused if each.operation in (0, READ)}
         if names:
             waiting = {span.entity_type for tally in plan.open.values() for span in _marked(tally)}
@@ -144,7 +144,11 @@ class TableSnapshots:
         return self if tables == self._tables else TableSnapshots(tables)
 
     def whole(self, *, removes: bool) -> Iterator[tuple[str, TableSnapshot]]:
-        """Yield the whole snapshots that are to be reported, or to be removed by."""
+        """Yield the whole snapshots that the log is still to be compared with, by entity type.
+
+        Args:
+            removes: Yield also those that were reported, as their rows are to be removed.
+        """
         for name, snapshot in self._tables.items():
             is_open = removes or not snapshot.reported
             if name and snapshot.is_whole and not snapshot.settled and is_open:
@@ -180,7 +184,7 @@ class TableSnapshots:
 
     @property
     def has_ended(self) -> bool:
-        """True if a snapshot of all tables has ended, and the tables that it lacks were not looked for."""
+        """True if a snapshot of all tables has ended and nothing was reported of the tables that it lacks."""
         return _ALL in self._tables and not self._tables[_ALL].settled
 
 
@@ -196,7 +200,7 @@ def _marked(tally: Tally) -> Iterator[PositionSpan]:
 def _begun(
     span: PositionSpan, version: int, known: TableSnapshot | None, *, is_late: bool
 ) -> TableSnapshot:
-    """Return a snapshot of which nothing has come yet; rows that were set aside before may be its own."""
+    """Return a snapshot without rows; it keeps the fault of rows that were set aside before its first row."""
     fault = known.fault if known is not None and not known.log else ""
     return TableSnapshot(
         span.log, span.highest.hex(), version, fault=fault or (_LATE if is_late else "")

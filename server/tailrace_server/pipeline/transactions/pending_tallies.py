@@ -98,8 +98,8 @@ def pending_after(
         added: Rows files that the commit adds.
         path: A new tallies file, written if tallies have changed.
     """
-    # 1. A transaction of which rows came is also in the files that the batch adds. Which of them holds
-    #    its rows is not known when tasks wrote them, so it names all.
+    # 1. A transaction that got rows is also in the files that the batch adds. If tasks wrote them, it is not
+    #    known which of them holds its rows, so the tally names all.
     paths = tuple(file.path for file in added)
     left_open = {
         key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
