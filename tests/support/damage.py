@@ -83,7 +83,7 @@ def small_log(root: Path, name: str, form: str) -> Path:
         if form == "files":
             write_files(patch)
         for key in ("1", "2"):
-            writer.append([upsert(key), update(key, 1, 2)])
+            writer.append([upsert(key), update(f"{key}+", 1, 2)])
             writer.append([remove(key)])
             writer.commit(publish=form == "carried")
         writer.publish()

@@ -451,12 +451,8 @@ def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
     for place, mutation in enumerate(mutations, first_row):
         check(mutation)
         key = mutation.primary_key
-        fault = fault_of(
-            mutation.operation,
-            has_key=key is not None,
-            has_before=mutation.before is not None,
-            has_after=mutation.after is not None,
-        )
+        has = (each is not None for each in (key, mutation.before, mutation.after))
+        fault = fault_of(mutation.operation, *has)
         if fault is None and key is not None and mutation.area is Area.DATA:
             if (mutation.entity_type, key) in seen:
                 fault = "primary_key", REPEATED_KEY

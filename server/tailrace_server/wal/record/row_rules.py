@@ -53,10 +53,10 @@ class RowFault(NamedTuple):
     """A predicate for the column: ``is null, …``."""
 
 
-def fault_of(
+def _fault(
     operation: Operation, *, has_key: bool, has_before: bool, has_after: bool
 ) -> tuple[str, str] | None:
-    """Return the column of a row that does not go with its operation, and why; None if all do."""
+    """Return the column that does not go with an operation, and why; None if all do."""
     given = f"and its operation is {operation.name}"
     if not has_key and operation is not Operation.REMOVE:
         return "primary_key", f"is null, {given}: only a truncate, a REMOVE of every key, has none"
@@ -69,21 +69,25 @@ def fault_of(
     return None
 
 
-def _faulty_cases() -> npt.NDArray[np.bool_]:
-    """Return the table of cases as marks, by `_case`."""
-    marks = np.zeros(8 * (max(_CHANGES) + 1), np.bool_)
-    for operation, *has in product(_CHANGES, *((False, True),) * 3):
-        found = fault_of(operation, has_key=has[0], has_before=has[1], has_after=has[2])
-        marks[_case(int(operation), *has)] = found is not None
-    return marks
-
-
 def _case(operation: Any, has_key: Any, has_before: Any, has_after: Any) -> Any:
     """Return the number of a case, or of the case of each row."""
     return 8 * operation + 4 * has_key + 2 * has_before + has_after
 
 
-_FAULTY: Final = _faulty_cases()
+_FAULTS: Final = {
+    _case(int(operation), *has): found
+    for operation, *has in product(_CHANGES, *((False, True),) * 3)
+    if (found := _fault(operation, has_key=has[0], has_before=has[1], has_after=has[2])) is not None
+}
+"""The table of cases: those that are faults, with the column and the reason."""
+_FAULTY: Final = np.isin(np.arange(8 * (max(_CHANGES) + 1)), [*_FAULTS])
+
+
+def fault_of(
+    operation: Operation, has_key: bool, has_before: bool, has_after: bool
+) -> tuple[str, str] | None:
+    """Return the column of a row that does not go with its operation, and why; None if all do."""
+    return _FAULTS.get(_case(operation, has_key, has_before, has_after))
 
 
 def first_fault(
@@ -95,15 +99,7 @@ def first_fault(
     if not faulty.any():
         return None
     row = int(np.argmax(faulty))
-    has_key, has_before, has_after = (each[row].is_valid for each in (keys, before, after))
-    found = fault_of(
-        Operation(int(operations[row])),
-        has_key=has_key,
-        has_before=has_before,
-        has_after=has_after,
-    )
-    assert found is not None
-    return RowFault(row, *found)
+    return RowFault(row, *_FAULTS[int(cases[row])])
 
 
 def first_repeat_in_changed(changed: pa.ListArray) -> RowFault | None:

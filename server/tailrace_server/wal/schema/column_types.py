@@ -12,6 +12,7 @@ type.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -179,6 +180,8 @@ def fault_of(
     sql_type: str, encoding: str, value: bytes, unavailable: Unavailable = DEFAULT
 ) -> str | None:
     """Return why a JSON value, not null, does not fit a type in an encoding; None if it does."""
+    if _usual_values(sql_type, encoding).fullmatch(value):
+        return None
     if type_of(value, unavailable) is None:
         return None  # the placeholder: the value has not changed
     kind = _kind_of(encoding)
@@ -204,6 +207,29 @@ def fault_of(
     if first is not None and len(orjson.loads(value)) > first:
         return f"{_shown(value)} is longer than {first}"
     return None
+
+
+@lru_cache(maxsize=1_024)
+def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
+    """Return a pattern of values that fit a type in an encoding: most of those that do, and no other."""
+    base, first, second = parts_of(sql_type)
+    kind = _kind_of(encoding)
+    pattern = rb'".*"' if base in (*_TEXTS, *_TIMES) else rb"-?\d+(?:\.\d+)?"
+    if kind is not None:
+        pattern = {"text": rb'".*"', "number": rb"-?\d.*", "object": rb"\{.*"}[kind]
+    elif base == JSON:
+        pattern = rb".*"
+    elif base == BOOLEAN:
+        pattern = rb"true|false"
+    elif base in _INTEGERS:
+        pattern = rb"-?\d{1,%d}" % {16: 4, 32: 9, 64: 18}[_INTEGERS[base]]
+    elif base == DECIMAL and first is not None:
+        scale = second or 0
+        whole = rb"-?\d{1,%d}" % (first - scale) if first > scale else rb"-?0"
+        pattern = whole + (rb"(?:\.\d{1,%d})?" % scale if scale else b"")
+    elif first is not None:
+        pattern = rb'"[ !#-\[\]-~]{0,%d}"' % first
+    return re.compile(pattern, re.DOTALL)
 
 
 def parts_of(sql_type: str) -> tuple[str, int | None, int | None]:

@@ -58,11 +58,11 @@ class ValueRules:
             after: Columns of its image after; empty if there is none.
             change: Its ``change``. A row that is counted by it is its own key.
         """
-        for mapping in self._mappings:
-            # A column that takes no null may have taken it before.
-            sent = {name: value for name, value in before.items() if value != _NULL}
-            for name, image in (("after", after), ("before", sent)):
-                fault = mapping.fault_of(entity_type, image) if image else None
+        # A column that takes no null may have taken it before.
+        sent = {name: value for name, value in before.items() if value != _NULL}
+        for name, image in (("after", after), ("before", sent)):
+            for mapping in self._mappings if image else ():
+                fault = mapping.fault_of(entity_type, image)
                 if fault is not None:
                     return name, fault
         if primary_key is None or (change is not None and multiplicity_of(change) is not None):
@@ -70,7 +70,7 @@ class ValueRules:
         names = self._mappings[1].entity_types[entity_type].key
         for name, image in (("after", after), ("before", before)):
             # A removal may have sent a part of its row.
-            if names and all(each in image for each in names):
+            if image and names and all(each in image for each in names):
                 text = key_text([image[each] for each in names])
                 if text is not None and text != primary_key:
                     shown = ", ".join(names)

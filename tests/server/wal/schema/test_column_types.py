@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace_server.wal.schema import column_types
 from tailrace_server.wal.schema.column_types import (
     TypeInference,
     fault_of,
@@ -71,6 +74,40 @@ def test_what_a_type_holds(
 ) -> None:
     assert [fault_of(sql_type, encoding, value.encode()) for value in held] == [None] * len(held)
     assert all(fault_of(sql_type, encoding, value.encode()) for value in not_held)
+
+
+TYPES = [
+    "SMALLINT",
+    "INTEGER",
+    "BIGINT",
+    "REAL",
+    "DECIMAL",
+    "BOOLEAN",
+    "VARCHAR",
+    "JSON",
+    "DATE",
+    "UUID",
+]
+SIZED = st.builds("DECIMAL({},{})".format, st.integers(1, 6), st.integers(0, 6))
+VALUES = st.one_of(
+    st.from_regex(r"-?(0|[1-9]\d{0,20})(\.\d{1,6})?([eE]\d)?", fullmatch=True),
+    st.text(max_size=4).map(lambda text: orjson.dumps(text).decode()),
+    st.sampled_from(["true", "false", "{}", "[1]", '{"scale":1}', '"NaN"', '"\\u00e9"', '"\\""']),
+    st.just('"__debezium_unavailable_value"'),
+)
+
+
+@given(
+    st.sampled_from(TYPES) | SIZED | st.builds("VARCHAR({})".format, st.integers(1, 4)),
+    st.sampled_from(["json", "base64", "decimal.string", "debezium.Date", "connect.Date"]),
+    VALUES,
+)
+def test_what_is_usual_fits(sql_type: str, encoding: str, value: str) -> None:
+    """The pattern of usual values saves a check, and never decides otherwise."""
+    found = fault_of(sql_type, encoding, value.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_types, "_usual_values", lambda *_: re.compile(b"(?!)"))
+        assert fault_of(sql_type, encoding, value.encode()) == found
 
 
 @pytest.mark.parametrize(

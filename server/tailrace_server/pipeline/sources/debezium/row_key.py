@@ -37,6 +37,7 @@ from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
 from tailrace_server.pipeline.images import completed, members
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 from tailrace_server.wal.record.key_text import key_text, row_text
+from tailrace_server.wal.record.row_rules import repeated_member
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ class RowKeys:
             raise Unusable("no image of the row after the change")
         if self.counts(entity_type):
             return self._whole_row(operation, before, after)
-        row = members(image) if image else {}
-        old = members(before) if before and operation == UPDATE else {}
+        row = _members(image) if image else {}
+        old = _members(before) if before and operation == UPDATE else {}
         names, values = self._as_noted(
             entity_type, *self._columns(entity_type, table, message_key, row, old)
         )
@@ -190,7 +191,7 @@ class RowKeys:
         return RowKey(came, None if gone == came else gone)
 
     def _text(self, image: bytes) -> str:
-        row = members(image)
+        row = _members(image)
         if self._unavailable.may_be_in(image):
             for name, value in row.items():
                 if self._unavailable.is_one(bytes(value)):
@@ -375,3 +376,11 @@ def _check(
                 f"the message key says {name} = {key}, the image {name} = {image}; "
                 f"--key {entity_type}={','.join(told.names)} takes the image's word"
             )
+
+
+def _members(image: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of an image; one that has a member twice is refused, as of any program that writes."""
+    found = members(image)
+    if (name := repeated_member(image, found)) is not None:
+        raise Unusable(f"an image has member {name!r} twice")
+    return found

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change
+from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change, FileSplit
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tests.server.pipeline.shapes import decode, envelope, postgres
+from tests.server.pipeline.shapes import decode, decoder, envelope, line, postgres
 
 INSERT = envelope("c", postgres(1), after={"tenant": 3, "id": 7, "sku": "x"})
 DELETE = envelope("d", postgres(1), before={"tenant": 3, "id": 7, "sku": "x"})
@@ -185,6 +185,16 @@ def test_a_row_that_nothing_names_says_what_is_missing(
     message: dict[str, Any], reason: str
 ) -> None:
     assert refused(message, keys={"*": ("id",)}) == reason
+
+
+@pytest.mark.parametrize("op", ["c", "u", "d"])
+def test_an_image_that_has_a_member_twice_is_set_aside(op: str) -> None:
+    """Readers would not agree on its value; programs that write rows are refused alike."""
+    images = {"before": {"id": 1, "at": "12:00"}, "after": {"id": 1, "at": "12:01"}}
+    message = line(envelope(op, postgres(1), **images)).replace(b'"at":', b'"id":1,"at":')
+    feed = decoder()
+    changes = [*feed.feed(FileSplit(""), [message]), *feed.finish()]
+    assert changes[0].reason == "an image has member 'id' twice"
 
 
 SCALARS = (
