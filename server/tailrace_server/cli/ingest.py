@@ -104,11 +104,7 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     reporter.summary(counters, str(quarantine))
     for remark in settings.source.remarks(summary.bindings):
         reporter.note(remark)
-    if changed := summary.changed_files:
-        reporter.complain(
-            f"{counted(len(changed), 'input file')} changed after being read, first {changed[0]}: what was "
-            "added is not read; write new lines into new files"
-        )
+    reporter.changed(summary.changed_files)
     if reporter.is_watched and is_to_be_offered(Path(os.environ["JAVA_HOME"])):
         reporter.note(
             "Spark starts in half the time after `tailrace ingest prepare`: once, about a minute and 170 MB"

@@ -7,7 +7,7 @@ or kept on the side; each number is one of `IngestCounters`, read when it is ask
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -29,9 +29,30 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.waiting_files import WaitingFiles
     from tailrace_server.wal.catalog_writer import CatalogWriter
 
+_Found = TypeVar("_Found")
+
 _LOOK_EVERY_S: Final = 10.0
 _LOOK_SHARE: Final = 50
-"""To look for files that wait takes at most one part in so many of the time."""
+"""A look at files takes at most 1/50 of the time."""
+
+
+class _Answer(Generic[_Found]):
+    """The last answer of a look at files, which may take long; several threads may ask at once."""
+
+    def __init__(self, look: Callable[[], _Found]) -> None:
+        """Keep what looks."""
+        self._look = look
+        self._found: _Found | None = None
+        self._again_at = float("-inf")
+
+    def found(self, *, again: bool = False) -> _Found | None:
+        """Return what was found, after another look if it is time for one, or ``again``."""
+        begun = time.monotonic()
+        if again or begun >= self._again_at:
+            self._found = self._look()
+            took_s = time.monotonic() - begun
+            self._again_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
+        return self._found
 
 
 class IngestMetrics(Collector):
@@ -43,9 +64,8 @@ class IngestMetrics(Collector):
         self._info = {"source": source, "version": version}
         self.counters = IngestCounters()
         self._writer: CatalogWriter | None = None
-        self._waiting: Callable[[], WaitingFiles] | None = None
-        self._waits: WaitingFiles | None = None
-        self._look_at = 0.0
+        self._waiting: _Answer[WaitingFiles] | None = None
+        self._changed: _Answer[list[str]] | None = None
         self._done = (0, 0, 0)
         self._moved_at = time.monotonic()
         """When `_done` changed last, or nothing waited."""
@@ -54,23 +74,29 @@ class IngestMetrics(Collector):
         self._failure = ""
 
     def follow(
-        self, driver: CatalogDriver, waiting: Callable[[], WaitingFiles] | None = None
+        self,
+        driver: CatalogDriver,
+        waiting: Callable[[], WaitingFiles] | None = None,
+        changed: Callable[[], list[str]] | None = None,
     ) -> None:
         """Show the counts of a driver from now on.
 
         Args:
-            driver: Whose.
-            waiting: Returns what waits in the input, which may take long; None where nobody knows.
+            driver: The driver.
+            waiting: Returns what waits in the input, which may take long; None if that is not known.
+            changed: Returns the input files that have changed since they were read; as ``waiting``.
         """
         self.counters, self._writer = driver.counters, driver.writer
-        self._waiting = waiting
+        self._waiting = None if waiting is None else _Answer(waiting)
+        self._changed = None if changed is None else _Answer(changed)
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that the run has ended, and by which error."""
         self._ended = time.time()
         if error is not None:
             self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
-        self._look_at = 0.0  # what waits is looked for once more
+        if self._waiting is not None:
+            self._waiting.found(again=True)
 
     def standstill_s(self) -> float:
         """Return for how long nothing was read or committed although files wait; 0 where neither is so."""
@@ -170,6 +196,12 @@ class IngestMetrics(Collector):
             None if waits is None else waits.files,
         )
         yield self._gauge("waiting_bytes", "Their bytes.", None if waits is None else waits.nbytes)
+        changed = self.changed()
+        yield self._gauge(
+            "changed_files",
+            "Input files that have changed since they were read; what is in them now is not read.",
+            None if changed is None else len(changed),
+        )
         yield self._gauge(
             "standstill_seconds",
             "Since anything was read or committed, while files wait; else 0.",
@@ -209,13 +241,12 @@ class IngestMetrics(Collector):
         )
 
     def waiting(self) -> WaitingFiles | None:
-        """Return what waits, as last looked for; None where nobody knows. Several threads may ask at once."""
-        begun = time.monotonic()
-        if self._waiting is not None and begun >= self._look_at:
-            self._waits = self._waiting()
-            took_s = time.monotonic() - begun
-            self._look_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
-        return self._waits
+        """Return what waits, as last looked for; None if that is not known."""
+        return None if self._waiting is None else self._waiting.found()
+
+    def changed(self) -> list[str] | None:
+        """Return the input files that have changed since they were read, as last looked for; as ``waiting``."""
+        return None if self._changed is None else self._changed.found()
 
     def _failing(self, name: str, help_text: str, code: str) -> Metric:
         labels = ["catalog", "code"]

@@ -225,6 +225,7 @@ class ProgressReporter:
         self._shown_lines = 0
         self._complain_at = self._started
         self._lacking_said: dict[str, LackingSnapshot] = {}
+        self._changed_said: set[str] = set()
         self._unread_told: set[str] = set()
         """Entity types of which it was said that rows never expire."""
         self._complained: dict[str, int] = {}
@@ -292,6 +293,15 @@ class ProgressReporter:
                 self.complain(
                     f"{counted(unread.count, 'row')} of {entity_type} never expire: {unread.first}"
                 )
+
+    def changed(self, files: Iterable[str]) -> None:
+        """Write an error line for input files that have changed since they were read, once for each."""
+        if new := [file for file in files if file not in self._changed_said]:
+            self._changed_said.update(new)
+            self.complain(
+                f"{counted(len(new), 'input file')} changed after being read, first {new[0]}: what is in it "
+                "now is not read; write new lines into new files"
+            )
 
     def lacking(self, counters: IngestCounters) -> None:
         """Write a line for each snapshot that lacks rows of the log, once."""

@@ -1,7 +1,7 @@
-"""Says that an ingest stands still: nothing is read or committed although files wait.
+"""Reports that an ingest has stopped although files wait, and input files that changed after they were read.
 
-A thread of its own looks, since what runs the batches is what hangs: a JVM that does not answer, a storage, a
-batch that is too much for the machine.
+A thread of its own looks, as the one that runs the batches may hang: the JVM or a storage does not answer, or
+a batch is too much for the machine.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def standstill_told(
     def watch() -> None:
         told = False
         while not leaving.wait(look_every_s):
+            reporter.changed(metrics.changed() or ())
             stands_s = metrics.standstill_s()
             if told and stands_s == 0:
                 told = False

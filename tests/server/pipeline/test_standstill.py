@@ -63,3 +63,33 @@ def test_a_standstill_is_told_once_and_in_the_metrics_until_the_ingest_goes_on(
             assert told().count("nothing was read or committed for") == 1
             metrics.counters.lines += 1
             wait_until(lambda: "the ingest goes on" in told())
+
+
+def test_a_file_that_changed_after_being_read_is_named_at_once_and_once(
+    log_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(ingest_metrics, "_LOOK_EVERY_S", 0.0)
+    settings = Cdcv2Settings(
+        input=tmp_path, log=log_root, catalog="shop", folding=Folding(SCHEMA, "product", ("id",))
+    )
+    metrics = IngestMetrics("shop", "debezium", version="1.2.3")
+    changed: list[str] = []
+    written = ""
+
+    def told() -> str:
+        nonlocal written
+        written += capsys.readouterr().err
+        return written
+
+    with open_writer(settings) as writer:
+        metrics.follow(Cdcv2Driver(writer, settings), changed=lambda: [*changed])
+        with standstill_told(metrics, ProgressReporter(), look_every_s=0.001):
+            changed.append("/in/1.json")
+            wait_until(lambda: "1 input file changed after being read, first /in/1.json" in told())
+            changed.append("/in/2.json")
+            wait_until(lambda: "1 input file changed after being read, first /in/2.json" in told())
+            assert samples(metrics)["changed_files"][1] == 2
+    assert told().count("/in/1.json") == 1

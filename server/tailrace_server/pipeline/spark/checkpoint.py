@@ -1,10 +1,17 @@
-"""What we read from Spark's checkpoint: its query, its last batch, and the size of a batch.
+"""Spark's checkpoint of a stream of files: its query, its batches, their files, and whether it is whole.
 
 Layout, of Spark's structured streaming::
 
-    <checkpoint>/metadata                {"id": "<query id>"}: read at the start, written if missing
-                 offsets/<batch id>      written before the batch runs
-                 sources/0/<n>           a line "v1", then {"path", "timestamp", "batchId"} a file
+    <checkpoint>/metadata            {"id": "<query id>"}: read at the start, written if missing
+                 sources/0/<n>       "v1", then a line {"path", "timestamp", "batchId": n} for each new file
+                 sources/0/<n>.compact    the same, with the lines of all files before
+                 offsets/<batch id>  "v1", settings, {"logOffset": n}: the batch has the files up to n, from
+                                     those of the batch before on. Written before the batch runs
+                 commits/<batch id>  "v1", …: written after the batch has run
+                 **/.<name>.crc      sums of the file <name>, which Spark verifies
+
+To start, Spark needs the newest two files of ``offsets`` and the newest compact file of ``sources/0`` with all
+behind it. It deletes older ones. Without ``commits`` it runs the newest batch again.
 
 The query id is the writer's name in the log. We write it before the query starts, since the log is opened
 under that name first.
@@ -14,9 +21,10 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
@@ -32,8 +40,10 @@ _PACKED: Final = (".gz", ".bz2", ".deflate", ".snappy", ".lz4", ".zst")
 _PACKED_MAX: Final = 100
 """Assumed growth of such a file when unpacked: messages that each carry their schema shrink that much."""
 
-_PLAN_LINES: Final = 3
-"""Least lines of a planned batch: version of the format, settings, and the end of each source."""
+_SUMS_HEAD: Final = b"crc\0"
+"""Begins a file of sums; then four bytes for the bytes of a piece, and four bytes for the CRC-32 of each."""
+_PARTS: Final = ("offsets", "sources/0", "commits")
+_WAY_OUT: Final = "put it back, or run again with --take-over: lines that the log holds are skipped"
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """The local property of Spark's jobs and tasks that names their query, also of those in ``foreachBatch``."""
@@ -87,14 +97,18 @@ class Checkpoint:
             return self._query_id()
 
     def _query_id(self) -> str:
-        # 1. Spark keeps the id that it finds, and so do we.
+        # 1. Spark keeps the id that it finds, and so do we. A new one is for a new checkpoint only.
         file = self.folder / "metadata"
         try:
-            return str(UUID(json.loads(file.read_text())["id"]))
+            data = file.read_bytes()
+            if not _has_its_sums(file, data):
+                raise LogUnreadable(f"{file} is damaged; {_WAY_OUT}")
+            return str(UUID(json.loads(data)["id"]))
         except FileNotFoundError:
-            pass
+            if any(_numbered(self.folder / name) for name in _PARTS):
+                raise LogUnreadable(f"{file} is missing; {_WAY_OUT}") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise LogUnreadable(f"{file} is damaged: {error}; see --take-over") from error
+            raise LogUnreadable(f"{file} is damaged: {error}; {_WAY_OUT}") from error
         # 2. Written aside and made durable first: the log is opened under this name next, and a crash that lost
         #    the file would leave a log that belongs to an unknown writer.
         query_id = str(uuid4())
@@ -122,30 +136,79 @@ class Checkpoint:
 
     def last_batch(self) -> int:
         """Return the last batch id that Spark has planned; -1 for none."""
-        return max(
-            (int(name) for name in _names(self.folder / "offsets") if name.isdigit()), default=-1
-        )
+        return max(_numbered(self.folder / "offsets"), default=-1)
 
     def check(self) -> None:
-        """Make sure that Spark can go on from here: the newest plan is whole and names its files.
+        """Make sure that Spark can continue from here.
+
+        If it cannot, its own error names neither the file nor a way out.
 
         Raises:
-            LogUnreadable: A part is missing or cut off.
+            LogUnreadable: A part that Spark needs is missing or damaged; names it.
         """
-        last = self.last_batch()
-        if last < 0:
-            return
-        # Spark writes a plan before it runs the batch. If the machine stops in between, the file may be cut.
-        # Spark would fail on it with an error that names neither the file nor a way out.
-        planned = self.folder / "offsets" / str(last)
         with os_errors(f"cannot use the checkpoint {self.folder}"):
-            if len(planned.read_bytes().split(b"\n")) < _PLAN_LINES:
-                raise LogUnreadable(f"{planned} is damaged: it ends too early; see --take-over")
-            if not any(name.split(".")[0].isdigit() for name in _names(self.folder / "sources/0")):
-                raise LogUnreadable(
-                    f"{self.folder} is damaged: it has planned batch {last} and does not say of which files; "
-                    "see --take-over"
-                )
+            self._check()
+
+    def _check(self) -> None:
+        plans, files, commits = (_numbered(self.folder / name) for name in _PARTS)
+        last, newest_files = max(plans, default=-1), max(files, default=-1)
+        # 1. The newest plan, and the one before, behind which the files of the newest begin.
+        planned = -1
+        for batch_id in range(max(last - 1, 0), last + 1):
+            path = self.folder / "offsets" / str(batch_id)
+            planned = _offset_of(path, self._sound(path))
+        # Spark notes the files of a batch before it plans the batch, and may stop in between.
+        if max(commits, default=-1) > last or newest_files > planned + 1:
+            raise LogUnreadable(f"{self.folder / 'offsets'} lacks its newest files; {_WAY_OUT}")
+        # 2. The files from the newest compact list on: without one of them Spark would read files twice, or
+        #    pass over new ones.
+        compact = (number for number, name in files.items() if name.endswith(".compact"))
+        for number in range(max(compact, default=0), max(newest_files, planned) + 1):
+            path = self.folder / "sources/0" / files.get(number, str(number))
+            for line in self._sound(path).splitlines()[1:]:
+                _entry(path, line)
+        # 3. The newest commit, if there is one.
+        if commits:
+            self._sound(self.folder / "commits" / str(max(commits)))
+
+    def _sound(self, path: Path) -> str:
+        """Return the text of a file that Spark needs.
+
+        Raises:
+            LogUnreadable: It is missing, or ends early, or its sums are others.
+        """
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise LogUnreadable(f"{path} is missing; {_WAY_OUT}") from None
+        if not data.startswith(b"v1") or not _has_its_sums(path, data):
+            raise LogUnreadable(f"{path} is damaged; {_WAY_OUT}")
+        return data.decode(errors="replace")
+
+    def marks(self) -> CheckpointMarks:
+        """Return what shows, beside a running query, that the checkpoint is still the same."""
+        parts = ("metadata", *_PARTS)
+        return CheckpointMarks(
+            {name: _inode(self.folder / name) for name in parts}, self.last_batch()
+        )
+
+    def check_kept(self, before: CheckpointMarks) -> CheckpointMarks:
+        """Make sure that nothing was taken away while the query runs, and return the newer marks.
+
+        Spark would not notice: it creates missing folders anew and could not start from them.
+
+        Raises:
+            LogUnreadable: A part was removed or replaced; names it.
+        """
+        now = self.marks()
+        for name, inode in before.inodes.items():
+            if inode is not None and now.inodes[name] != inode:
+                path = self.folder / name
+                raise LogUnreadable(f"{path} was removed while the ingest ran; {_WAY_OUT}")
+        if now.last_batch < before.last_batch:
+            path = self.folder / "offsets" / str(before.last_batch)
+            raise LogUnreadable(f"{path} was removed while the ingest ran; {_WAY_OUT}")
+        return now
 
     def set_aside(self) -> None:
         """Rename the folder, so that a new checkpoint can be made and this one is kept."""
@@ -157,33 +220,48 @@ class Checkpoint:
     def changed_files(self) -> list[str]:
         """Return the files that have changed since Spark noted them, in order; those not on this machine aside.
 
-        Spark takes a file once, by its path. What was added to it later is not read.
+        Spark takes a file once, by its path. What is in it now was not read.
         """
-        noted: dict[str, int] = {}
-        sources = self.folder / "sources" / "0"
-        for name in _names(sources):
-            if not name.partition(".")[0].isdigit():
-                continue
-            with suppress(OSError, ValueError, KeyError, TypeError):  # plan() says what is damaged
-                for line in (sources / name).read_text().splitlines()[1:]:
-                    entry = json.loads(line)
-                    noted[local_path(entry["path"])] = entry["timestamp"]
-        return sorted(path for path, written_ms in noted.items() if _is_newer(path, written_ms))
+        changed: set[str] = set()
+        for _, name in sorted(_numbered(self.folder / "sources/0").items()):
+            path = self.folder / "sources/0" / name
+            with suppress(
+                OSError, LogUnreadable
+            ):  # `check` names what is damaged; Spark deletes old lists
+                for line in path.read_text().splitlines()[1:]:
+                    file, noted_ms, _ = _entry(path, line)
+                    # A file is noted again where Spark has read it again.
+                    (changed.add if _is_other(file, noted_ms) else changed.discard)(file)
+        return sorted(changed)
 
     def plan(self, batch_id: int) -> BatchPlan:
         """Return the input of a batch, as Spark noted it before the batch ran."""
-        sources = self.folder / "sources" / "0"
-        for name in (f"{batch_id}", f"{batch_id}.compact"):
-            try:
-                lines = (sources / name).read_text().splitlines()
-                entries = [json.loads(line) for line in lines[1:]]
-                files = [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
-                return BatchPlan(files)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, KeyError, TypeError):
-                break
-        return BatchPlan(None)
+        offsets, sources = self.folder / "offsets", self.folder / "sources/0"
+        try:
+            before = -1
+            if batch_id:
+                path = offsets / str(batch_id - 1)
+                before = _offset_of(path, path.read_text())
+            path = offsets / str(batch_id)
+            last = _offset_of(path, path.read_text())
+            # More than one list where Spark stopped between a list and its plan.
+            names = _numbered(sources)
+            files = []
+            for number in range(before + 1, last + 1):
+                path = sources / names.get(number, str(number))
+                entries = (_entry(path, line) for line in path.read_text().splitlines()[1:])
+                files += [file for file, _, of in entries if of == number]
+        except (OSError, LogUnreadable):
+            return BatchPlan(None)
+        return BatchPlan(files)
+
+
+class CheckpointMarks(NamedTuple):
+    """The identity of a checkpoint's parts at a moment."""
+
+    inodes: dict[str, int | None]
+    """By part; None if it is not there yet."""
+    last_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +305,14 @@ def local_path(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else unquote(uri)
 
 
-def _is_newer(path: str, written_ms: int) -> bool:
-    """Whether a file was written to after that time, in ms since 1970."""
+def _is_other(path: str, noted_ms: int) -> bool:
+    """Return True if a file has another time of its last change, in ms since 1970; also an earlier one."""
     try:
-        return os.stat(path).st_mtime_ns // 1_000_000 > written_ms
+        found_ms = os.stat(path).st_mtime_ns // 1_000_000
     except OSError:
         return False
+    # Java gives whole seconds on some file systems.
+    return found_ms != noted_ms and (noted_ms % 1_000 > 0 or found_ms // 1_000 != noted_ms // 1_000)
 
 
 def _unpacked_bytes(path: str) -> int:
@@ -240,8 +320,55 @@ def _unpacked_bytes(path: str) -> int:
     return size * _PACKED_MAX if path.endswith(_PACKED) else size
 
 
-def _names(folder: Path) -> list[str]:
+def _numbered(folder: Path) -> dict[int, str]:
+    """Return the names of a folder's numbered files by number; empty if the folder is missing."""
     try:
-        return os.listdir(folder)
+        names = os.listdir(folder)
     except FileNotFoundError:
-        return []
+        return {}
+    return {int(name.split(".")[0]): name for name in names if name.split(".")[0].isdigit()}
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _offset_of(path: Path, plan: str) -> int:
+    """Return the last list of files that a plan has, by number.
+
+    Raises:
+        LogUnreadable: The text is no whole plan; names its path.
+    """
+    try:
+        return int(json.loads(plan.splitlines()[2])["logOffset"])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise LogUnreadable(f"{path} is damaged: {error}; {_WAY_OUT}") from error
+
+
+def _entry(path: Path, line: str) -> tuple[str, int, int]:
+    """Return path, time in ms since 1970 and number of a file that Spark has noted.
+
+    Raises:
+        LogUnreadable: The line is damaged; names the list that it is in.
+    """
+    try:
+        found: dict[str, Any] = json.loads(line)
+        return local_path(found["path"]), int(found.get("timestamp", 0)), int(found["batchId"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogUnreadable(f"{path} is damaged: {error}; {_WAY_OUT}") from error
+
+
+def _has_its_sums(path: Path, data: bytes) -> bool:
+    """Return True if a file has the sums that Spark noted beside it, or if there are none to read."""
+    try:
+        sums = path.with_name(f".{path.name}.crc").read_bytes()
+    except FileNotFoundError:
+        return True
+    piece = int.from_bytes(sums[4:8])
+    if sums[:4] != _SUMS_HEAD or piece < 1:
+        return True  # Spark ignores it, too
+    pieces = (data[at : at + piece] for at in range(0, len(data), piece))
+    return sums[8:] == b"".join(zlib.crc32(each).to_bytes(4) for each in pieces)

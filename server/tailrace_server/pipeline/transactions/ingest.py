@@ -50,6 +50,8 @@ _LARGE_BYTES: Final = 1 << 30
 """From this size of the input on, a JVM that starts slower and compiles better pays off."""
 _WAIT_MAX_S: Final = 0.1
 """How long the main thread waits before it checks the query and the clock again."""
+_CHECK_EVERY_S: Final = 1.0
+"""Time between two looks at whether the checkpoint is still there."""
 _BODY_ENDS_S: Final = 10.0
 """How long a batch may take to find out that Spark is gone."""
 
@@ -102,6 +104,7 @@ def run_ingest(
             metrics.follow(
                 driver,
                 lambda: waiting_files(settings.input, lambda name: driver.consumed(name) > 0),
+                checkpoint.changed_files,
             )
         reporter.wait("starting Spark, which takes some seconds …")
         name = f"tailrace ingest {settings.catalog}"
@@ -139,6 +142,7 @@ class Ingest:
         self._settings = settings
         self._reporter = reporter
         self._failure: BaseException | None = None
+        self._marks = checkpoint.marks()
         self._began = time.monotonic()
         """When the last batch began, by the monotonic clock."""
         driver.distribute = distribution(spark)
@@ -155,6 +159,7 @@ class Ingest:
             if isinstance(failure, TailraceError):
                 raise failure from None
             if not stopping.is_set():  # a signal to the process group ends Java, too
+                self._checkpoint.check_kept(self._marks)  # names a part that Spark misses, too
                 raise SparkFailed(reason_of(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
@@ -182,6 +187,8 @@ class Ingest:
             with self._driver.lock:
                 self._began = at
                 plan = self._checkpoint.plan(batch_id)
+                if plan.files is None:
+                    self._checkpoint.check()
                 size = plan.bytes()
                 if self._settings.follow:
                     # Before the rows are tallied: they are seen at the time that this sets.
@@ -212,10 +219,14 @@ class Ingest:
             self._driver.lock.release()
 
     def _watch(self, query: StreamingQuery, listener: IdleListener, stopping: Stopping) -> None:
+        check_at = 0.0
         while not stopping.is_set():
             if not query.isActive:
                 break
             stopping.wait(self._wait_s())
+            if (now := time.monotonic()) >= check_at:
+                self._marks = self._checkpoint.check_kept(self._marks)
+                check_at = now + _CHECK_EVERY_S
             # The lock is taken by a batch for as long as it runs. Waiting for it would keep this thread from
             # seeing a signal; a flush that is due then comes a turn later.
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
