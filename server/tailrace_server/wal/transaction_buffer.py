@@ -11,7 +11,7 @@ import pyarrow as pa
 from tailrace_server.wal.segment.carried import BYTES_MAX, ROWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tailrace.schema import Schema
 
@@ -77,9 +77,10 @@ class Buffer:
             del column[rows:]
         del self.schema_changes[schema_changes:]
 
-    def all_batches(self) -> list[pa.RecordBatch]:
-        """Return all records."""
-        return [*self.batches, *self._batches_of_columns()]
+    def all_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all records; those by columns become a batch when it is their turn."""
+        yield from self.batches
+        yield from self._batches_of_columns()
 
     def note_removals(self, removals: Mapping[str, bool], *, whole: bool) -> None:
         """Add what `removals_in` found; without ``whole`` all images may lack values."""
@@ -87,7 +88,7 @@ class Buffer:
             lacking |= not whole or self.removals.get(entity_type, False)
             self.removals[entity_type] = lacking
 
-    def _batches_of_columns(self) -> list[pa.RecordBatch]:
+    def _batches_of_columns(self) -> Iterator[pa.RecordBatch]:
         # Arrow counts the bytes of a column in 32 bits, so many large images are several batches.
         rows, starts, size = len(self.columns[0]), [0], 0
         if self.bytes > _BATCH_BYTES:
@@ -96,7 +97,7 @@ class Buffer:
                 if size > _BATCH_BYTES and row > starts[-1]:
                     starts.append(row)
                     size = sum(len(image) for image in images if image is not None)
-        return [self._batch(start, stop) for start, stop in pairwise([*starts, rows]) if stop]
+        return (self._batch(start, stop) for start, stop in pairwise([*starts, rows]) if stop)
 
     def _batch(self, start: int, stop: int) -> pa.RecordBatch:
         columns = zip(self.columns, _COLUMNS, strict=True)

@@ -179,7 +179,7 @@ def test_images_of_many_bytes_are_cut_into_batches(
         with LogWriter.open(log_root, name, clock=SteppingClock()) as writer:
             for each in transactions:
                 writer.append(each)
-            batches = writer._buffer.all_batches()
+            batches = [*writer._buffer.all_batches()]
             assert len(batches) == 1 or name == "cut"
             sizes = [batch.column("after").nbytes for batch in batches if batch.num_rows > 1]
             assert name == "whole" or max(sizes) < 200
