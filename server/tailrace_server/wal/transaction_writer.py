@@ -466,7 +466,7 @@ def _removals(mutations: Sequence[Mutation]) -> dict[str, bool]:
     """Return what `removals_in` finds in rows."""
     found: dict[str, bool] = {}
     for each in mutations:
-        if each.operation is Operation.REMOVE and each.primary_key is not None:
+        if each.operation == Operation.REMOVE and each.primary_key is not None:
             lacking = each.before is None or DEFAULT.may_be_in(each.before)
             found[each.entity_type] = found.get(each.entity_type, False) or lacking
     return found

@@ -71,7 +71,7 @@ def check(mutation: Mutation) -> None:
     Raises:
         InvalidRequest: A field has no meaning, or one of its texts has no UTF-8 form.
     """
-    if mutation.operation not in _CHANGES or not isinstance(mutation.operation, Operation):
+    if mutation.operation not in _CHANGES:
         raise InvalidRequest(
             f"operation must be Operation.UPSERT, REMOVE or EXPIRE, not {mutation.operation!r}"
         )
