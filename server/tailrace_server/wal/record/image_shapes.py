@@ -41,11 +41,14 @@ class Shapes(NamedTuple):
     members: npt.NDArray[np.int64]
 
     def to_examine(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return the first image with each sequence of names, and all that are doubtful."""
+        """Return one image with each sequence of names, and all that are doubtful."""
         marks: npt.NDArray[np.bool_] = valid & (self.names == 0)
         if marks.sum() == valid.sum():
             return marks
-        _, first = np.unique(self.names, return_index=True)
+        # Neighbours mostly have the same names, so few rows are left to sort.
+        begins = np.flatnonzero(self.names != np.roll(self.names, 1))
+        begins = begins if len(begins) else np.zeros(1, np.int64)
+        first = begins[np.unique(self.names[begins], return_index=True)[1]]
         marks[first] |= valid[first]
         return marks
 
