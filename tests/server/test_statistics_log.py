@@ -43,7 +43,7 @@ NOW = EngineStatistics(
     waiting_for_memory=0,
     disconnected_for_memory=0,
     latencies={"grpc": LatencyHistogram()},
-    disks={"shop": DiskUsage(8_192, 1 << 30)},
+    disks={"shop": DiskUsage(8_192, 2, 1 << 30)},
 )
 
 

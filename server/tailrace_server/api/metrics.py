@@ -486,12 +486,13 @@ def _disks(found: Mapping[str, DiskUsage]) -> Iterable[Metric]:
         "On disk below the catalog's folder, measured once a minute at most.",
         labels=["catalog"],
     )
-    free = GaugeMetricFamily(
-        "tailrace_log_free_bytes",
-        "Left on the file system of the catalog's folder, measured with it.",
-        labels=["catalog"],
+    files = GaugeMetricFamily(
+        "tailrace_log_files", "Files below the catalog's folder.", labels=["catalog"]
     )
+    left = "Left on the file system of the catalog's folder, measured with it."
+    free = GaugeMetricFamily("tailrace_log_free_bytes", left, labels=["catalog"])
     for name, usage in found.items():
         occupied.add_metric([name], usage.nbytes)
+        files.add_metric([name], usage.files)
         free.add_metric([name], usage.free_bytes)
-    yield from (occupied, free)
+    yield from (occupied, files, free)

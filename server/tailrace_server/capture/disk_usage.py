@@ -29,6 +29,7 @@ class DiskUsage:
 
     nbytes: int
     """What its files occupy, those that wait for deletion and the quarantine among them."""
+    files: int
     free_bytes: int
     """What its file system has left for this user."""
 
@@ -64,7 +65,7 @@ def measured(folder: Path, stopping: threading.Event) -> DiskUsage | None:
 
     What goes while it is walked is not counted.
     """
-    total = 0
+    total = files = 0
     try:
         room = os.statvfs(folder)
         waiting = [os.fspath(folder)]
@@ -77,9 +78,10 @@ def measured(folder: Path, stopping: threading.Event) -> DiskUsage | None:
                     waiting.append(entry.path)
                 else:
                     total += size
+                    files += 1
     except OSError:
         return None
-    return DiskUsage(total, room.f_bavail * room.f_frsize)
+    return DiskUsage(total, files, room.f_bavail * room.f_frsize)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -35,6 +35,7 @@ from tailrace_server.wal.files.documents import (
     SCHEMAS,
     SEGMENTS,
     CommitEntry,
+    KnownCommit,
     PendingSegment,
     PublicationDocument,
 )
@@ -247,12 +248,10 @@ class CatalogWriter:
         """
         state = self.state
         while True:
-            # 1. The log is not read before the first attempt. Names of entries stay taken for ever: if ours
-            #    is free, every entry before it has been read, and if it is not, step 5 finds out.
+            # 1. The log is not read before the first attempt: step 4 finds out if the number is taken.
             self._log.check_folder()
             self._entries.check_fence()
-            # 2. A repeat of a batch that the log knows writes nothing. Its first attempt may have become
-            #    visible and then failed, so what it left undone is done now.
+            # 2. A repeat of a known batch writes nothing. Its first attempt may have failed once visible.
             last = state.writers.get(self.writer, BatchKey(-1, 0)).batch_id
             key = BatchKey(last + 1 if batch_id is None else batch_id, k)
             notes, repeated = self._find(source, None if batch_id is None else key)
@@ -261,11 +260,9 @@ class CatalogWriter:
                 if publish:
                     self.publish()
                 return repeated
-            # 3. Only files that are whole may be named: an entry is never taken back.
             carried, receipts = carried_records(segments)
             self._check_files(receipts[bool(carried) :], pending or ())
-            # 4. Versions, rows and timestamp follow from the state, so they are new in each attempt. So does
-            #    whether a gate stands: it is an entry itself, and takes the number of this one if it is faster.
+            # 3. Versions, rows, timestamp and gate follow from the state, so they are new in each attempt.
             entry = self._commit_entry(
                 state,
                 key,
@@ -275,7 +272,7 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish and state.gate is None,
             )
-            # 5. The creation decides. The loser reads the winner's entry, is fenced by it or goes on behind it.
+            # 4. The creation decides. The loser reads the winner's entry, is fenced by it or goes on behind it.
             if self._entries.create(entry, carried):
                 if publish:
                     self._run_upkeep()
@@ -291,14 +288,13 @@ class CatalogWriter:
         """
         state = self.state
         while True:
-            # 1. Another process of this writer may have committed: what it committed is released too.
+            # 1. What another process of this writer has committed is released too.
             self._log.check_folder()
             self._log.follow_entries()
             self._entries.check_fence()
             if state.last_version == state.published:
                 return None
-            # 2. Where a gate stands, it publishes. If one is put up from here on, what is released now was
-            #    committed before it.
+            # 2. Where a gate stands, it publishes. One that is put up later does not cover these versions.
             publication = None
             if state.gate is not None:
                 break
@@ -320,7 +316,7 @@ class CatalogWriter:
         return trim(self.path, before, self._clock.now())
 
     def close(self, *, hurried: bool = False) -> None:
-        """Wait for upkeep that has begun, a minute at most, ``hurried`` 2 s; nothing needs to be written."""
+        """Wait for upkeep that has begun, a minute at most, ``hurried`` 2 s."""
         self._upkeep.close(hurried=hurried)
 
     def _run_upkeep(self) -> None:
@@ -347,13 +343,15 @@ class CatalogWriter:
         notes = source.admit(self.state, self.writer)
         if notes is not None:
             return notes, None
-        # Its stream may have come under another name of a writer before, so all entries are searched.
+        if (known := source.newest_repeated(self.state, self.writer)) is not None:
+            return {}, _receipt(known, already_committed=True)
+        # Its stream may have had another writer before, so all entries are searched.
         for entry in self._commits_before(self.state.last_entry):
             if source.repeats(entry, self.state, self.writer):
                 return {}, _receipt(entry, already_committed=True)
         raise InvalidRequest(
-            f"{source.name(self.writer)} was never committed, but a later one was: the batch numbers of "
-            "a source must rise"
+            f"{source.name(self.writer)} is not in the log, but a later one is: the batch numbers of a source "
+            f"must rise{self._deleted_before()}"
         )
 
     def _commits_before(self, number: int) -> Iterator[CommitEntry]:
@@ -374,15 +372,22 @@ class CatalogWriter:
         last = self.state.writers.get(self.writer)
         if last is None or (key.batch_id, key.k) > (last.batch_id, last.k):
             return None
-        # The state keeps each writer's last key only, so entries are read backwards from there. A repeat is
-        # mostly that last one itself.
+        # The state has the commits of each writer's last batch. Entries are read backwards for an older one.
+        for known in self.state.known_commits.get(self.writer, ()):
+            if (known.batch_id, known.k) == (key.batch_id, key.k):
+                return _receipt(known, already_committed=True)
         for entry in self._commits_before(last.entry):
             if entry.writer == self.writer and (entry.batch_id, entry.k) == (key.batch_id, key.k):
                 return _receipt(entry, already_committed=True)
         raise InvalidRequest(
-            f"batch {key.batch_id} (k {key.k}) of writer {self.writer!r} was never committed, but batch "
-            f"{last.batch_id} (k {last.k}) was: the batch ids of a writer must rise"
+            f"batch {key.batch_id} (k {key.k}) of writer {self.writer!r} is not in the log, but batch "
+            f"{last.batch_id} (k {last.k}) is: the batch ids of a writer must rise{self._deleted_before()}"
         )
+
+    def _deleted_before(self) -> str:
+        """Return what an error adds where the batch may have been in an entry that was deleted."""
+        advice = "; it may have been in an entry that is deleted by now: begin with a newer batch"
+        return "" if self._log.read_entry(1) is not None else advice
 
     def _check_files(
         self, segments: Sequence[SegmentReceipt], pending: Sequence[PendingSegment]
@@ -481,14 +486,13 @@ def check_writer_name(writer: str) -> None:
         InvalidRequest: It is not of the form.
     """
     if _WRITER.fullmatch(writer) is None:
-        raise InvalidRequest(
-            f"{writer!r} cannot name a writer: use up to 128 letters, digits, underscores, dots and hyphens"
-        )
+        allowed = "use up to 128 letters, digits, underscores, dots and hyphens"
+        raise InvalidRequest(f"{writer!r} cannot name a writer: {allowed}")
 
 
-def _receipt(entry: CommitEntry, *, already_committed: bool) -> CommitReceipt:
+def _receipt(entry: CommitEntry | KnownCommit, *, already_committed: bool) -> CommitReceipt:
     return CommitReceipt(
-        entry=entry.number,
+        entry=entry.number if isinstance(entry, CommitEntry) else entry.entry,
         first_version=entry.first_version,
         last_version=entry.last_version,
         timestamp=entry.timestamp,

@@ -98,8 +98,24 @@ class EntryWriter:
             found = self._log.store.read(path)
             if found is None or found.data != data:
                 return False
+        # The number may be free because upkeep has deleted its entry while this process was paused.
+        if self._log.withdraws(path, crc):
+            return self._is_covered(entry)
         self._log.state.apply(path, entry, crc)
         return True
+
+    def _is_covered(self, entry: Entry) -> bool:
+        """Read the log to its end; return True if it has an entry that was created here and is gone.
+
+        That is so if this process was paused after the creation until a checkpoint covered the entry. The
+        commit timestamp of its first version identifies it.
+        """
+        self._log.advance()
+        if not isinstance(entry, CommitEntry) or entry.first_version is None:
+            return False  # to create such an entry once more changes nothing
+        commits = self._log.state.commits
+        found = commits.columns[:, : len(commits)]
+        return [entry.first_version, entry.timestamp] in found.T.tolist()
 
     def check_fence(self) -> None:
         """Raise WriterFenced if the log, as far as it has been read, has a newer epoch."""

@@ -49,5 +49,7 @@ def create_publication(
     data, crc = documents.sealed(publication)
     if not log.store.create(path, data, failpoint="publication"):
         return None
+    if log.withdraws(path, crc):
+        return None
     state.apply_publication(path, publication, crc)
     return publication

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace_server.wal.state.known_commits import BATCH_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace_server.wal.files.documents import CommitEntry
+    from tailrace_server.wal.files.documents import CommitEntry, KnownCommit
     from tailrace_server.wal.state.state import LogState
 
 _STREAM: Final = "stream:"
-_BATCH: Final = "batch:"
 _IDS: Final = "batch-ids:"
 _ADVICE: Final = (
     "permit take_over, which goes on with the rows of this one and fences the stream before it"
@@ -75,7 +75,7 @@ class SourceBatch:
         positions = state.source_positions
         refuse_other_stream(positions, writer, self.stream, take_over=self.take_over)
         before = _ids_before(state, writer)
-        newest = positions.get(self._place(writer))
+        newest = positions.get(self.place(writer))
         if newest is not None:
             last = int(str(newest).partition(":")[0])
         elif self.stream:
@@ -88,7 +88,7 @@ class SourceBatch:
         if self.consecutive and self.number > last + 1 and not self.take_over:
             self._refuse_gap(writer, last)
         newest = f"{self.number}:{self.content.rows}:{self.content.checksum:x}"
-        notes = {self._place(writer): newest, **ids_note(state, writer)}
+        notes = {self.place(writer): newest, **ids_note(state, writer)}
         return notes | ({f"{_STREAM}{writer}": self.stream} if self.stream else {})
 
     def repeats(self, entry: CommitEntry, state: LogState, writer: str) -> bool:
@@ -97,15 +97,9 @@ class SourceBatch:
         Raises:
             InvalidRequest: It committed the batch's number with other content.
         """
-        noted = entry.source_positions.get(self._place(writer))
+        noted = entry.source_positions.get(self.place(writer))
         if noted is not None:
-            number, rows, checksum = str(noted).split(":")
-            if int(number) != self.number:
-                return False
-            held = BatchContent(int(rows), int(checksum, 16))
-            if held != self.content:
-                self._refuse_content(writer, entry, str(held))
-            return True
+            return self._is_noted(noted, writer, entry)
         # An entry of an older tailrace has the program's number as its batch id, and no checksum.
         is_older = not self.stream and entry.writer == writer and entry.batch_id == self.number
         if not is_older or entry.batch_id > _ids_before(state, writer):
@@ -116,13 +110,32 @@ class SourceBatch:
             self._refuse_content(writer, entry, f"{held_rows} rows")
         return True
 
+    def newest_repeated(self, state: LogState, writer: str) -> KnownCommit | None:
+        """Return the commit of this batch if it is the newest one of its source; errors as ``repeats``."""
+        place = self.place(writer)
+        (known,) = state.known_commits.get(place, (None,))
+        if known is None or not self._is_noted(state.source_positions[place], writer, known):
+            return None
+        return known
+
+    def _is_noted(self, noted: int | str, writer: str, commit: CommitEntry | KnownCommit) -> bool:
+        """Return True if a note is of this batch; raise InvalidRequest if it has other content."""
+        number, rows, checksum = str(noted).split(":")
+        if int(number) != self.number:
+            return False
+        held = BatchContent(int(rows), int(checksum, 16))
+        if held != self.content:
+            self._refuse_content(writer, commit, str(held))
+        return True
+
     def name(self, writer: str) -> str:
         """Return how an error names the batch."""
         stream = f" of checkpoint {self.stream}" if self.stream else ""
         return f"batch {self.number}{stream} of writer {writer!r}"
 
-    def _place(self, writer: str) -> str:
-        return f"{_BATCH}{self.stream}" if self.stream else f"{_BATCH}of:{writer}"
+    def place(self, writer: str) -> str:
+        """Return the source position that notes the newest batch."""
+        return f"{BATCH_NOTES}{self.stream}" if self.stream else f"{BATCH_NOTES}of:{writer}"
 
     def _check_first(self, writer: str, before: int) -> None:
         """Refuse the first batch of a stream whose earlier batches the log may have, or lack."""
@@ -147,10 +160,11 @@ class SourceBatch:
             f"restored; put back those that belong together, or {_ADVICE}",
         )
 
-    def _refuse_content(self, writer: str, entry: CommitEntry, held: str) -> NoReturn:
+    def _refuse_content(self, writer: str, entry: CommitEntry | KnownCommit, held: str) -> NoReturn:
         versions = f"versions {entry.first_version} to {entry.last_version}"
+        held_in = versions if entry.first_version else "without rows"
         raise InvalidRequest(
-            f"{self.name(writer)} is in the log ({versions if entry.segments else 'without rows'}) with other "
+            f"{self.name(writer)} is in the log ({held_in}) with other "
             f"content: it has {held}, and now {self.content}. Nothing was written. A repeated batch must have "
             "the same rows, so a program may not use uuid(), rand() or the present time; rows that are new "
             "take a new number, or a new checkpoint with take_over"
@@ -169,7 +183,7 @@ def refuse_other_stream(
     if not stream or current in (None, stream):
         return
     names = f"{writer}, checkpoint {stream}", [f"{writer}, checkpoint {current}"]
-    if f"{_BATCH}{stream}" in positions:
+    if f"{BATCH_NOTES}{stream}" in positions:
         # Its permission was for its own beginning. With it, two programs would take over in turns.
         raise UnknownWriter(
             *names, "a stream with another checkpoint has taken over: stop this one"

@@ -61,7 +61,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         unreadable={"crm": "damaged"},
         faults=(ServerFault("log_unreadable", "crm", "damaged"),),
         latencies={"grpc": latency},
-        disks={"shop": DiskUsage(997, 996)},
+        disks={"shop": DiskUsage(997, 995, 996)},
         sql=sql,
     )
     assert isinstance(engine, EngineStatistics)

@@ -43,3 +43,4 @@ async def test_the_engine_knows_the_size_of_every_log(log_root: Path, writer: Mo
     async with Engine(log_root) as engine:
         await until(lambda: "shop" in engine.statistics(ANONYMOUS).disks)
         assert engine.statistics(ANONYMOUS).disks["shop"].nbytes > 0
+        assert engine.statistics(ANONYMOUS).disks["shop"].files > 0

@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support import failpoints
 from tailrace_server.wal import transaction_buffer
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.upkeep.retention import delete_unnamed
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[2])
@@ -38,6 +39,8 @@ while True:
         writer.compact()
     if number % 12 == 0:
         writer.trim(before=number - 8)
+    if number % 6 == 0:
+        delete_unnamed(writer.path, 1 << 60)
 """
 
 PLACES = [
@@ -45,7 +48,7 @@ PLACES = [
     *("schema.before_link", "schema.linked", "schema.after_link"),
     *("entry.before_link", "entry.linked", "entry.after_link"),
     *("publication.before_link", "publication.linked", "publication.after_link"),
-    *("checkpoint.before_link", "checkpoint.linked", "checkpoint.after_link"),
+    *("checkpoint.before_link", "checkpoint.linked", "checkpoint.after_link", "objects.deleted"),
 ]
 
 

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest, LogError, UnknownWriter, WriterFenced
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.catalog_writer import CatalogWriter
-from tailrace_server.wal.files.documents import PendingSegment
+from tailrace_server.wal.files.documents import GateEntry, PendingSegment, sealed
 from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.gate import put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.publishing import create_publication
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import delete_unnamed
 from tailrace_server.wal.upkeep.verify import verify
@@ -150,6 +154,73 @@ def test_contract_36_a_paused_writer_that_wakes_is_fenced(
     kept = ["paused", "newer"] if survives else ["newer"]
     assert transactions_in(rows_of(log_root / "shop")) == kept
     assert verify(log_root / "shop").sound
+
+
+def moved_on(log_root: Path) -> None:
+    """Write on under the same name, sum up, and delete the objects of the log that a checkpoint covers."""
+    with LogWriter.open(log_root, "shop") as newer:
+        for number in range(12):
+            newer.append([upsert(f"newer {number}")])
+            newer.commit(publish=number % 3 == 0)
+            newer.publish()
+            if number % 4 == 3:
+                newer.compact()
+    delete_unnamed(log_root / "shop", 1 << 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failpoint", ["commit.checked", "entry.before_link", "entry.linked"])
+def test_contract_36_a_paused_writer_never_uses_a_number_again_that_was_deleted(
+    log_root: Path, tmp_path: Path, failpoint: str
+) -> None:
+    go_on = tmp_path / "go-on"
+    process = python(PAUSED_WRITER, log_root, f"{failpoint}=pause:{go_on}", "two")
+    until_paused(process, go_on)
+    moved_on(log_root)
+    catalog = log_root / "shop"
+    left = {path.relative_to(catalog) for path in catalog.rglob("0*.json")}
+    assert not {Path(f"log/{number:020}.json") for number in (1, 2, 3)} & left
+    go_on.touch()
+    status, out, err = finish(process)
+    assert status == 0, err
+    assert "epoch is 1, but epoch 2 is held by log-writer" in out
+    kept = ["paused"] if failpoint == "entry.linked" else []
+    assert transactions_in(rows_of(catalog)) == kept + [f"newer {number}" for number in range(12)]
+    assert {path.relative_to(catalog) for path in catalog.rglob("0*.json")} == left
+    assert verify(catalog).sound
+
+
+def test_every_kind_of_object_is_withdrawn_where_its_number_was_deleted(log_root: Path) -> None:
+    """Processes without an epoch of their own keep a gate, or do upkeep; readers are beside them."""
+    catalog, clock = log_root / "shop", SystemClock()
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(3):
+            writer.append([upsert(str(number))])
+            writer.commit()
+            if number < 2:
+                writer.publish()
+            writer.compact()
+    stale, gating, following, rival = (CommitLog.open(catalog) for _ in range(4))
+    stale.read_newest_checkpoint()
+    moved_on(log_root)
+    left = {path.relative_to(catalog) for path in catalog.rglob("0*.json")}
+    assert create_publication(stale, now=1) is None
+    assert not write_checkpoint(stale, stale.state, 1)
+    assert stale.follow_entries() is None
+    assert {path.relative_to(catalog) for path in catalog.rglob("0*.json")} == left
+    # A writer that was killed before it could withdraw its entry deceives no reader.
+    number = rival.state.last_entry + 1
+    entry = GateEntry(2, number, rival.uuid, rival.state.last_entry_crc, 1, 1 << 60, None)
+    stray = f"log/{number:020}.json"
+    assert rival.store.create(stray, sealed(entry)[0])
+    assert following.follow_entries() is None
+    assert following.refresh() is not None
+    assert rows_of(catalog, following.view) == rows_of(catalog)
+    assert delete_unnamed(catalog, 1 << 60) == [stray]
+    # A gate has no epoch: it is put up behind the newest entry instead.
+    put_up_gate(gating, "delta", "/tables", [], clock)
+    assert take_away_gate(CommitLog.open(catalog), clock) is not None
+    assert verify(catalog).sound
 
 
 def test_contract_36_a_lost_checkpoint_is_refused_and_a_take_over_goes_on_behind_it(

@@ -12,6 +12,7 @@ from tailrace_server.wal.files.documents import GATED
 from tailrace_server.wal.gate import publish_behind, put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.checkpoint import write_checkpoint
+from tailrace_server.wal.state.checkpoint_files import read_header
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep import inspect
 from tailrace_server.wal.upkeep.verify import verify
@@ -72,7 +73,7 @@ def test_a_gate_is_kept_by_checkpoints(log_root: Path) -> None:
         log = CommitLog.open(path)
         log.read_newest_checkpoint()
         assert write_checkpoint(log, log.state, CLOCK.now())
-        header = CommitLog.open(path).checkpoint_header(1)
+        header = read_header(CommitLog.open(path).store, 1)
         assert header is not None
         assert header.format_version == GATED
         assert CommitLog.open(path).gate == "delta at /lake"

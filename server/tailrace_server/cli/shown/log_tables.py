@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tailrace_server.wal.upkeep import inspect
-    from tailrace_server.wal.upkeep.verify import Verification
+    from tailrace_server.wal.upkeep.verify_objects import Verification
 
 _SOURCES_MAX: Final = 10
 """Of the files or partitions that fed a log so many are shown, the last ones."""

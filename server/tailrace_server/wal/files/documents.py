@@ -188,8 +188,19 @@ class CheckpointHeader(Struct, frozen=True):
     last_entry: int
     oldest: tuple[int, int]
     timestamp: int
-    superseded: bool = False
-    """The body was dropped after a later checkpoint had replaced it; the name stays taken."""
+    last_publication: int = 0
+    """Number of the newest publication that it covers; 0 for none."""
+
+
+class KnownCommit(NamedTuple):
+    """A commit by which a repeat of its batch is recognised once its entry is deleted."""
+
+    batch_id: int
+    k: int
+    entry: int
+    first_version: int | None
+    last_version: int | None
+    timestamp: int
 
 
 class SegmentLists(Struct, frozen=True):
@@ -245,10 +256,16 @@ class CheckpointBody(Struct, frozen=True):
     bodies_from: list[tuple[str, int]] = []
     """Name of an entity type and version: its records below that have no bodies any more. The name is that of
     the version's schema."""
+    known_commits: dict[str, list[KnownCommit]] = {}
+    """See state/known_commits.py."""
 
 
 class _AnyVersion(Struct):
     format_version: int = 0
+
+
+class _Link(Struct):
+    previous_crc32c: int
 
 
 _D = TypeVar("_D")
@@ -262,6 +279,7 @@ _DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
         *(RemovedFiles, SchemaDocument, BasesDocument, SettingsDocument, SubscriptionDocument),
         DefinitionsDocument,
         _AnyVersion,
+        _Link,
     )
 }
 """By kind. Made at import, because logs are opened in threads. msgspec (0.22) publishes its type information of
@@ -305,6 +323,13 @@ def read(store: ObjectStore, path: str, kind: type[_D]) -> tuple[_D, int] | None
     """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
     found = store.read(path)
     return None if found is None else load(path, found.data, kind)
+
+
+def previous_crc(path: str, data: bytes) -> int:
+    """Return the CRC of the object before, as an entry, publication or checkpoint states it."""
+    line = without_records(data) if path.startswith(f"{ENTRIES}/") else data
+    link: _Link = parse(path, line.partition(b"\n")[0], _Link)
+    return link.previous_crc32c
 
 
 def carries_records(store: ObjectStore, path: str) -> bool:

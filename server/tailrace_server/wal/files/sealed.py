@@ -26,7 +26,10 @@ from tailrace.errors import LogCorrupted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tailrace_server.wal.files.object_store import ObjectStore
+
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
+_CHECK: Final = re.compile(rb"crc32c ([0-9a-f]{8})\n")
 _OBJECT: Final = re.compile(r"[0-9]{20}", re.ASCII)
 _B = TypeVar("_B", bytes, memoryview)
 
@@ -83,6 +86,17 @@ def unseal(path: str, data: _B) -> tuple[_B, int]:
     if int(digits, 16) != crc:
         raise LogCorrupted(path, 0, f"its checksum is {crc:08x}, but {digits.decode()} was written")
     return text, crc
+
+
+def read_crc(store: ObjectStore, path: str) -> int | None:
+    """Return the CRC that an object's last line states, without reading the rest; None if it has none."""
+    opened = store.open(path)
+    if opened is None:
+        return None
+    check = bytearray(_CHECK_LENGTH)
+    opened.read_into(memoryview(check), max(0, opened.size() - _CHECK_LENGTH))
+    found = _CHECK.fullmatch(check)
+    return None if found is None else int(found[1], 16)
 
 
 def with_records(records: bytes, text: bytes) -> bytes:

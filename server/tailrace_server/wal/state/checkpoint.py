@@ -1,24 +1,22 @@
-"""Checkpoints: when one is due, how it is made, and what becomes of the old ones.
+"""Checkpoints: when one is due, and how it is made.
 
 A checkpoint is due when the entries since the last one number at least 256 and at least an eighth of the
 rows of its tables (batches and commits). So opening reads a bounded share of a log one entry at a time, and
 all checkpoints together write a bounded multiple of the newest one.
 
-Checkpoints are a sequence of their own, dense and created exclusively: k + 1 is computed from k, and who
-loses k + 1 reads it and starts again. Their names therefore stay taken for ever; but the body of one that
-two later ones have followed is dropped after ``delete_grace``, and its header says so. Nobody loses by that:
-a reader begins with the newest.
+Checkpoints are a sequence of their own, dense and created exclusively: k + 1 is computed from k, and the loser
+of k + 1 reads it and starts again. A reader begins with the newest. Old ones are deleted with the entries that
+they cover (upkeep/old_objects.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES
-from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES, CommitEntry
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.state.known_commits import note_commit
 
 if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
@@ -33,10 +31,6 @@ CHECKPOINT_SHARE: Final = 8
 
 DELETE_GRACE_S: Final = 600.0
 """Seconds for which a file stays that nothing names any more."""
-
-_HEADER_BYTES_MAX: Final = 4_096
-_KEPT: Final = 2
-"""Newest checkpoints that keep their bodies whatever their age."""
 
 
 def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
@@ -73,16 +67,25 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
         for path, since in state.removed.items()
         if since > before or is_left(log.store, path)
     }
+    _remember_last_commits(log, state)
     # 2. A durable checkpoint must not name an entry that a power cut could take back.
     log.make_durable()
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
     path = f"{CHECKPOINTS}/{object_name(header.number)}"
     # 3. Only the winner of the number may change its own state: the loser has to read the winner's checkpoint.
-    if not log.store.create(path, data, failpoint="checkpoint"):
+    if not log.store.create(path, data, failpoint="checkpoint") or log.withdraws(path, crc):
         return False
     state.note_checkpoint(header, crc)
     return True
+
+
+def _remember_last_commits(log: CommitLog, state: LogState) -> None:
+    """Take over what the last entry of each writer says, where an older checkpoint did not."""
+    for writer, key in state.writers.items():
+        found = log.read_entry(key.entry) if writer not in state.known_commits else None
+        if found is not None and isinstance(found.entry, CommitEntry):
+            note_commit(state.known_commits, found.entry)
 
 
 def is_left(store: ObjectStore, path: str) -> bool:
@@ -90,18 +93,3 @@ def is_left(store: ObjectStore, path: str) -> bool:
     if path.startswith(f"{ENTRIES}/"):
         return documents.carries_records(store, path)
     return store.exists(path)
-
-
-def drop_old_bodies(log: CommitLog, *, before: int) -> None:
-    """Replace old checkpoints by their headers, those that were made before a time, µs."""
-    newest = log.state.checkpoint
-    for number in object_numbers(log.store.names(CHECKPOINTS)):
-        path = f"{CHECKPOINTS}/{object_name(number)}"
-        if number > newest - _KEPT:
-            return
-        if (log.store.size(path) or 0) <= _HEADER_BYTES_MAX:
-            continue
-        header = log.checkpoint_header(number)
-        if header is not None and header.timestamp < before:
-            superseded = msgspec.structs.replace(header, superseded=True)
-            log.store.replace(path, documents.sealed(superseded)[0])

@@ -25,18 +25,28 @@ from tailrace_server.wal.files.documents import (
     ENTRIES,
     PUBLICATIONS,
     SEGMENTS,
-    CheckpointBody,
-    CheckpointHeader,
     PublicationDocument,
     ReadEntry,
-    RemovedFiles,
 )
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
+from tailrace_server.wal.files.numbered import newest_number
+from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
 from tailrace_server.wal.state.batch_table import LAST_VERSION, end_of_rows
+from tailrace_server.wal.state.checkpoint_files import (
+    read_checkpoint,
+    read_header,
+    read_state,
+    removed_files,
+)
 from tailrace_server.wal.state.expired_bodies import ExpiredBodies
+from tailrace_server.wal.state.last_objects import (
+    continues,
+    is_there,
+    last_objects,
+    withdraw_repeated,
+)
 from tailrace_server.wal.state.schema_history import SchemaHistory
 from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.state.view import LogView
@@ -54,11 +64,9 @@ if TYPE_CHECKING:
     """Waits until a condition of the file at a path holds, or as long as a writer should take to make its name
     durable; returns whether it holds."""
 
-_HEADER_BYTES_MAX: Final = 4_096
-"""A checkpoint's header is shorter than this."""
 _PAST_COMMITS_MAX: Final = 1 << 18
-"""How many commits below the oldest position a log that only reads keeps after a trim, the newest ones: 4 MiB.
-What was read before the trim may be delivered after it, and needs its commit timestamp."""
+"""Commits below the oldest position that a log which only reads keeps after a trim: 4 MiB. What was read before
+the trim may be delivered after it, and needs its commit timestamp."""
 
 
 class CommitLog:
@@ -97,9 +105,8 @@ class CommitLog:
 
         Args:
             path: The catalog's folder.
-            reads_only: Forget what only a maker of checkpoints needs, the names of the files that wait for
-                their deletion: at 200 commits a second 120,000 of them, 30 MB. Keep what no checkpoint may
-                have, when trimmed versions were committed.
+            reads_only: Forget the names of files that wait for their deletion, which only a maker of
+                checkpoints needs. Keep the commit timestamps of trimmed versions.
 
         Raises:
             LogUnreadable: It is not a catalog, may not be read, or has a newer format.
@@ -109,9 +116,8 @@ class CommitLog:
         check_folders(path)
         log = cls(path, document.uuid, document.name, reads_only=reads_only)
         log.check_folder()
-        newest = max(object_numbers(log.store.names(CHECKPOINTS)), default=0)
-        if newest:
-            log._load_checkpoint(newest)
+        if (newest := log._newest_state()) is not None:
+            log._adopt(newest)
         log.advance()
         log._refuse_hole()
         log._show(log._make_view())
@@ -150,10 +156,8 @@ class CommitLog:
         """
         with self._lock:
             if new_entries is None:
-                self._refuse_replaced()
                 read = self.advance()
-                # An entry that is lost has successors, which nobody would ever come to.
-                self._refuse_hole()
+                self._refuse_hole()  # nobody would ever come to what follows a lost entry
             else:
                 read = self.follow_entries(new_entries)
             before, state = self.view, self.state
@@ -162,8 +166,7 @@ class CommitLog:
                 self.committed = state.last_version
                 return None
             view = self._make_view()
-            # The view is prepared first, then made durable, then shown: what is read ahead overlaps with the
-            # writer's sync, and nobody sees a version that a power cut could take back.
+            # Preparing overlaps with the writer's sync. A view is shown once a power cut cannot undo it.
             prepare(view, read)
             self._show(view, wait)
             return view
@@ -174,13 +177,14 @@ class CommitLog:
         Errors as ``refresh``.
         """
         with self._lock:
-            # 1. If another catalog stands here now, nothing below may be applied to this one's state.
+            # 1. If another catalog stands here now, nothing below may be applied to this one's state. If
+            #    what comes next was deleted because this log was not read for so long, it is in a checkpoint.
             self.check_folder()
+            self._check_last()
             # 2. Checkpoints before entries: a new revision replaces the tables, entries are added to them.
             self.follow_checkpoints()
             # 3. Publications before entries. An entry exists before the publication that names it, so the
-            #    last step finds all that this one released. The other way round, a version could be released
-            #    and not be read yet.
+            #    last step finds all that this one released.
             self._follow_publications()
             return self.follow_entries()
 
@@ -203,42 +207,70 @@ class CommitLog:
                 raise CatalogReplaced(self._name, self.uuid, found)
             self._identity = identity
 
-    def _refuse_replaced(self) -> None:
-        """Notice that a copy was put in this log's place, or that the last entry or checkpoint is lost.
+    def _check_last(self) -> None:
+        """Continue from the newest checkpoint if the last objects that were read have been deleted since.
 
-        Both are never deleted. So readers of what is gone would wait for its successor, and miss without a word
-        what is written in its place. A copy that has the same last entry may have an older checkpoint, and its
-        records in other files.
+        Upkeep deletes an object only after its successors, so the next object could be missing too. Without
+        this check a reader would take that for the end of the log.
+
+        Raises:
+            LogCorrupted: No checkpoint covers what is missing: the log was restored or damaged.
         """
-        entry, checkpoint = self.state.last_entry, self.state.checkpoint
-        paths = [self._last_path, _checkpoint_path(checkpoint)]
-        seen = (entry, checkpoint, *map(self.store.stamp, paths))
+        last = last_objects(self.state)
+        seen = tuple((each.number, self.store.stamp(each.path)) for each in last)
         if seen == self._seen:
             return
-        # The stamps are others, as at the first look, so the content decides. A checkpoint loses its body when
-        # it is old; its time stays.
-        read = self.read_entry(entry) if entry else None
-        if entry and (read is None or read.crc != self.state.last_entry_crc):
-            self._refuse(paths[0], missing=read is None)
-        header = self.checkpoint_header(checkpoint) if checkpoint else None
-        if checkpoint and (header is None or header.timestamp != self.state.checkpoint_time):
-            self._refuse(paths[1], missing=header is None)
-        self._seen = seen
+        # The stamps are others, so the content decides.
+        lost = [each for each in last if not self.has_last(each.folder)]
+        if not lost:
+            self._seen = seen
+            return
+        newer = self._newest_state()
+        for each in lost:
+            is_gone = not self.store.exists(each.path)
+            if not is_gone or newer is None or not continues(newer, self.state, each):
+                if not each.number:
+                    return  # the first object of a sequence is missing: the reader of it says so
+                self._refuse(each.path)
+        if newer is not None:
+            self._adopt(newer)
 
-    def _refuse(self, path: str, *, missing: bool) -> None:
+    def has_last(self, folder: str) -> bool:
+        """Return True if nobody has deleted what follows the newest object read of a sequence."""
+        return is_there(self.store, self.state, folder)
+
+    def withdraws(self, path: str, crc: int) -> bool:
+        """Return True if an object that was just created is withdrawn, because its number was used before."""
+        folder = path.partition("/")[0]
+        return not self.has_last(folder) and withdraw_repeated(self.store, path, crc)
+
+    def _newest_state(self) -> LogState | None:
+        """Return the state that the newest checkpoint holds; None where there is no checkpoint."""
+        while newest := newest_number(self.store, CHECKPOINTS):
+            try:
+                return self._state_of(newest)
+            except LogCorrupted:
+                # It may have been deleted since the folder was listed, and only after a newer one was made.
+                if newest == newest_number(self.store, CHECKPOINTS):
+                    raise
+        return None
+
+    def _refuse(self, path: str) -> None:
         self.check_folder()
-        what = "missing" if missing else "not the one that was read"
+        what = "not the one that was read" if self.store.exists(path) else "missing"
         raise LogCorrupted(path, 0, f"it is {what}: the log was restored from a copy, or damaged")
 
     def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
         number, newest = self.state.checkpoint, None
-        while (header := self.checkpoint_header(number + 1)) is not None:
+        while (header := read_header(self.store, number + 1)) is not None:
             number, newest = header.number, header
-        if newest is None:
+        if newest is None or not self.has_last(CHECKPOINTS):
             return
         if newest.revision != self.state.revision:
-            self._load_checkpoint(newest.number)
+            state = self._state_of(newest.number)
+            self._check_last()  # its tables are compared with nothing, so it must be the same log
+            self._adopt(state)
         else:
             self.state.note_checkpoint(newest, None)
 
@@ -247,44 +279,24 @@ class CommitLog:
         assert not self._reads_only
         with self._lock:
             if self.state.checkpoint_crc is None:
-                path = _checkpoint_path(self.state.checkpoint)
-                _, body, crc = self._read_checkpoint(path)
-                self.state.removed = _removed(path, body) | self.state.removed
+                number = self.state.checkpoint
+                _, body, crc = read_checkpoint(self.store, number, self._name, self.uuid)
+                self.state.removed = removed_files(number, body) | self.state.removed
                 self.state.checkpoint_crc = crc
 
-    def checkpoint_header(self, number: int) -> CheckpointHeader | None:
-        """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
-        path = _checkpoint_path(number)
-        found = self.store.read(path, _HEADER_BYTES_MAX)
-        if found is None:
-            return None
-        header = documents.parse(path, found.data.partition(b"\n")[0], CheckpointHeader)
-        if header.number != number:
-            raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
-        return header
+    def _state_of(self, number: int) -> LogState:
+        """Return the state that a checkpoint holds."""
+        state = read_state(self.store, number, self._name, self.uuid)
+        if self._reads_only:
+            state.removed.clear()
+        return state
 
-    def _read_checkpoint(self, path: str) -> tuple[CheckpointHeader, CheckpointBody, int]:
-        found = self.store.read(path)
-        if found is None:
-            raise LogCorrupted(path, 0, "the checkpoint is missing")
-        text, crc = unseal(path, memoryview(found.data))  # a large one is not copied
-        end = found.data.find(b"\n") + 1
-        header = documents.parse(path, text[:end], CheckpointHeader)
-        body = documents.parse(path, text[end:], CheckpointBody, end)
-        if header.uuid != self.uuid:
-            raise CatalogReplaced(self._name, self.uuid, header.uuid)
-        return header, body, crc
-
-    def _load_checkpoint(self, number: int) -> None:
-        path = _checkpoint_path(number)
-        header, body, crc = self._read_checkpoint(path)
-        self._durable_entry = max(self._durable_entry, header.last_entry)
-        state = LogState.from_checkpoint(path, self._name, header, body, crc)
-        if not self._reads_only:
-            state.removed = _removed(path, body)
-        # Its tables replace those of this state, which nothing compares: the log must still be the same.
-        self._refuse_replaced()
-        self.state.adopt(state, past_commits_max=_PAST_COMMITS_MAX if self._reads_only else 0)
+    def _adopt(self, state: LogState) -> None:
+        """Put the tables of a checkpoint in the place of this log's."""
+        if state.checkpoint >= self.state.checkpoint:
+            self._durable_entry = max(self._durable_entry, state.last_entry)
+            past = _PAST_COMMITS_MAX if self._reads_only else 0
+            self.state.adopt(state, past_commits_max=past)
 
     def make_durable(self, wait: Wait | None = None) -> None:
         """Make sure that the names of the entries read so far are durable, even if their writer was killed.
@@ -295,13 +307,12 @@ class CommitLog:
         entry = self.state.last_entry
         if self._durable_entry >= entry:
             return
-        # 1. The mark says it at no cost. A mark of the last entry covers all before it: names in one folder.
+        # 1. A mark of the last entry covers all before it: they are names in one folder.
         marked = self._is_marked()
-        # 2. Give the writer its time, for its sync is under way. One that does not mark is waited for only
-        #    once.
+        # 2. Its sync is under way. A writer that does not mark is waited for only once.
         if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
-        # 3. It was killed in between, or marks nothing: sync the names here.
+        # 3. It was killed in between, or marks nothing.
         if not marked:
             self.store.make_durable(ENTRIES)
             marked = self._is_marked()  # its writer, too, has synced by now
@@ -335,7 +346,7 @@ class CommitLog:
         while True:
             path = _publication_path(state.last_publication + 1)
             found = documents.read(self.store, path, PublicationDocument)
-            if found is None:
+            if found is None or not self.has_last(PUBLICATIONS):
                 return
             state.apply_publication(path, *found)
 
@@ -354,11 +365,14 @@ class CommitLog:
             self._note_durable(last.entry.number, marked=True)
         if self._reads_only:
             state.removed.clear()
-        # 3. Entries exist before what publishes them, are read after it, and are never deleted. So one that is
-        #    missing now is lost, unless the catalog was replaced meanwhile.
+        # 3. Entries exist before what publishes them. So one that is missing now is lost, unless the catalog
+        #    was replaced meanwhile, or a checkpoint covers it.
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             self.check_folder()
+            self._check_last()
+            if released.entry <= self.state.last_entry:
+                return self.follow_entries()
             raise LogCorrupted(
                 f"{ENTRIES}/{object_name(state.last_entry + 1)}",
                 0,
@@ -387,6 +401,8 @@ class CommitLog:
             found = self.read_entry(number)
         if found is not None:
             self._arriving = None
+            if not self.has_last(ENTRIES):
+                return None  # a paused writer has used a number again whose entry was deleted
         return found
 
     def read_ahead(self, name: str) -> ReadEntry | None:
@@ -407,12 +423,10 @@ class CommitLog:
             self._arriving = None
 
     def _refuse_hole(self) -> None:
-        """Notice at opening that the next entry or publication is lost: what can only come after it is there.
-
-        Publications tell how far the entries must go, but entries that publish themselves have none.
-        """
+        """Notice that the next entry or publication is lost: what can only come after it is there."""
         while True:
             state = self.state
+            last = last_objects(state)
             what, missing = "entry", f"{ENTRIES}/{object_name(state.last_entry + 1)}"
             after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
             next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
@@ -422,25 +436,19 @@ class CommitLog:
                 found = _publication_path(state.last_publication + 2)
                 if not self.store.exists(found):
                     return
-            if not self.store.exists(missing):
-                raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
+            is_missing = not self.store.exists(missing)
             self.advance()
+            if is_missing and last_objects(state) == last:
+                raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
 
     def committed_view(self) -> LogView:
-        """Return a view of all that is committed, published or not.
-
-        For the catalog's writer, who computes what comes next from what there is. Nothing that it shows above
-        ``view.published`` may be told to anybody.
-        """
+        """Return a view of all that is committed, for the catalog's writer; readers see what is published."""
         with self._lock:
             self.read_schemas()
             return self._make_view(self.state.last_version)
 
     def published_view(self) -> LogView:
-        """Return a view of what is published as far as is known here; a writer's ``view`` is as it opened it.
-
-        For times and bytes: its newest schemas may not be read.
-        """
+        """Return a view of what is published, for times and bytes: its newest schemas may not be read."""
         with self._lock:
             return self._make_view()
 
@@ -485,16 +493,8 @@ class CommitLog:
         )
 
 
-def _checkpoint_path(number: int) -> str:
-    return f"{CHECKPOINTS}/{object_name(number)}"
-
-
 def _publication_path(number: int) -> str:
     return f"{PUBLICATIONS}/{object_name(number)}"
-
-
-def _removed(path: str, body: CheckpointBody) -> dict[str, int]:
-    return dict(documents.parse(path, body.removed, RemovedFiles))
 
 
 __all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]

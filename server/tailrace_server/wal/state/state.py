@@ -45,6 +45,7 @@ from tailrace_server.wal.state.batch_table import (
     CommitTable,
     ref_of,
 )
+from tailrace_server.wal.state.known_commits import KnownCommits, note_commit
 from tailrace_server.wal.state.unknown_changes import unknown_changes_after
 from tailrace_server.wal.state.whole_removals import WholeRemovals
 
@@ -104,6 +105,7 @@ class LogState:
         self.epoch = 0
         self.holder = Holder()
         self.writers: dict[str, BatchKey] = {}
+        self.known_commits: KnownCommits = {}
         self.source_positions: dict[str, int | str] = {}
         self.unknown_changes: tuple[str, ...] = ()
         """Entity types of which updates come without ``before``, by the source positions."""
@@ -215,6 +217,7 @@ class LogState:
                 self.removed[spent.path] = entry.timestamp
         self.pending = tuple(entry.pending)
         self.writers[entry.writer] = BatchKey(entry.batch_id, entry.k, entry.number)
+        note_commit(self.known_commits, entry)
 
     def _append_segments(self, path: str, segments: Sequence[SegmentDocument]) -> None:
         tables = [batch_columns(path, segment.batches, BATCH_FIELDS) for segment in segments]
@@ -281,6 +284,7 @@ class LogState:
             last_entry=self.last_entry,
             oldest=self.oldest,
             timestamp=timestamp,
+            last_publication=self.last_publication,
         )
         body = CheckpointBody(
             last_entry_crc32c=self.last_entry_crc,
@@ -313,6 +317,7 @@ class LogState:
             published_by_entry=self.published_by_entry,
             gate=self.gate,
             bodies_from=list(self.bodies_from),
+            known_commits={name: list(commits) for name, commits in self.known_commits.items()},
         )
         return header, body
 
@@ -335,6 +340,7 @@ class LogState:
         state.epoch = body.epoch
         state.holder = Holder(body.writer, body.run_id, body.host)
         state.writers = {writer: BatchKey(*key) for writer, key in body.writers.items()}
+        state.known_commits = {name: tuple(each) for name, each in body.known_commits.items()}
         state.source_positions = dict(body.source_positions)
         state.unknown_changes = unknown_changes_after((), state.source_positions)
         state.whole_removals = WholeRemovals().after(state.source_positions)
@@ -398,6 +404,8 @@ class LogState:
         past = self.commits.columns[:, : len(self.commits)]
         newer.commits.append(past[:, past[0] > newer.last_version])
         self.batches, self.commits = newer.batches, newer.commits
+        if newer.last_publication > self.last_publication:
+            self.publication, self.publication_crc = newer.publication, newer.publication_crc
         self.checkpoint, self.checkpoint_crc = newer.checkpoint, newer.checkpoint_crc
         self.checkpoint_entry, self.checkpoint_time = newer.checkpoint_entry, newer.checkpoint_time
         self.revision = newer.revision

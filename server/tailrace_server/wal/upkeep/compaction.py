@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import LogError
+from tailrace_server.wal.files.documents import ENTRIES
+from tailrace_server.wal.files.sealed import object_number
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
@@ -63,6 +65,9 @@ LARGE_BYTES: Final = 64 << 20
 DUE_SEGMENTS: Final = 512
 """Small neighbours that make a compaction due: a row is rewritten three times or so, and few stay small."""
 
+HELD_ENTRIES: Final = 4_096
+"""Entries that may wait for the records of an older one before a compaction moves these out of it."""
+
 COMPACT_FOLDER: Final = "segments/compact"
 
 _ATTEMPTS: Final = 8
@@ -92,6 +97,19 @@ def is_due(state: LogState) -> bool:
     return any(len(run) >= DUE_SEGMENTS for run in _small_runs(state))
 
 
+def holds_entries(state: LogState) -> bool:
+    """Return True if entries cannot be deleted because an old one carries records that the log names."""
+    segments = state.batches.segments
+    return any(_is_old_entry(state, path) for path in segments.paths(0, published_segments(state)))
+
+
+def _is_old_entry(state: LogState, path: str) -> bool:
+    """Return True if a path is that of an entry which many later ones wait for."""
+    folder, _, name = path.partition("/")
+    number = object_number(name) if folder == ENTRIES else None
+    return number is not None and number < state.checkpoint_entry - HELD_ENTRIES
+
+
 def compact(path: Path, now: int) -> Compaction | None:
     """Compact all small neighbours of a catalog; None when there are none. Any process may, at any time.
 
@@ -109,8 +127,8 @@ def compact(path: Path, now: int) -> Compaction | None:
         stretches = [
             stretch
             for run in _small_runs(log.state)
-            if len(run) > 1
-            for stretch in stretches_of(log.state, run, least=2)
+            for stretch in stretches_of(log.state, run, least=1)
+            if len(stretch.segments) > 1 or _is_old_entry(log.state, _path_of(log.state, stretch))
         ]
         if not stretches:
             return None
@@ -211,6 +229,11 @@ def _name(
 def _file_name(state: LogState, rest: str) -> str:
     """Return the name of a file that the next checkpoint is to name."""
     return f"{state.checkpoint + 1:020d}-{rest}"
+
+
+def _path_of(state: LogState, stretch: Stretch) -> str:
+    """Return the path of a stretch's first segment."""
+    return state.batches.segments.paths(stretch.segments.start, stretch.segments.start + 1)[0]
 
 
 def _small_runs(state: LogState) -> list[range]:

@@ -2,9 +2,9 @@
 
 A log is many files that change together: to copy a folder name by name gives a publication without its entry,
 or a checkpoint without its segments. So the log is opened first, and then exactly what that state names is
-copied. Entries, publications and checkpoints keep their names for ever. Segments may be deleted, and entries
-cut down, ten minutes after a compaction or trim has replaced them; so may the files of bases. A copy that was
-overtaken by that goes on with a newer state.
+copied. Segments may be deleted, and entries cut down, ten minutes after a compaction or trim has replaced them;
+so may the files of bases. A copy that was overtaken by that continues with a newer state. Of entries,
+publications and checkpoints the copy has the newest ones without a gap, as far back as the log has them.
 
 Named subscriptions go along, each with its newest object. They are read before the log is opened, so none is
 ahead of the copy: who goes on by a name gets what was acknowledged since once more, and misses nothing.
@@ -27,16 +27,15 @@ from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
 from tailrace_server.wal.files.definition_documents import DEFINITIONS
 from tailrace_server.wal.files.documents import (
-    CHECKPOINTS,
     ENTRIES,
-    PUBLICATIONS,
     SCHEMAS,
 )
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.numbered import newest_number, numbered_path
-from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.files.sealed import object_numbers
 from tailrace_server.wal.files.settings_documents import SETTINGS
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.last_objects import last_objects
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.key_files import make_key_files
 from tailrace_server.wal.upkeep.verify import verify
@@ -86,6 +85,10 @@ def copy_log(source: Path, root: Path) -> LogCopy:
             state, known = log.state, newest_bases(log.store, log.uuid)
             paths = [*_named(state), *_named_by(known), *_said_of(log.store)]
             found = [_copy(store, target, path) for path in paths]
+            for sequence, last in last_objects(state):
+                copied = _copy_newest(store, target, sequence, last)
+                paths += copied
+                found += [target.size(path) or 0 for path in copied]
             # 2. A copy that nobody has read is none.
             result = verify(folder)
             if result.sound:
@@ -99,9 +102,9 @@ def copy_log(source: Path, root: Path) -> LogCopy:
                 fault = result.faults[0]
                 raise LogCorrupted(fault.path, fault.offset, fault.reason)
         # 4. What was read before the log is behind what was copied of it.
-        copied = SubscriptionSequences(folder, document.uuid)
+        named = SubscriptionSequences(folder, document.uuid)
         for each in subscriptions:
-            copied.create(each)
+            named.create(each)
         # 5. What follows from the records follows from the copy's.
         make_key_files(folder)
         made = [target.size(key_file_path(each)) or 0 for each in numbers_of(target)]
@@ -116,18 +119,30 @@ def copy_log(source: Path, root: Path) -> LogCopy:
 
 
 def _named(state: LogState) -> Iterator[str]:
-    """Yield the paths of all that a state names, each once."""
-    for folder, last in (
-        (CHECKPOINTS, state.checkpoint),
-        (PUBLICATIONS, state.last_publication),
-        (ENTRIES, state.last_entry),
-    ):
-        yield from (f"{folder}/{object_name(number)}" for number in range(1, last + 1))
+    """Yield the paths of the files that a state names, each once."""
     yield from (f"{SCHEMAS}/{id}.json" for _, id in state.schemas)
     for segment in state.batches.segments:
         if not segment.path.startswith(f"{ENTRIES}/"):
             yield segment.path
     yield from (each.path for each in state.pending)
+
+
+def _copy_newest(store: ObjectStore, target: ObjectStore, folder: str, last: int) -> list[str]:
+    """Copy the objects of a sequence up to a number, and return their paths.
+
+    The newest one comes first, because the old ones may be deleted meanwhile. Where one is missing the copy
+    begins behind it, and what an earlier turn copied of the objects before goes too.
+    """
+    copied: list[str] = []
+    for number in range(last, 0, -1):
+        path = numbered_path(folder, number)
+        if not _copy(store, target, path) and target.size(path) is None:
+            for old in object_numbers(target.names(folder)):
+                if old < number:
+                    target.delete(numbered_path(folder, old))
+            break
+        copied.append(path)
+    return copied
 
 
 def _named_by(known: KnownBases) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tailrace.schema import Schema
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.definitions.kept import newest_definitions
 from tailrace_server.wal.files.catalog_folder import read_catalog
-from tailrace_server.wal.files.documents import CommitEntry, GateEntry, OpenEntry
+from tailrace_server.wal.files.documents import ENTRIES, CommitEntry, GateEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.schema.records import column_members, schema_records
 from tailrace_server.wal.segment.reader import BatchReader
@@ -26,6 +26,7 @@ from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.excess import excess_of
+from tailrace_server.wal.upkeep.old_objects import first_in
 from tailrace_server.wal.upkeep.retention import orphans, unnamed
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[
     published = log.state.published
     version = _version_before(log, first)
     stop = log.state.last_entry if last is None else min(last, log.state.last_entry)
-    for number in range(max(1, first), stop + 1):
+    for number in range(max(first_in(log, ENTRIES, stop), first), stop + 1):
         found = log.read_entry(number)
         if found is None:
             return

@@ -19,7 +19,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.wal.base.making import base_is_due, make_base
 from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep.compaction import compact, is_due
+from tailrace_server.wal.upkeep.compaction import compact, holds_entries, is_due
 from tailrace_server.wal.upkeep.expiring import expire
 from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import (
@@ -73,7 +73,7 @@ def run_if_due(path: Path, now: int) -> None:
         changed |= step("base", partial(make_base, path, now))
     if key_file_is_due(log):
         step("key files", partial(make_key_files, path))
-    if is_due(log.state):
+    if is_due(log.state) or holds_entries(log.state):
         changed |= step("compaction", partial(compact, path, now))
     else:
         step("checkpoint", partial(write_checkpoint_if_due, log, now))

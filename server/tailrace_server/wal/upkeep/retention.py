@@ -48,7 +48,6 @@ from tailrace_server.wal.settings.values import MAX_LOOKBACK, setting
 from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
 from tailrace_server.wal.state.checkpoint import (
     DELETE_GRACE_S,
-    drop_old_bodies,
     is_left,
     write_checkpoint,
 )
@@ -56,6 +55,11 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.subscriptions.holds import held_from, release
 from tailrace_server.wal.upkeep.keeping import Keeping, first_after, is_worth, judge
 from tailrace_server.wal.upkeep.key_files import delete_needless_key_files
+from tailrace_server.wal.upkeep.old_objects import (
+    DELETE_OBJECTS,
+    delete_old_objects,
+    deletion_of_objects_is_due,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -246,7 +250,7 @@ def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S
     """
     state, before = log.state, _before(now, grace_s)
     due = _due(state, before)
-    if due and is_left(log.store, max(due)[1]):
+    if (due and is_left(log.store, max(due)[1])) or deletion_of_objects_is_due(log, before):
         return True
     if due:
         state.removed = {file: since for file, since in state.removed.items() if since > before}
@@ -264,7 +268,8 @@ def delete_unnamed(
         path: The catalog's folder.
         now: µs since the epoch.
         grace_s: Seconds for which a file stays that nothing names.
-        files_max: How many to delete, those first that have waited longest; None: all.
+        files_max: How many to delete, those first that have waited longest; None: all. Old objects of the log
+            do not count.
 
     Raises:
         LogError: The device failed; what is left goes the next time.
@@ -274,14 +279,16 @@ def delete_unnamed(
     log = CommitLog.open(path)
     log.read_newest_checkpoint()
     before = _before(now, grace_s)
+    # Entries that go as a whole need not lose their records first.
+    deleted = delete_old_objects(log, before, None if files_max is None else DELETE_OBJECTS)
+    others_max = None if files_max is None else len(deleted) + files_max
     gone = [file for _, file in sorted(_due(log.state, before))]
     # 2. In the order of ``_due``, because ``deletion_is_due`` asks for the last one only. Orphans come last.
     #    An entry that loses its records is written anew, for which a full disk has no room before the rest
     #    is gone.
-    deleted: list[str] = []
     waiting: list[str] = []
     for file in itertools.chain(gone, orphans(log)):
-        if len(deleted) == files_max:
+        if len(deleted) == others_max:
             break
         try:
             if _delete(log.store, file):
@@ -291,11 +298,9 @@ def delete_unnamed(
     deleted += [file for file in waiting if _delete(log.store, file)]
     deleted += delete_unnamed_rows(path, now, grace_s=grace_s)
     deleted += delete_needless_key_files(log)
-    # 3. Leftovers and bodies of old checkpoints: nothing depends on them, so a kill before this only leaves
-    #    them.
+    # 3. Nothing depends on leftovers.
     if log.store.arrivals is not None:
         log.store.arrivals.delete_leftovers()
-    drop_old_bodies(log, before=before)
     return deleted
 
 

@@ -22,7 +22,7 @@ from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.settings.values import MAX_BYTES
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
-from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, holds_entries, is_due
 from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.expiring import expiry_is_due
 from tailrace_server.wal.upkeep.keeping import judge
@@ -156,6 +156,7 @@ class UpkeepTrigger:
         try:
             return (
                 self._trim_is_due(log)
+                or holds_entries(log.state)
                 or deletion_is_due(log, self._clock.now())
                 or (planned is None and last_writer_left_orphans(log))
             )

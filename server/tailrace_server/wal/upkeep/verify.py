@@ -1,4 +1,4 @@
-"""Verification of a whole log: checksums, the chain from entry 1, and what records claim of each other.
+"""Verification of a whole log: checksums, the chain of entries, and what records claim of each other.
 
 It reads everything and goes on behind a fault, so that one run names all that is damaged. Checked:
 
@@ -37,17 +37,10 @@ from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.checking import check_bases
 from tailrace_server.wal.base.key_files import check_key_files, numbers_of, whole_numbers
 from tailrace_server.wal.definitions.checking import check_definitions
-from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.catalog_folder import check_folders
 from tailrace_server.wal.files.documents import (
-    CHECKPOINTS,
     ENTRIES,
-    PUBLICATIONS,
-    CheckpointHeader,
-    PublicationDocument,
 )
-from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.sealed import crc32c, object_name, object_numbers, unseal
+from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
@@ -55,8 +48,14 @@ from tailrace_server.wal.segment.reader import BatchHead, BatchReader
 from tailrace_server.wal.settings.checking import check_settings
 from tailrace_server.wal.state.batch_table import batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.subscriptions.checking import check_subscriptions
+from tailrace_server.wal.upkeep.verify_objects import (
+    Fault,
+    Verification,
+    compare,
+    note_fault,
+    verify_objects,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,46 +63,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is not as it was written."""
-
-    path: str
-    """Relative to the catalog's folder."""
-    offset: int
-    """Byte in the file from which on it is wrong."""
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path} at byte {self.offset}: {self.reason}"
-
-
-@dataclass(slots=True)
-class Verification:
-    """What was read, and what is wrong with it."""
-
-    entries: int = 0
-    publications: int = 0
-    checkpoints: int = 0
-    segments: int = 0
-    batches: int = 0
-    rows: int = 0
-    transactions: int = 0
-    bytes: int = 0
-    bases: int = 0
-    """Bases that stand."""
-    base_rows: int = 0
-    key_files: int = 0
-    key_files_missing: int = 0
-    """That the log could have: no fault, as heads are read instead."""
-    faults: list[Fault] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.faults
+    from tailrace_server.wal.state.state import LogState
 
 
 @dataclass(slots=True)
@@ -136,17 +96,17 @@ def verify(
     """
     result = Verification()
     # 1. Objects one by one from entry 1, without any checkpoint: the chain says what the log must come to.
-    chain = _verify_objects(path, result)
+    chain = verify_objects(path, result)
     # 2. Open the log as readers do, by its newest checkpoint. If that fails, there is no view to read records
     #    by.
     try:
         log = CommitLog.open(path)
     except LogCorrupted as error:
-        _note(result, error)
+        note_fault(result, error)
         return result
     # 3. Compare the two, unless a broken chain makes every difference a consequence.
     if not result.faults:
-        _compare(log.store, log.state, chain, result)
+        compare(log.store, log.state, chain, result)
     # 4. Read everything that the view names.
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
@@ -154,84 +114,10 @@ def verify(
     _verify_key_files(log, result)
     for check in (check_settings, check_definitions):
         for fault in check(log.store, log.uuid):
-            _note(result, fault)
+            note_fault(result, fault)
     for found in check_subscriptions(path, log.uuid):
-        _note(result, found)
+        note_fault(result, found)
     return result
-
-
-def _verify_objects(path: Path, result: Verification) -> LogState:
-    """Read entries and publications from the first on; a fault ends its chain, not the other one."""
-    store = LocalFiles(path)
-    document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
-    if document is None:
-        return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
-    check_folders(path)
-    state = LogState(document[0].name, document[0].uuid)
-    try:
-        while True:
-            found = documents.read_entry(store, state.last_entry + 1)
-            if found is None:
-                break
-            state.apply(found.path, found.entry, found.crc)
-            result.entries += 1
-    except LogCorrupted as error:
-        _note(result, error)
-    try:
-        while True:
-            name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
-            publication = documents.read(store, name, PublicationDocument)
-            if publication is None:
-                _refuse_hole(store, state.last_publication)
-                break
-            state.apply_publication(name, *publication)
-            result.publications += 1
-    except LogCorrupted as error:
-        _note(result, error)
-    _verify_checkpoints(store, result)
-    return state
-
-
-def _refuse_hole(store: ObjectStore, last: int) -> None:
-    """Notice that a publication is missing although later ones exist."""
-    later = object_numbers(store.names(PUBLICATIONS, after=object_name(last)))
-    if later:
-        missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
-        fault = f"the publication is missing, and they go on to {later[-1]}"
-        raise LogCorrupted(missing, 0, fault)
-
-
-def _verify_checkpoints(store: ObjectStore, result: Verification) -> None:
-    newest = max(object_numbers(store.names(CHECKPOINTS)), default=0)
-    for number in range(1, newest + 1):
-        name = f"{CHECKPOINTS}/{object_name(number)}"
-        found = store.read(name)
-        result.checkpoints += 1
-        try:
-            if found is None:
-                raise LogCorrupted(name, 0, "the checkpoint is missing")
-            text, _ = unseal(name, found.data)
-            documents.parse(name, text.partition(b"\n")[0], CheckpointHeader)
-        except LogCorrupted as error:
-            _note(result, error)
-
-
-def _compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verification) -> None:
-    """Compare the state that a reader opens with the one that the entries alone give."""
-    missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
-    if chain.last_entry < opened.last_entry and not store.exists(missing):
-        fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
-        _note(result, LogCorrupted(missing, 0, fault))
-    name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
-    for what in (
-        *("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"),
-        "published_by_entry",
-    ):
-        found, wanted = getattr(opened, what), getattr(chain, what)
-        if found != wanted and opened.last_entry == chain.last_entry:
-            _note(
-                result, LogCorrupted(name, 0, f"{what} is {found}, but the entries give {wanted}")
-            )
 
 
 class _Records:
@@ -274,7 +160,7 @@ class _Records:
                 try:
                     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
                 except LogError as error:
-                    _note(result, error, ref.segment.path, ref.offset)
+                    note_fault(result, error, ref.segment.path, ref.offset)
                     self._last = self._next_row = self._transaction = None
                 else:
                     counts.update(self._check_batch(ref, head, body["after"]))
@@ -300,7 +186,7 @@ class _Records:
             return  # the entry has been read, and the batches say what is missing
         if size != segment.bytes:
             fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
-            _note(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
+            note_fault(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
 
     def _end_segment(self, segment: SegmentRef | None, counts: Counter[str]) -> None:
         """Compare the counts of a segment that was read whole."""
@@ -312,7 +198,7 @@ class _Records:
         )
         if whole and claimed != dict(counts):
             reason = f"it holds {dict(counts)}, but its entry says {claimed}"
-            _note(self._result, LogCorrupted(segment.path, 0, reason))
+            note_fault(self._result, LogCorrupted(segment.path, 0, reason))
 
     def _check_batch(self, ref: BatchRef, head: BatchHead, after: pa.BinaryArray) -> Counter[str]:
         path, offset = ref.segment.path, ref.offset
@@ -464,9 +350,9 @@ def _verify_pending(store: ObjectStore, state: LogState, result: Verification) -
     for pending in state.pending:
         found = store.read(pending.path)
         if found is None:
-            _note(result, LogCorrupted(pending.path, 0, "the pending file is missing"))
+            note_fault(result, LogCorrupted(pending.path, 0, "the pending file is missing"))
         elif len(found.data) != pending.bytes or crc32c(found.data) != pending.crc32c:
-            _note(result, LogCorrupted(pending.path, 0, "checksum of the pending file"))
+            note_fault(result, LogCorrupted(pending.path, 0, "checksum of the pending file"))
 
 
 def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bool) -> None:
@@ -476,9 +362,9 @@ def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bo
         result.base_rows = sum(table.rows for base in bases for table in base.tables)
     try:
         for fault in check_bases(path, log, whole=whole):
-            _note(result, fault)
+            note_fault(result, fault)
     except LogError as error:  # of the log that they are compared with
-        _note(result, error)
+        note_fault(result, error)
 
 
 def _verify_key_files(log: CommitLog, result: Verification) -> None:
@@ -487,14 +373,6 @@ def _verify_key_files(log: CommitLog, result: Verification) -> None:
     try:
         with BatchReader(log.path) as reader:
             for fault in check_key_files(log.view, reader):
-                _note(result, fault)
+                note_fault(result, fault)
     except LogError as error:  # of the records that they are made from
-        _note(result, error)
-
-
-def _note(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:
-    fault = Fault(path, offset, str(error))
-    if isinstance(error, LogCorrupted):
-        fault = Fault(error.path, error.offset, error.reason)
-    if fault not in result.faults:
-        result.faults.append(fault)
+        note_fault(result, error)

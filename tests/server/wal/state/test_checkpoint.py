@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.checkpoint import (
     checkpoint_is_due,
-    drop_old_bodies,
     is_left,
     write_checkpoint,
 )
 from tailrace_server.wal.state.commit_log import CommitLog
-from tests.server.wal.logs import rows_of, write
+from tests.server.wal.logs import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,26 +41,6 @@ def test_the_loser_of_a_number_writes_nothing_and_keeps_its_state(log_root: Path
     assert second.state.checkpoint == 0
     second.follow_checkpoints()
     assert write_checkpoint(second, second.state, 2)
-
-
-def test_bodies_of_the_two_newest_stay_and_the_log_opens_after_the_rest_is_dropped(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint, "_HEADER_BYTES_MAX", 400)
-    write(log_root, "shop", 2)
-    rows = rows_of(log_root / "shop")
-    log = CommitLog.open(log_root / "shop")
-    for now in range(1, 5):
-        assert write_checkpoint(log, log.state, now)
-    drop_old_bodies(log, before=2)
-    headers = [log.checkpoint_header(number) for number in range(1, 5)]
-    assert [header is not None and header.superseded for header in headers] == [True] + 3 * [False]
-    drop_old_bodies(log, before=100)
-    headers = [log.checkpoint_header(number) for number in range(1, 5)]
-    assert [header is not None and header.superseded for header in headers] == 2 * [True] + 2 * [
-        False
-    ]
-    assert rows_of(log_root / "shop") == rows
 
 
 def test_what_nothing_names_is_left_as_long_as_its_records_are(log_root: Path) -> None:

@@ -34,6 +34,7 @@ from tests.server.wal.logs import (
     upkeep_processes,
     upsert,
     write,
+    write_files,
 )
 
 if TYPE_CHECKING:
@@ -346,3 +347,31 @@ def test_upkeep_takes_what_is_due_and_nothing_else(
     monkeypatch.setattr(compaction, "DUE_SEGMENTS", 8)
     upkeep_process.run_if_due(catalog, 7)
     assert (CommitLog.open(catalog).state.checkpoint, len(CommitLog.open(catalog).view)) == (2, 1)
+
+
+def test_records_leave_an_old_entry_that_others_wait_for(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone small segment between large ones is never merged, and would keep all later entries."""
+    catalog = log_root / "shop"
+    monkeypatch.setattr(compaction, "SMALL_ROWS", 4)
+    with monkeypatch.context() as patch:
+        write_files(patch)
+        write(log_root, "shop", 1)
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("carried")])
+    with monkeypatch.context() as patch:
+        write_files(patch)
+        write(log_root, "shop", 8)
+    before = rows_of(catalog)
+    log = CommitLog.open(catalog)
+    assert write_checkpoint(log, log.state, 1)
+    assert not compaction.holds_entries(log.state)
+    assert compaction.compact(catalog, 1) is None
+    monkeypatch.setattr(compaction, "HELD_ENTRIES", 4)
+    assert compaction.holds_entries(log.state)
+    done = compaction.compact(catalog, 1)
+    assert done is not None
+    assert (done.segments_before, done.segments_after) == (1, 1)
+    assert not compaction.holds_entries(CommitLog.open(catalog).state)
+    assert rows_of(catalog) == before

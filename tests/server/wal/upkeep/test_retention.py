@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tailrace.errors import LogFull
+from tailrace.errors import InvalidRequest, LogFull
 from tailrace.position import Position
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.files.documents import PendingSegment
@@ -17,8 +17,11 @@ from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import checkpoint, commit_log
 from tailrace_server.wal.state.checkpoint import write_checkpoint
+from tailrace_server.wal.state.checkpoint_files import read_header
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep import inspect
 from tailrace_server.wal.upkeep import process as upkeep_process
+from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.retention import (
     delete_unnamed,
     deletion_is_due,
@@ -250,7 +253,8 @@ def test_a_log_forgets_the_files_that_have_gone_and_asks_after_those_that_are_du
     assert not deletion_is_due(log, 1_000 + GRACE - 1)
     assert deletion_is_due(log, 1_000 + GRACE)
     assert len(log.state.removed) == 3
-    assert len(delete_unnamed(catalog, 1_000 + GRACE)) == 2
+    gone = delete_unnamed(catalog, 1_000 + GRACE)
+    assert len([path for path in gone if path.startswith("segments/")]) == 2
     assert not deletion_is_due(log, 1_000 + GRACE)
     assert [*log.state.removed.values()] == [2_000]
     assert deletion_is_due(log, 2_000 + GRACE)
@@ -365,18 +369,52 @@ def test_a_full_disk_holds_up_no_file_behind_an_entry_that_is_written_anew(
     assert verify(catalog).sound
 
 
-def test_old_checkpoints_keep_their_name_and_lose_their_body(log_root: Path) -> None:
-    write(log_root, "shop", 40)
+def test_what_a_checkpoint_covers_goes_after_its_grace_and_everybody_goes_on(
+    log_root: Path,
+) -> None:
     catalog = log_root / "shop"
-    for number in range(4):
-        log = CommitLog.open(catalog)
-        assert write_checkpoint(log, log.state, number)
-    before = rows_of(catalog)
-    delete_unnamed(catalog, 10, grace_s=0)
-    sizes = [path.stat().st_size for path in sorted((catalog / "checkpoints").iterdir())]
-    assert [size < 1_000 for size in sizes] == [True, True, False, False]
-    assert rows_of(catalog) == before
-    assert verify(catalog).sound
+    with open_writer(log_root, "shop", writer="w") as writer:
+        for number in range(10):
+            writer.commit(batch_id=number, publish=False)
+    with LogWriter.open(log_root, "shop", take_over=True) as log_writer:
+        for number in range(1, 31):
+            log_writer.append([upsert(str(number))], transaction_id=str(number))
+            log_writer.commit(publish=number % 2 == 0)
+            log_writer.publish()
+            if number % 10 == 0:
+                log_writer.compact()
+    follower, before = CommitLog.open(catalog, reads_only=True), rows_of(catalog)
+    checkpoint = read_header(follower.store, 2)
+    assert checkpoint is not None
+    # 1. A checkpoint within its grace lets nothing go.
+    assert not any(path.startswith("log/") for path in delete_unnamed(catalog, 10))
+    # 2. Afterwards the newest two checkpoints, and what follows the older one, are left.
+    deleted = delete_unnamed(catalog, 10 * GRACE + checkpoint.timestamp)
+    for folder, first in (
+        ("log", checkpoint.last_entry),
+        ("published", checkpoint.last_publication),
+        ("checkpoints", 2),
+    ):
+        left = sorted(int(path.stem) for path in (catalog / folder).iterdir())
+        assert left == list(range(first, left[-1] + 1))
+        assert f"{folder}/{1:020}.json" in deleted
+    # 3. Nobody misses it: who opens, follows, verifies, copies, lists entries, or repeats a batch.
+    assert rows_of(catalog) == before == rows_of(catalog, follower.view)
+    follower.refresh()
+    result = verify(catalog)
+    assert result.sound, result.faults
+    assert result.entries == follower.state.last_entry - checkpoint.last_entry + 1
+    copy_log(catalog, log_root / "copies")
+    assert rows_of(log_root / "copies" / "shop") == before
+    assert next(inspect.entries(catalog)).number == checkpoint.last_entry
+    with open_writer(log_root, "shop", writer="w") as writer:
+        assert writer.commit(batch_id=9).already_committed
+        with pytest.raises(InvalidRequest, match="may have been in an entry that is deleted"):
+            writer.commit(batch_id=8)
+    write(log_root, "shop", 3)
+    follower.refresh()
+    assert rows_of(catalog, follower.view) == rows_of(catalog)
+    assert len(rows_of(catalog)) > len(before)
 
 
 def test_a_checkpoint_that_finds_no_room_does_not_fail_the_publication(

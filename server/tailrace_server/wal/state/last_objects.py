@@ -1,0 +1,115 @@
+"""The newest objects that a log has read, and the checkpoint that continues behind them once they are deleted.
+
+Upkeep deletes entries, publications and checkpoints in the order of their numbers, once a durable checkpoint
+covers them and has had its grace. So as long as the newest object that was read is there, its successor was
+never deleted: an object that is found or created under the next number is the first one of that number. If it
+is gone, this process was paused for longer than the grace. Then the next number may be free a second time, and
+only the newest checkpoint says what the log holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
+from tailrace_server.wal.files.numbered import newest_number, numbered_path
+from tailrace_server.wal.files.sealed import object_number, object_numbers, read_crc
+from tailrace_server.wal.state.checkpoint_files import read_header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.state import LogState
+
+
+class LastObject(NamedTuple):
+    """The newest object of a sequence that a log has read."""
+
+    folder: str
+    number: int
+    """0 for none."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return numbered_path(self.folder, self.number)
+
+
+def last_objects(state: LogState) -> tuple[LastObject, ...]:
+    """Return the newest entry, publication and checkpoint that a state includes."""
+    return (
+        LastObject(ENTRIES, state.last_entry),
+        LastObject(PUBLICATIONS, state.last_publication),
+        LastObject(CHECKPOINTS, state.checkpoint),
+    )
+
+
+def is_there(store: ObjectStore, state: LogState, folder: str) -> bool:
+    """Return True if the newest object that was read of a sequence exists with the same content."""
+    number = next(each.number for each in last_objects(state) if each.folder == folder)
+    if not number:
+        begins_dense = object_numbers(store.names(folder))[:2] in ([], [1], [1, 2])
+        return begins_dense or not _covers(store, folder)
+    if folder == CHECKPOINTS:  # the state knows its CRC only if it was read whole
+        header = read_header(store, number)
+        return header is not None and header.timestamp == state.checkpoint_time
+    crc = state.last_entry_crc if folder == ENTRIES else state.publication_crc
+    return read_crc(store, numbered_path(folder, number)) == crc
+
+
+def withdraw_repeated(store: ObjectStore, path: str, crc: int) -> bool:
+    """Delete an object if its number was used before; return False if it is the first one of its number.
+
+    Called by its creator where ``is_there`` is False after the creation. The creator may also have been paused
+    between the two: then the object is the newest, or the next one continues it.
+
+    Args:
+        store: The catalog's objects.
+        path: The object that was created.
+        crc: Its CRC, which the next one states.
+    """
+    folder, _, name = path.partition("/")
+    number = object_number(name) or 0
+    if newest_number(store, folder) == number:
+        return False
+    following = numbered_path(folder, number + 1)
+    found = store.read(following)
+    if found is not None and documents.previous_crc(following, found.data) == crc:
+        return False
+    store.delete(path)
+    return True
+
+
+def _covers(store: ObjectStore, folder: str) -> bool:
+    """Return True if the newest checkpoint covers objects of a sequence, which may be deleted then."""
+    newest = newest_number(store, CHECKPOINTS)
+    header = read_header(store, newest) if newest else None
+    return header is not None and (folder != PUBLICATIONS or header.last_publication > 0)
+
+
+def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
+    """Return True if the state of a checkpoint is a later one of the same log, behind an object of it.
+
+    A log that was restored from a copy and written to again has other commits under the same versions. So the
+    timestamps of the newest commit that both may know are compared. A trim may have removed it.
+    """
+    if dict(last_objects(newer))[last.folder] <= last.number:
+        return False
+    first, second = ((each.columns, len(each)) for each in (newer.commits, older.commits))
+    if not first[1] or not second[1]:
+        return True
+    version = min(columns.item(0, length - 1) for columns, length in (first, second))
+    found = [_timestamp(*each, version) for each in (first, second)]
+    return None in found or found[0] == found[1]
+
+
+def _timestamp(columns: NDArray[np.int64], length: int, version: int) -> int | None:
+    """Return the timestamp of the commit that began with a version; None if it is trimmed, 0 without one."""
+    place = int(np.searchsorted(columns[0, :length], version))
+    if place == 0 and columns[0, 0] != version:
+        return None
+    return columns.item(1, place) if place < length and columns[0, place] == version else 0

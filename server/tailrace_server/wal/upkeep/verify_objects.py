@@ -1,0 +1,181 @@
+"""Verification of the small objects of a log: the chains of entries and publications, and the checkpoints.
+
+The chains begin with the oldest objects that are left (old_objects.py). What the entries add up to is compared
+with the state that a reader opens by the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.errors import LogCorrupted, LogError
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.catalog_folder import check_folders
+from tailrace_server.wal.files.documents import (
+    CHECKPOINTS,
+    ENTRIES,
+    PUBLICATIONS,
+    CheckpointHeader,
+    CommitEntry,
+    OpenEntry,
+    PublicationDocument,
+)
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.state import LogState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it was written."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    offset: int
+    """Byte in the file from which on it is wrong."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.offset}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was read, and what is wrong with it."""
+
+    entries: int = 0
+    publications: int = 0
+    checkpoints: int = 0
+    segments: int = 0
+    batches: int = 0
+    rows: int = 0
+    transactions: int = 0
+    bytes: int = 0
+    bases: int = 0
+    """Bases that stand."""
+    base_rows: int = 0
+    key_files: int = 0
+    key_files_missing: int = 0
+    """That the log could have: no fault, as heads are read instead."""
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+def verify_objects(path: Path, result: Verification) -> LogState:
+    """Read entries and publications from the first on; a fault ends its chain, not the other one."""
+    store = LocalFiles(path)
+    document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
+    if document is None:
+        return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
+    check_folders(path)
+    state = LogState(document[0].name, document[0].uuid)
+    try:
+        _begin_at_oldest(store, state)
+        while True:
+            found = documents.read_entry(store, state.last_entry + 1)
+            if found is None:
+                break
+            state.apply(found.path, found.entry, found.crc)
+            result.entries += 1
+    except LogCorrupted as error:
+        note_fault(result, error)
+    try:
+        while True:
+            name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
+            publication = documents.read(store, name, PublicationDocument)
+            if publication is None:
+                _refuse_hole(store, state.last_publication)
+                break
+            state.apply_publication(name, *publication)
+            result.publications += 1
+    except LogCorrupted as error:
+        note_fault(result, error)
+    _verify_checkpoints(store, result)
+    return state
+
+
+def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
+    """Take from the oldest objects that are left what those before them came to.
+
+    Upkeep deletes objects from the first number on, once a checkpoint covers them.
+    """
+    number = first = min(object_numbers(store.names(ENTRIES)), default=1)
+    while first > 1 and (found := documents.read_entry(store, number)) is not None:
+        entry = found.entry
+        if number == first:
+            state.last_entry, state.last_entry_crc = first - 1, entry.previous_crc32c
+            state.epoch = entry.epoch - isinstance(entry, OpenEntry)
+        # The first entry that has records says how many versions and records come before it.
+        if isinstance(entry, CommitEntry) and entry.first_version is not None:
+            state.last_version = entry.first_version - 1
+            state.end_row = entry.segments[0].batches["first_row"][0]
+            break
+        number += 1
+    first = min(object_numbers(store.names(PUBLICATIONS)), default=1)
+    oldest = f"{PUBLICATIONS}/{object_name(first)}"
+    if first > 1 and (found_publication := documents.read(store, oldest, PublicationDocument)):
+        state.publication, state.publication_crc = found_publication
+
+
+def _refuse_hole(store: ObjectStore, last: int) -> None:
+    """Notice that a publication is missing although later ones exist."""
+    later = object_numbers(store.names(PUBLICATIONS, after=object_name(last)))
+    if later:
+        missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
+        fault = f"the publication is missing, and they go on to {later[-1]}"
+        raise LogCorrupted(missing, 0, fault)
+
+
+def _verify_checkpoints(store: ObjectStore, result: Verification) -> None:
+    numbers = object_numbers(store.names(CHECKPOINTS))
+    for number in range(numbers[0], numbers[-1] + 1) if numbers else ():
+        name = f"{CHECKPOINTS}/{object_name(number)}"
+        found = store.read(name)
+        result.checkpoints += 1
+        try:
+            if found is None:
+                raise LogCorrupted(name, 0, "the checkpoint is missing")
+            text, _ = unseal(name, found.data)
+            documents.parse(name, text.partition(b"\n")[0], CheckpointHeader)
+        except LogCorrupted as error:
+            note_fault(result, error)
+
+
+def compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verification) -> None:
+    """Compare the state that a reader opens with the one that the entries alone give."""
+    missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
+    if chain.last_entry < opened.last_entry and not store.exists(missing):
+        fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
+        note_fault(result, LogCorrupted(missing, 0, fault))
+    name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
+    names = ["last_entry", "last_entry_crc", "last_version", "end_row", "epoch"]
+    if store.exists(f"{ENTRIES}/{object_name(1)}"):
+        names += ["schemas", "published_by_entry"]  # these may be from entries that are deleted
+    elif not chain.last_commit_entry:
+        names = [each for each in names if each not in ("last_version", "end_row")]
+    for what in names:
+        found, wanted = getattr(opened, what), getattr(chain, what)
+        if found != wanted and opened.last_entry == chain.last_entry:
+            note_fault(
+                result, LogCorrupted(name, 0, f"{what} is {found}, but the entries give {wanted}")
+            )
+
+
+def note_fault(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:
+    """Add an error to the faults, once; the place is for errors that do not say theirs."""
+    fault = Fault(path, offset, str(error))
+    if isinstance(error, LogCorrupted):
+        fault = Fault(error.path, error.offset, error.reason)
+    if fault not in result.faults:
+        result.faults.append(fault)
