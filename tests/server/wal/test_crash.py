@@ -40,7 +40,7 @@ while True:
     if number % 12 == 0:
         writer.trim(before=number - 8)
     if number % 6 == 0:
-        delete_unnamed(writer.path, 1 << 60)
+        delete_unnamed(Path(sys.argv[1]) / "shop", 1 << 60)
 """
 
 PLACES = [

@@ -34,7 +34,7 @@ from tailrace_server.wal.files.base_documents import (
     BaseTableDocument,
 )
 from tailrace_server.wal.files.sealed import object_numbers
-from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.batch_table import FIRST_ROW, find_position
 from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -133,6 +133,13 @@ def make_base(
             bases = sorted([*others, base], key=lambda each: each.version)
             needed = _needed(bases, log.state, {at, *besides})
             named = write_bases(log.store, view.uuid, known, needed, now)
+        except SegmentMissing:
+            # Another process has replaced or trimmed a file of the log or of the base below. Begin anew.
+            if (
+                CommitLog.open(path).state.revision == log.state.revision
+                and newest_bases(log.store, view.uuid).number == known.number
+            ):
+                raise
         finally:
             if not named:
                 _delete_unnamed_of(log, maker.written)

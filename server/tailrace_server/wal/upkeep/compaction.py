@@ -27,7 +27,7 @@ from tailrace.errors import LogError
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.files.sealed import object_number
 from tailrace_server.wal.record.columns import BODY_COLUMNS
-from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.state.batch_table import (
@@ -166,6 +166,10 @@ def rewrite(
         for stretch in stretches:
             written.append(_rewrite(log, stretch, expired))  # noqa: PERF401 - kept if one fails
         named = _name(log, stretches, written, now, gone)
+    except SegmentMissing:
+        # Another process has replaced or trimmed the old files, and they had their grace.
+        if CommitLog.open(log.path).state.revision == log.state.revision:
+            raise
     finally:
         if not named:
             _delete_unnamed_of(log, written)

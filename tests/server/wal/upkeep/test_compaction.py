@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogError, LogFull
+from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state import checkpoint
@@ -38,6 +39,8 @@ from tests.server.wal.logs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace_server.wal.state.state import LogState
     from tailrace_server.wal.state.view import LogView
 
@@ -375,3 +378,32 @@ def test_records_leave_an_old_entry_that_others_wait_for(
     assert (done.segments_before, done.segments_after) == (1, 1)
     assert not compaction.holds_entries(CommitLog.open(catalog).state)
     assert rows_of(catalog) == before
+
+
+@pytest.mark.parametrize("work", ["compaction", "base", "trim"])
+def test_upkeep_begins_anew_where_another_process_deletes_what_it_reads(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    catalog = log_root / "shop"
+    write(log_root, "shop", 6)
+    begin = BatchReader.__enter__
+    others: list[Callable[[], object]] = [lambda: compaction.compact(catalog, 1)]
+    if work == "compaction":
+        others = [lambda: trim(catalog, 3, 1, keeps_state=False)]
+
+    def enter(reader: BatchReader) -> BatchReader:
+        if others:
+            others.pop()()
+            delete_unnamed(catalog, 1 << 60)
+        return begin(reader)
+
+    monkeypatch.setattr(BatchReader, "__enter__", enter)
+    if work == "compaction":
+        assert compaction.compact(catalog, 1) is not None
+    elif work == "base":
+        assert make_base(catalog, 1) is not None
+    else:
+        assert trim(catalog, 4, 1).version == 4
+    assert not others
+    result = verify(catalog)
+    assert result.sound, result.faults
