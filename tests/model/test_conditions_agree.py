@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -215,13 +215,16 @@ def keys_of_changes(rows: Iterable[tuple[str, str]]) -> list[str]:
     return sorted(found)
 
 
+MISFITS: Final = ("which is not exactly one", "cannot hold its value")
+
+
 @contextmanager
 def suppress_misfits() -> Iterator[None]:
     """Let the error pass of a value that is not one of the newest type of its column."""
     try:
         yield
     except InvalidRequest as error:
-        if "which is not exactly one" not in str(error):
+        if not any(each in str(error) for each in MISFITS):
             raise
 
 
@@ -268,7 +271,7 @@ async def test_a_condition_has_the_same_rows_in_state_history_live_and_sql(
             known = {}
             for number, condition in enumerate(asked):
                 view = f"v{number}"
-                columns = "*" if number % 2 else "id, name"
+                columns = "*" if number % 2 else "id"
                 text = f"CREATE VIEW {view} AS SELECT {columns} FROM item WHERE {condition}"
                 criteria = Criteria(entity_type=("item",), area=Area.DATA, where=condition)
                 try:
@@ -290,6 +293,11 @@ async def test_a_condition_has_the_same_rows_in_state_history_live_and_sql(
                 wanted = sorted(await rows_of(read))
                 in_sql = ask(root, f"SELECT _primary_key FROM {view}")
                 assert sorted(key for (key,) in in_sql) == wanted, where
+                with suppress(
+                    InvalidRequest
+                ):  # SQL on the entity type has the same rows, or refuses
+                    plain = ask(root, f"SELECT _primary_key FROM item WHERE {where}")
+                    assert sorted(key for (key,) in plain) == wanted, where
                 as_state = await rows_of(await state(engine, entity_type=view))
                 assert sorted(as_state) == wanted, where
                 past = await history(engine, criteria)

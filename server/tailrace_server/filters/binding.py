@@ -145,7 +145,7 @@ class _Binder:
                 form, asked = self._asked(column, (value,))
                 border = self._border(column, form, value)
                 if border is None:
-                    return NotNull(asked)
+                    return NotNull(AskedColumn(column.text))  # of JSON, values of every kind
                 same = Compared(asked, Operator.EQUAL, border)
                 return Inverted(AllOf((NotNull(asked), same)))
             case Likeness():

@@ -163,7 +163,11 @@ class OneOf:
             values = [
                 each.scalar for each in self.borders if each is not None and each.side is Side.AT
             ]
-            among = pc.is_in(array, value_set=pa.array(values, array.type))
+            wanted = pa.array(values, array.type)
+            if pa.types.is_floating(array.type):
+                # -0.0 is equal to 0, but has another hash.
+                array, wanted = pc.add(array, 0.0), pc.add(wanted, 0.0)
+            among = pc.is_in(array, value_set=wanted)
             found = pc.if_else(pc.is_valid(array), among, None)
         # With NULL among the values what is not found is unknown.
         return pc.if_else(found, True, None) if None in self.borders else found

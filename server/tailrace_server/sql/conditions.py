@@ -11,19 +11,31 @@ Whatever is found here holds of the answer anyway, since DuckDB computes all of 
 find what is certain: terms of an AND, of a column that can be of this table alone. Each is false or unknown for
 NULL, so it may be applied before an outer join too: a row that this join would fill with NULL in place of
 one that was left out does not pass WHERE either.
+
+The end of the module gives comparisons the meaning that they have in conditions: `match_as_conditions` rewrites
+LIKE, and `refuse_texts` refuses what DuckDB would compare by a cast of texts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal
 
+import pyarrow as pa
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from tailrace.errors import InvalidRequest
+from tailrace_server.filters.evaluation import pattern_of
+from tailrace_server.typed.forms import narrow_form_of
+from tailrace_server.typed.value_table import Notation
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tailrace.schema import Column
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
 """``=`` of several values is IN, ``<>`` of several NOT IN."""
@@ -36,6 +48,11 @@ _OPERATORS: Final[Mapping[type[exp.Expr], Operator]] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+_COMPARISONS: Final = (
+    *(*_OPERATORS, exp.NullSafeEQ, exp.NullSafeNEQ),
+    *(exp.Between, exp.In, exp.Case),
+)
+_BACKSLASH: Final = "\\"
 _MIRRORED: Final[Mapping[Operator, Operator]] = {
     "=": "=",
     "<>": "<>",
@@ -181,17 +198,62 @@ def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] |
         written = named[0].unalias() if named else written
     if not isinstance(written, exp.Column):
         return None
-    found = [*_resolved(scope, written, ColumnComparison("", None, "=", ()))]
+    found = _origin(scope, written, ColumnComparison("", None, "=", ()))
+    return None if found is None or found[1].image is not None else (found[0], found[1].column)
+
+
+def _origin(
+    scope: Scope, written: exp.Column, comparison: ColumnComparison
+) -> tuple[exp.Table, ColumnComparison] | None:
+    """Return the table that a column is of, and the comparison as one of that column; None if unclear."""
+    found = [*_resolved(scope, written, comparison)]
     while found:
-        ((alias, column),) = found
+        ((alias, comparison),) = found
         node, source = scope.selected_sources[alias]
         names = node.args.get("alias")
-        if column.image is not None or (names is not None and names.args.get("columns")):
+        if names is not None and names.args.get("columns"):
             return None
         if isinstance(source, exp.Table):
-            return source, column.column
-        scope, found = source, [*_projected(source, column)]
+            return source, comparison
+        scope, found = source, [*_projected(source, comparison)]
     return None
+
+
+def comparisons_of(query: exp.Query) -> Iterator[tuple[exp.Table, ColumnComparison]]:
+    """Yield all comparisons of columns with constants, wherever they are in a query; each as one with ``=``.
+
+    A column without the name of its table counts as one of each table that is read beside.
+    """
+    for scope in traverse_scope(query):
+        if not isinstance(scope.expression, exp.Select):
+            continue
+        node: exp.Expr
+        for node in scope.find_all(*_COMPARISONS):
+            for column, values in _beside(node):
+                comparison = ColumnComparison("", None, "=", values)
+                found = _origin(scope, column, comparison)
+                if found is not None:
+                    yield found
+                elif len(column.parts) == 1 and not _reads_one(scope):
+                    for source in scope.sources.values():
+                        if isinstance(source, exp.Table):
+                            yield source, replace(comparison, column=column.name.lower())
+
+
+def _beside(node: exp.Expr) -> Iterator[tuple[exp.Column, tuple[exp.Expr, ...]]]:
+    """Yield the columns in a comparison, each with the constants that it is compared with."""
+    if isinstance(node, exp.In):
+        pairs = [(node.this, node.expressions)]
+    elif isinstance(node, exp.Between):
+        pairs = [(node.this, [node.args["low"], node.args["high"]])]
+    elif isinstance(node, exp.Case):
+        pairs = [(node.this, [each.this for each in node.args["ifs"]])]
+    else:
+        pairs = [(node.this, [node.expression]), (node.expression, [node.this])]
+    for column, values in pairs:
+        constants = tuple(filter(is_constant, values))
+        if isinstance(column, exp.Column) and constants:
+            yield column, constants
 
 
 def is_constant(value: exp.Expr) -> bool:
@@ -328,3 +390,62 @@ def _compared(
         values = tuple(inner.expressions)
         if values and not inner.args.get("query") and all(map(is_constant, values)):
             yield inner.this, "<>" if negated else "=", values
+
+
+def match_as_conditions(query: exp.Query) -> None:
+    """Change LIKE and ILIKE of a query so that they match as in conditions.
+
+    A backslash escapes there. DuckDB has no escape character unless one is given, and its ILIKE folds some
+    letters to two. A pattern that is computed stays as it is.
+
+    Raises:
+        InvalidRequest: A pattern is too long, or ends with its escape character.
+    """
+    for node in [*query.find_all(exp.Like, exp.ILike)]:
+        outer = node.parent if isinstance(node.parent, exp.Escape) else node
+        escape = outer.expression if outer is not node else exp.Literal.string(_BACKSLASH)
+        if not isinstance(node.expression, exp.Literal) or not isinstance(escape, exp.Literal):
+            continue
+        try:
+            pattern = pattern_of(node.expression.name, escape.name)
+        except ValueError as error:
+            raise InvalidRequest(f"{outer.sql(dialect='duckdb')}: {error}") from None
+        if isinstance(node, exp.ILike):
+            found = exp.func("regexp_matches", node.this, exp.Literal.string(f"(?i){pattern}"))
+            outer.replace(exp.not_(found) if node.args.get("negate") else found)
+        elif outer is node:
+            outer.replace(exp.Escape(this=node.copy(), expression=escape))
+
+
+def refuse_texts(
+    columns: Iterable[Column],
+    comparison: ColumnComparison,
+    evaluate: Callable[[exp.Expr, str | None], object],
+) -> None:
+    """Refuse to compare a column that SQL has as text with another type, and JSON or digits with a text.
+
+    DuckDB would cast the text to the type of the number: '0.1' is equal to 0 then. The text of a JSON value is
+    in quotes, so it is never equal to the text that it means. And texts of digits have another order.
+
+    Raises:
+        InvalidRequest: The comparison does that.
+    """
+    for column in columns:
+        form = narrow_form_of(column)
+        named = column.name.lower() == comparison.column and not column.dropped
+        if not named or form.type != pa.string():
+            continue
+        for each in comparison.values:
+            value, name, text = evaluate(each, None), column.name, each.sql(dialect="duckdb")
+            is_digits = form.notation is not Notation.TEXT and not form.is_json
+            is_number = isinstance(value, int | float | Decimal)  # and TRUE or FALSE
+            if is_number or (is_digits and isinstance(value, str)):
+                raise InvalidRequest(
+                    f"{name} is {form.label}, which SQL has as text, so it is not compared with {text}; "
+                    f"DESCRIBE shows the types: cast it, as {name}::DECIMAL(38,6), or declare its type for the "
+                    "ingest (--schema)"
+                )
+            if form.is_json and isinstance(value, str):
+                raise InvalidRequest(
+                    f"{name} is JSON, and {text} is a text: compare the text in it, {name}->>'$' = {text}"
+                )

@@ -29,7 +29,13 @@ from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.changes_of_view import OF_VIEW
-from tailrace_server.sql.conditions import conditions_of, log_order_of
+from tailrace_server.sql.conditions import (
+    comparisons_of,
+    conditions_of,
+    log_order_of,
+    match_as_conditions,
+    refuse_texts,
+)
 from tailrace_server.sql.pushing import (
     EVERYTHING,
     Span,
@@ -228,6 +234,8 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     conditions = conditions_of(query) if tables.pushes else {}
     order = log_order_of(query) if tables.pushes else None
     aliases = _free_names(query)
+    comparisons = [*comparisons_of(query)]  # before the tables have other names
+    by_table: dict[int, TableUse] = {}
     for table in _tables_in(query):
         shown = tables.through(table.meta.get(THROUGH, ""))
         known = tables if shown is None else replace(tables, schema_of=shown.schema_of)
@@ -237,7 +245,13 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
             use = replace(use, newest_first=order.newest_first)
             order.select.set("order", None)
         uses.append(use)
+        by_table[id(table)] = use
         _rename(table, use.alias)
+    for table, comparison in comparisons:
+        if (read := by_table.get(id(table))) is not None:
+            columns = tables.schema_of(read.version).entity_types.get(read.entity_type, ())
+            refuse_texts(columns, comparison, tables.constant)
+    match_as_conditions(query)
     return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))
 
 
