@@ -209,6 +209,10 @@ def fault_of(
     return None
 
 
+_NOTHING: Final = re.compile(b"(?!)")
+"""A pattern without a match."""
+
+
 @lru_cache(maxsize=1_024)
 def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
     """Return a pattern of values that fit a type in an encoding: most of those that do, and no other."""
@@ -225,6 +229,8 @@ def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
         pattern = rb"-?\d{1,%d}" % {16: 4, 32: 9, 64: 18}[_INTEGERS[base]]
     elif base == DECIMAL and first is not None:
         scale = second or 0
+        if scale > first:
+            return _NOTHING
         whole = rb"-?\d{1,%d}" % (first - scale) if first > scale else rb"-?0"
         pattern = whole + (rb"(?:\.\d{1,%d})?" % scale if scale else b"")
     elif first is not None:
@@ -271,8 +277,9 @@ def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | Non
         return f"{_shown(value)} is no number"
     if precision is None or found[3]:
         return None
-    whole, fraction = found[1].lstrip(b"0"), (found[2] or b"").rstrip(b"0")
-    if len(whole) > precision - scale or len(fraction) > scale:
+    fraction = (found[2] or b"").rstrip(b"0")
+    digits = (found[1] + fraction.ljust(scale, b"0")).lstrip(b"0")
+    if len(fraction) > scale or len(digits) > precision:
         return f"{_shown(value)} has more digits"
     return None
 
