@@ -110,7 +110,8 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
             "Spark starts in half the time after `tailrace ingest prepare`: once, about a minute and 170 MB"
         )
     messages = counters.messages - counters.ignored
-    if not settings.follow and counters.quarantined and counters.quarantined == messages:
+    unusable = counters.quarantined - sum(each.count for each in counters.effects.values())
+    if not settings.follow and unusable and unusable == messages:
         raise NothingUsable(
             f"none of {counted(messages, 'new line')} in {settings.input} could be used; "
             f"{quarantine} has each with its reason"

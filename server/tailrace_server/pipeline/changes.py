@@ -9,7 +9,8 @@ kind         columns that are set, beside ``place``
 ===========  ====================================================================================
 CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
-QUARANTINED  reason, raw, file, block, line; transaction and entity type where they are known
+QUARANTINED  reason, raw, file, block, line; transaction and entity type where they are known; or source and
+             ``table``, of which a statement has changed rows: kept only if the log has rows of it
 SPLIT        file, block, ``line`` lines with ``total_order`` messages; ``number`` of these gave nothing,
              ``reason`` counts those about no row by what they are, as JSON; ``raw`` says whose rows it has
              (`table_bindings`)
@@ -127,7 +128,8 @@ class Change(NamedTuple):
     """When the source committed or wrote it, µs."""
     source: str | None = None
     table: str | None = None
-    """Full name of the row's table, different for each; None where a source has no tables."""
+    """Full name of the row's table, different for each; None where a source has no tables. QUARANTINED: a name
+    as `Bindings.has_rows_of` takes it."""
     columns: str | None = None
     """What the source lists as the columns of the entity type, on a transaction's first row of it."""
     log: str | None = None
@@ -211,6 +213,11 @@ def quarantined(
         block=split.block,
         line=number,
     )
+
+
+def is_effect(change: Change) -> bool:
+    """Return True for a line that says which table's rows a statement has changed."""
+    return change.kind == QUARANTINED and change.table is not None
 
 
 def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:

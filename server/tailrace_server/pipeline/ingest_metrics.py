@@ -160,6 +160,14 @@ class IngestMetrics(Collector):
             "Rows that never expire, as their time to live cannot be read.",
             sum(each.count for each in dict(counters.unread_times).values()),
         )
+        effects = CounterMetricFamily(
+            "tailrace_ingest_unapplied_statements",
+            "Statements such as DROP TABLE that changed rows at the source; the log keeps the former rows.",
+            labels=["catalog", "table"],
+        )
+        for table, each in sorted(dict(counters.effects).items()):
+            effects.add_metric([self._catalog, table], each.count)
+        yield effects
         aside = CounterMetricFamily(
             "tailrace_ingest_set_aside",
             "Lines set aside in quarantine, by the beginning of the reason.",

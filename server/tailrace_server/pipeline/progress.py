@@ -78,6 +78,15 @@ class LackingSnapshot:
 
 
 @dataclass(slots=True)
+class TableEffects:
+    """Statements that have changed rows of one table at the source, and that the log does not have."""
+
+    count: int = 0
+    reason: str = ""
+    """Of the newest."""
+
+
+@dataclass(slots=True)
 class IngestCounters:
     """Counts since the ingest began."""
 
@@ -100,6 +109,8 @@ class IngestCounters:
     """Of those, by the beginning of the reason, up to its first colon: of few values, as labels must be."""
     by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
     """Rows by entity type; lines of which nobody knows it are not among them."""
+    effects: dict[str, TableEffects] = field(default_factory=dict)
+    """Statements that have changed rows, by the name of their table. They are among ``quarantined``."""
     versions: int = 0
     """Transactions committed."""
     records: int = 0
@@ -141,6 +152,13 @@ class IngestCounters:
             kind = reason.partition(":")[0][:_REASON_CHARS]
             full = len(self.set_aside) >= _REASONS and kind not in self.set_aside
             self.set_aside[OTHER_REASONS if full else kind] += 1
+
+    def count_effects(self, quarantined: Iterable[Change]) -> None:
+        """Count statements that have changed rows of tables."""
+        for change in quarantined:
+            found = self.effects.setdefault(change.table or "", TableEffects())
+            found.count += 1
+            found.reason = change.reason or ""
 
     def count_by_entity_type(
         self, rows: Counter[str], quarantined: Iterable[Change], refused: Sequence[Change]
@@ -226,6 +244,8 @@ class ProgressReporter:
         self._complain_at = self._started
         self._lacking_said: dict[str, LackingSnapshot] = {}
         self._changed_said: set[str] = set()
+        self._effects_shown: dict[str, int] = {}
+        """Name of a table → its statements for which an error line was written."""
         self._unread_told: set[str] = set()
         """Entity types of which it was said that rows never expire."""
         self._complained: dict[str, int] = {}
@@ -321,6 +341,13 @@ class ProgressReporter:
             else:
                 self.complain(_lacking_text(entity_type, found))
 
+    def effects(self, counters: IngestCounters) -> None:
+        """Write an error line for each table of which a statement has changed rows."""
+        for table, effects in dict(counters.effects).items():
+            if effects.count != self._effects_shown.get(table):
+                self._effects_shown[table] = effects.count
+                self.complain(effects.reason)
+
     def complain(self, message: str) -> None:
         """Write an error line."""
         from rich.markup import escape
@@ -362,6 +389,7 @@ class ProgressReporter:
             self.note(f"{counted(counters.expired, 'row')} expired")
         self.unread_times(counters)
         self.lacking(counters)
+        self.effects(counters)
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
         for entity_type, counts in sorted(counters.by_entity_type.items()):

@@ -121,6 +121,12 @@ class Bindings:
             connector.origin.connector, {**self.tables, **tables}, {**self.keys, **keys}
         )
 
+    def has_rows_of(self, name: str, connector: str | None) -> bool:
+        """Return True if rows of a table are in the catalog; ``name`` as `fits` takes it."""
+        return self.connector == (connector or "") and any(
+            fits(name, table) for table in self.tables.values()
+        )
+
     def admits(self, splits: Iterable[Change]) -> bool:
         """Return True if all rows of a batch have the connector, tables and key columns that are bound."""
         return all(
@@ -129,6 +135,21 @@ class Bindings:
             and origin.key_names in ("", self.keys.get(origin.entity_type))
             for origin, _ in _origins(splits)
         )
+
+
+def fits(name: str, table: str) -> bool:
+    """Return True if a name may be that of a table, or of its database.
+
+    Case does not count, since some databases ignore it.
+
+    Args:
+        name: Full name of a table or a database. If it begins with a dot, its database is not known.
+        table: Full name of the table.
+    """
+    name, table = name.casefold(), table.casefold()
+    if name.startswith("."):
+        return table.endswith(name)
+    return not name or table == name or table.startswith(f"{name}.")
 
 
 def _noted(source_positions: Mapping[str, int | str], head: str) -> dict[str, str]:

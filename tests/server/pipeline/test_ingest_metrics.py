@@ -14,6 +14,7 @@ from tailrace_server.cdcv2 import write_line
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.changes import FileSplit, quarantined
 from tailrace_server.pipeline.ingest_metrics import IngestMetrics
 from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
 from tailrace_server.pipeline.stop_signals import Stopping
@@ -94,6 +95,14 @@ def test_reasons_are_few_however_many_values_they_name() -> None:
     assert len(counters.set_aside) <= 31
     assert counters.set_aside.total() == counters.quarantined == 2_000
     assert counters.set_aside["other"] > 900
+
+
+def test_statements_are_counted_by_the_table_whose_rows_they_have_changed() -> None:
+    metrics = IngestMetrics("shop", "debezium", version="1.2.3")
+    line = quarantined(FileSplit("f"), 1, b"", "DROP TABLE: …")._replace(table="shop.orders")
+    metrics.counters.count_effects([line, line])
+    labels = SHOP | {"table": "shop.orders"}
+    assert samples(metrics)["unapplied_statements_total"] == (labels, 2.0)
 
 
 def test_lag_is_that_of_the_newest_row_by_the_clock_of_its_source() -> None:

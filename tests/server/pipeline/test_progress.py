@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from tailrace_server.pipeline import progress
+from tailrace_server.pipeline.changes import FileSplit, quarantined
 from tailrace_server.pipeline.progress import (
     EntityCounts,
     IngestCounters,
@@ -170,3 +171,18 @@ def test_at_a_terminal_what_is_waited_for_is_said(
     reporter.finish()
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     assert shown in plain
+
+
+def test_a_statement_that_changed_rows_has_an_error_line_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counters, reporter = IngestCounters(), ProgressReporter()
+    line = quarantined(FileSplit("f"), 1, b"", "DROP TABLE: why")._replace(table="shop.orders")
+    for wanted in (1, 2):
+        counters.count_effects([line])
+        reporter.effects(counters)
+        reporter.effects(counters)
+        assert capsys.readouterr().err.count("error: DROP TABLE: why") == 1
+        assert counters.effects["shop.orders"].count == wanted
+    reporter.summary(counters, "quarantine")
+    assert "error:" not in capsys.readouterr().err

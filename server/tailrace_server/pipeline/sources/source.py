@@ -15,7 +15,7 @@ from tailrace_server.pipeline.sources.text_files import read_text_files
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ DecodedMessage: TypeAlias = "Change | str | None"
 is, in the singular, as a heartbeat; it is counted by that. None for one without content, as a blank line."""
 
 DecodeLine: TypeAlias = (
-    "Callable[[FileSplit, int, bytes], DecodedMessage | Iterator[DecodedMessage]]"
+    "Callable[[FileSplit, int, bytes], DecodedMessage | Iterable[DecodedMessage]]"
 )
 """Takes a split, the number of a line in it from 1, and the line. Gives what the line holds; of a line of
 several messages, each in order. Rows of one line differ in place."""

@@ -155,7 +155,9 @@ class Driver(CatalogDriver):
         """Commit a batch from its rows. A batch that the log knows is passed over."""
         if batch_id <= self.last_batch:
             return
-        given = BatchSummary.of(changes, skipped, self.idle.now)
+        given = BatchSummary.of(changes, skipped, self.idle.now).without_foreign_effects(
+            self.bindings
+        )
         decision = self.decide(batch_id, given)
         rows = [change for change in changes if change.kind == CHANGE]
         self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))

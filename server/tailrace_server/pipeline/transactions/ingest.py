@@ -242,6 +242,7 @@ class Ingest:
                 self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
                 self._reporter.unread_times(self._driver.counters)
                 self._reporter.lacking(self._driver.counters)
+                self._reporter.effects(self._driver.counters)
         # The batch's own error before Spark's, which has it as text among its own.
         if isinstance(self._failure, TailraceError):
             raise self._failure

@@ -120,6 +120,7 @@ def commit_large_batch(
         if settings.makes_images_whole and lacks_images(driver.open_tallies, settings, decoded):
             driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
             return
+        given = given.without_foreign_effects(driver.bindings)
         # 3. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
         # 4. What is older is found row by row, in the order of the versions, which only the driver has.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.pipeline.changes import SPLIT, Change, FileSplit
+from tailrace_server.pipeline.changes import CHANGE, SPLIT, Change, FileSplit, is_effect
 from tailrace_server.pipeline.spark.checkpoint import local_path
 from tailrace_server.pipeline.table_bindings import origins_text
 from tailrace_server.pipeline.transactions.splits import lines_to_skip
@@ -94,7 +94,9 @@ class SplitDecoder:
             for change in several:
                 more += 1
                 if isinstance(change, Change):
-                    if change.table is not None:
+                    if is_effect(change):  # its message has been counted as a schema change
+                        more -= 1
+                    if change.kind == CHANGE and change.table is not None:
                         origin = (
                             *(change.entity_type or "", change.table),
                             *(change.source or "", change.key_names or ""),
@@ -211,7 +213,9 @@ def count_batch(
     counters.ignored_by_kind += kinds_of(given.splits)
     counters.skipped += given.skipped
     counters.rows += sum(t.rows for t in given.tallies.values())
+    quarantined = list(quarantined)
     counters.count_set_aside(change.reason or "" for change in quarantined)
+    counters.count_effects(change for change in quarantined if is_effect(change))
     counters.versions += len(plan.released)
     counters.late += sum(released.late_of is not None for released in plan.released)
     newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]

@@ -19,12 +19,15 @@ from tailrace_server.pipeline.changes import (
     Change,
     arrival,
     file_of,
+    is_effect,
     position_bytes,
 )
 from tailrace_server.pipeline.ordering.newest_positions import PositionSpan, joined_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from tailrace_server.pipeline.table_bindings import Bindings
 
 _Ordered = TypeVar("_Ordered", bytes, str, int)
 
@@ -125,6 +128,20 @@ class BatchSummary(NamedTuple):
             splits=[change for change in changes if change.kind == SPLIT],
             quarantined=[change for change in changes if change.kind == QUARANTINED],
             skipped=skipped,
+        )
+
+    def without_foreign_effects(self, bindings: Bindings) -> BatchSummary:
+        """Return the summary without effects of statements on tables that the log has no rows of.
+
+        A decoder cannot leave them out: the first rows of a table may be in the same batch.
+        """
+        after = bindings.after(self.splits)
+        return self._replace(
+            quarantined=[
+                change
+                for change in self.quarantined
+                if not is_effect(change) or after.has_rows_of(change.table or "", change.source)
+            ]
         )
 
 

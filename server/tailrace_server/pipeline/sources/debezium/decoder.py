@@ -60,6 +60,7 @@ from tailrace_server.pipeline.sources.debezium.message import (
     position_of,
     salvaged_id,
     snapshot_marks,
+    source_name,
     timestamp_of,
     total_order,
     unwrap,
@@ -68,11 +69,14 @@ from tailrace_server.pipeline.sources.debezium.refusals import (
     Incompatible,
     NoRow,
     NotDebezium,
+    SchemaMessage,
     Unusable,
 )
 from tailrace_server.pipeline.sources.debezium.row_before import RowsBefore
 from tailrace_server.pipeline.sources.debezium.shapes import file_shape, shape_of
+from tailrace_server.pipeline.sources.debezium.statements import decode_schema_change, effects_of
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
+from tailrace_server.pipeline.sources.debezium.table_names import full_name
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.unavailable import DEFAULT
 
@@ -148,7 +152,7 @@ class DebeziumDecoder:
 
     def decode(
         self, split: FileSplit, number: int, line: bytes
-    ) -> DecodedMessage | Iterator[DecodedMessage]:
+    ) -> DecodedMessage | Iterable[DecodedMessage]:
         """Return what a line holds, as `DecodeLine` says."""
         found = self._decoded(_MessagePlace(split, number), line)
         # What cannot be used may be several messages. Asked only then, as most lines are one.
@@ -170,15 +174,19 @@ class DebeziumDecoder:
     ) -> Iterator[DecodedMessage]:
         for index, text in enumerate(texts):
             if index < LINE_MESSAGES:
-                yield self._decoded(_MessagePlace(split, number, index), text)
+                found = self._decoded(_MessagePlace(split, number, index), text)
+                if isinstance(found, list):
+                    yield from found
+                else:
+                    yield found
             else:
                 reason = f"more than {LINE_MESSAGES} messages in a line"
                 yield quarantined(split, number, text, reason, message=LINE_MESSAGES - 1)
 
     def _decoded(
         self, at: _MessagePlace, text: bytes, given: bytes | None = None
-    ) -> DecodedMessage:
-        """Return what one message holds; ``given`` is how it stood in the input, if not like that."""
+    ) -> DecodedMessage | list[DecodedMessage]:
+        """Return what one message holds; ``given`` is its text in the input, if that differs."""
         message = None
         try:
             text.decode()
@@ -190,6 +198,8 @@ class DebeziumDecoder:
             if message.status is not None and message.op is None:
                 return _mark(message, at)
             return self._change(message, key, block, at)
+        except SchemaMessage as found:
+            return [found.kind, *self._effects(found.text, at, text)]
         except NoRow as found:
             return found.kind
         except (
@@ -210,6 +220,23 @@ class DebeziumDecoder:
                 incompatible=isinstance(error, Incompatible),
                 message=at.message,
             )
+
+    def _effects(self, message: bytes, at: _MessagePlace, text: bytes) -> Iterator[Change]:
+        """Yield a line for quarantine for each table whose rows a statement has changed."""
+        try:
+            found = decode_schema_change(message)
+        except msgspec.DecodeError as error:
+            reason = f"schema change: the message is not understood ({error})"
+            yield quarantined(at.split, at.line, text, reason, message=at.message)
+            return
+        for effect in effects_of(found):
+            if effect.renamed is None or not self._identities.keeps(effect.table, effect.renamed):
+                yield quarantined(
+                    at.split, at.line, text, effect.reason, message=at.message
+                )._replace(
+                    table=full_name(effect.table),
+                    source=None if found.source is None else source_name(found.source),
+                )
 
     def _reason(self, error: Exception, at: _MessagePlace, text: bytes) -> str:
         """Return why a message cannot be used: the shape of what came in its place, or what is wrong in it."""

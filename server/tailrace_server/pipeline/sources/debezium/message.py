@@ -20,7 +20,12 @@ from tailrace_server.pipeline.ordering.newest_positions import ENDED, FIRST, LAS
 from tailrace_server.pipeline.ordering.source_logs import base_and_server, log_name
 from tailrace_server.pipeline.sources.debezium.cloud_events import content_of, is_event
 from tailrace_server.pipeline.sources.debezium.flattened_rows import envelope_of_row, is_flattened
-from tailrace_server.pipeline.sources.debezium.refusals import NoRow, NotDebezium, Unusable
+from tailrace_server.pipeline.sources.debezium.refusals import (
+    NoRow,
+    NotDebezium,
+    SchemaMessage,
+    Unusable,
+)
 from tailrace_server.pipeline.sources.debezium.shapes import UNKNOWN
 from tailrace_server.pipeline.sources.debezium.table_names import levels_in
 
@@ -184,7 +189,7 @@ def _unwrap(line: bytes) -> Unwrapped:
             if names and names <= _HEARTBEAT:
                 raise NoRow("heartbeat")
             if names & _STATEMENT and names <= _SCHEMA_CHANGE:
-                raise NoRow("schema change")
+                raise SchemaMessage(text)
             raise Unusable("no source.table") if message.op is not None else NotDebezium(UNKNOWN)
         block = bytes(message.schema)
         outer, text = text, _unquote(bytes(inner))

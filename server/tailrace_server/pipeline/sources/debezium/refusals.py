@@ -22,3 +22,12 @@ class NoRow(Exception):
         """Keep what it is, in the singular."""
         super().__init__(kind)
         self.kind = kind
+
+
+class SchemaMessage(NoRow):
+    """A message of a schema change topic."""
+
+    def __init__(self, text: bytes) -> None:
+        """Keep the message."""
+        super().__init__("schema change")
+        self.text = text

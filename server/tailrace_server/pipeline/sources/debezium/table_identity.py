@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace_server.pipeline.sources.debezium.message import source_name
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
-from tailrace_server.pipeline.sources.debezium.table_names import FORMS, full_name, levels_in
+from tailrace_server.pipeline.sources.debezium.table_names import (
+    FORMS,
+    full_name,
+    levels_in,
+    map_option,
+)
+from tailrace_server.pipeline.table_bindings import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +84,16 @@ class TableIdentities:
             )  # raised itself, it would keep every frame that it went through
         return known
 
+    def keeps(self, old: Levels, new: Levels) -> bool:
+        """Return True if the map gives a renamed table the entity type that it has had so far."""
+        bound = self._bindings.tables.get(self._mapped.get(self._name_in_map(new) or (), ""))
+        return bound is not None and fits(full_name(old), bound)
+
+    def _name_in_map(self, levels: Levels) -> Levels | None:
+        """Return the longest name of the map that fits a table."""
+        fitting = (levels[first:] for first in range(len(levels)))
+        return next((each for each in fitting if each in self._mapped), None)
+
     def _identify(
         self, connector: str | None, database: str | None, schema: str | None, table: str | None
     ) -> TableIdentity:
@@ -88,15 +104,13 @@ class TableIdentities:
             (database, table) if database and not schema else (database or "", schema or "", table)
         )
         name = full_name(levels)
-        # 1. The longest name of the map that fits. What it gives away is no other table's, even where that
-        #    would be called so.
-        fitting = (levels[first:] for first in range(len(levels)))
-        mapped = next((each for each in fitting if each in self._mapped), None)
+        # 1. An entity type that the map gives to one table is no other table's, even if that has its name.
+        mapped = self._name_in_map(levels)
         entity_type = self._mapped[mapped] if mapped else _entity_type(self._form, levels)
         if mapped is None and entity_type in self._owners:
             raise Unusable(
                 f"a row of {name}, and --table-map gives entity type {entity_type!r} to "
-                f"{self._owners[entity_type]}; name this table too: {_map(name)}"
+                f"{self._owners[entity_type]}; name this table too: {map_option(name)}"
             )
         # 2. An entity type stays with its table, unless the map names this table and not that one.
         bound = self._bindings.tables.get(entity_type, name)
@@ -130,14 +144,11 @@ def _other_table(entity_type: str, levels: Levels, bound: str) -> str:
     longer = (form for form in FORMS if _entity_type(form, levels) != _entity_type(form, other))
     form = next(longer, None)
     return (
-        f"a row of {name}, and entity type {entity_type!r} has the rows of {bound}; name it apart: {_map(name)}"
+        f"a row of {name}, and entity type {entity_type!r} has the rows of {bound}; name it apart: "
+        f"{map_option(name)}"
         f"{f' or --entity-type-from {form}' if form else ''}; "
-        f"if it took the place of the other: {_map(name, entity_type)}"
+        f"if it took the place of the other: {map_option(name, entity_type)}"
     )
-
-
-def _map(name: str, entity_type: str = "NAME") -> str:
-    return f"--table-map {shlex.quote(f'{name}={entity_type}')}"
 
 
 def _named(connector: str | None) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from typing import Final, TypeAlias
 
 Levels: TypeAlias = tuple[str, ...]
@@ -66,6 +67,11 @@ def levels_in(text: str) -> Levels:
     ):
         raise ValueError(f"{text!r} is no name of a table")
     return tuple(levels)
+
+
+def map_option(name: str, entity_type: str = "NAME") -> str:
+    """Return the option that names the entity type of a table."""
+    return f"--table-map {shlex.quote(f'{name}={entity_type}')}"
 
 
 def mapped_name(text: str) -> tuple[str, str]:
