@@ -99,6 +99,9 @@ def border_of(text: str, form: Form) -> Border:
 
 
 def _number(text: str, kind: pa.DataType) -> Border:
+    # Python reads more than SQL as a number: digits of other scripts, and an underscore between digits.
+    if "_" in text or not text.isascii():
+        raise WrongValue(f"{_shown(text)} is no number")
     if pa.types.is_floating(kind):
         return _float(text, kind)
     try:

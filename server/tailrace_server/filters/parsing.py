@@ -66,6 +66,8 @@ _FAMILIES: Final = {
     "TIMESTAMPTZ": Family.INSTANT,
 }
 """Types that a value may be cast to."""
+_WORDS: Final = {TokenType.DAMP: "AND", TokenType.DPIPE: "OR"}
+"""What to write for the operators of other languages."""
 _WHAT_THERE_IS: Final = (
     "a filter has comparisons, IN, BETWEEN, LIKE, IS NULL, IS DISTINCT FROM, AND, OR and NOT"
 )
@@ -99,6 +101,8 @@ def _read(text: str) -> Condition:
         # The parser takes seconds for some thousands of them, one behind the other.
         if token.token_type is TokenType.L_BRACKET:
             raise refused(token.start, f"there is nothing in square brackets; {_WHAT_THERE_IS}")
+        if (word := _WORDS.get(token.token_type)) is not None:
+            raise refused(token.start, f"{token.text} has no meaning here: write {word}")
     statements = _DIALECT.parser().parse(tokens, text)
     if len(statements) != 1 or statements[0] is None:
         raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")

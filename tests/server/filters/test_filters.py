@@ -233,6 +233,8 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         ("SELECT 1", "SELECT 1 is no condition"),
         ("DROP TABLE product", "is no condition"),
         ("stock IN (SELECT 1)", "is no condition"),
+        ("stock > 3 && stock < 5", "character 11: && has no meaning here: write AND"),
+        ("stock > 3 || stock < 5", r"character 11: \|\| has no meaning here: write OR"),
         ("stock + 1 > 2", r"character 1: stock \+ 1 is no column"),
         ("stock > price", "character 9: price is no value"),
         ("name = lower('A')", "is no value"),
@@ -272,3 +274,11 @@ def test_what_a_filter_cannot_say_is_refused_with_its_place(text: str, told: str
     """Each in words that say what to do."""
     with pytest.raises(InvalidRequest, match=told):
         bind(parse(text), (*COLUMNS, *OTHERS), {"min": "a"})
+
+
+@pytest.mark.parametrize("column", ["stock", "weight"])
+@pytest.mark.parametrize("text", ["1_00", "\u0661", ""])
+def test_a_parameter_is_a_number_only_as_sql_writes_it(column: str, text: str) -> None:
+    """Python reads an underscore between digits, and digits of other scripts."""
+    with pytest.raises(InvalidRequest, match=f"'{text}' is no number"):
+        bind(parse(f"{column} = :n"), COLUMNS, {"n": text})
