@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 
@@ -56,3 +58,14 @@ def test_a_number_that_is_long_to_write_out_is_no_parameter(number: Decimal | in
     with pytest.raises(InvalidRequest, match="a number has 1,000 digits at most"):
         Criteria(entity_type=("a",), where={"column": "x", "gt": number})
     assert sql_text(Decimal("1e999")) == f"1{'0' * 999}"
+
+
+def test_a_parameter_of_sql_is_a_value_of_json_or_refused_with_what_to_do() -> None:
+    uuid = UUID(int=1)
+    assert sql_text([uuid, 1.5, None]) == f'["{uuid}",1.5,null]'
+    for number in (float("nan"), Decimal("Infinity"), Decimal("NaN")):
+        with pytest.raises(ValueError, match=r"give the text, and cast it .* \$name::DOUBLE"):
+            sql_text(number)
+    for value in (b"a", timedelta(1), {"a": 1}, {1}):
+        with pytest.raises(TypeError, match="is no type of a parameter: give a number, a text"):
+            sql_text(value)

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from tailrace.conditions.numbers import refuse_large
 
@@ -96,7 +98,9 @@ def _as_it_is(value: Any) -> object:
 
 
 def parameter_text(value: object) -> str:
-    """Return the value of a parameter as JSON; days and times as texts, to be cast: ``$since::TIMESTAMPTZ``.
+    """Return the value of a parameter as JSON.
+
+    Days, times and UUIDs become texts, which the statement casts: ``$since::TIMESTAMPTZ``.
 
     Raises:
         TypeError: JSON has no such value.
@@ -110,4 +114,15 @@ def parameter_text(value: object) -> str:
         return f"[{','.join(map(parameter_text, value))}]"
     if isinstance(value, date | time):
         return json.dumps(value.isoformat())
-    return json.dumps(value, allow_nan=False)
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
+        raise ValueError(
+            f"JSON has no number {value}: give the text, and cast it in the statement: $name::DOUBLE"
+        )
+    if isinstance(value, UUID):
+        return json.dumps(str(value))
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(
+            f"{type(value).__name__} is no type of a parameter: give a number, a text, a day or time, True, "
+            "False, None, or a list of them; others as texts, which the statement casts: $name::INTERVAL"
+        )
+    return json.dumps(value)
