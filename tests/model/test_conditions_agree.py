@@ -310,3 +310,30 @@ async def test_a_condition_has_the_same_rows_in_state_history_live_and_sql(
                 # What is not one of the column's newest type is an error there, by name.
                 with suppress_misfits():
                     assert keys_of_changes(ask(root, asked_changes)) == wanted, where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("escape", ["", " ESCAPE '!'"])
+@pytest.mark.parametrize("like", ["LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"])
+def test_plain_sql_matches_patterns_as_filters_do(tmp_path: Path, like: str, escape: str) -> None:
+    """The condition of a view is evaluated by the filters, that of a statement by DuckDB."""
+    write(tmp_path, mutations((n, {"name": VALUES["name"][n]}) for n in range(len(TEXTS))))
+    for number, pattern in enumerate(PATTERNS):
+        condition = f"name {like} '{pattern}'{escape}"
+        view = f"SELECT id FROM v{number} ORDER BY id"
+        try:
+            define(tmp_path, f"CREATE VIEW v{number} AS SELECT id FROM item WHERE {condition}")
+        except InvalidRequest:  # its pattern ends with the escape character
+            with pytest.raises(InvalidRequest, match=r"(?i)pattern .*escape character"):
+                ask(tmp_path, f"SELECT id FROM item WHERE {condition} ORDER BY id")
+            continue
+        found = ask(tmp_path, f"SELECT id FROM item WHERE {condition} ORDER BY id")
+        assert found == ask(tmp_path, view), condition
+        bound = f"SELECT id FROM item WHERE name {like} $p{escape} ORDER BY id"
+        assert ask(tmp_path, bound, parameters={"p": pattern}) == found, condition
+
+
+def test_an_ilike_with_the_value_of_a_column_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, mutations([(1, {"name": '"a"'})]))
+    with pytest.raises(InvalidRequest, match=r"write lower\(…\) LIKE lower\(…\)"):
+        ask(tmp_path, "SELECT id FROM item WHERE name ILIKE name")

@@ -392,29 +392,40 @@ def _compared(
             yield inner.this, "<>" if negated else "=", values
 
 
-def match_as_conditions(query: exp.Query) -> None:
+def match_as_conditions(
+    query: exp.Query, evaluate: Callable[[exp.Expr, str | None], object]
+) -> None:
     """Change LIKE and ILIKE of a query so that they match as in conditions.
 
     A backslash escapes there. DuckDB has no escape character unless one is given, and its ILIKE folds some
-    letters to two. A pattern that is computed stays as it is.
+    letters to two.
 
     Raises:
-        InvalidRequest: A pattern is too long, or ends with its escape character.
+        InvalidRequest: A pattern is too long, or ends with its escape character, or that of an ILIKE depends on
+            the row.
     """
     for node in [*query.find_all(exp.Like, exp.ILike)]:
         outer = node.parent if isinstance(node.parent, exp.Escape) else node
         escape = outer.expression if outer is not node else exp.Literal.string(_BACKSLASH)
-        if not isinstance(node.expression, exp.Literal) or not isinstance(escape, exp.Literal):
-            continue
-        try:
-            pattern = pattern_of(node.expression.name, escape.name)
-        except ValueError as error:
-            raise InvalidRequest(f"{outer.sql(dialect='duckdb')}: {error}") from None
-        if isinstance(node, exp.ILike):
+        parts = (node.expression, escape)
+        text, character = (evaluate(each, None) if is_constant(each) else None for each in parts)
+        pattern = None  # NULL, or what DuckDB refuses with a reason
+        if isinstance(text, str) and isinstance(character, str):
+            try:
+                pattern = pattern_of(text, character)
+            except ValueError as error:
+                raise InvalidRequest(f"{outer.sql(dialect='duckdb')}: {error}") from None
+        if not isinstance(node, exp.ILike):
+            if outer is node:
+                outer.replace(exp.Escape(this=node.copy(), expression=escape))
+        elif pattern is not None:
             found = exp.func("regexp_matches", node.this, exp.Literal.string(f"(?i){pattern}"))
-            outer.replace(exp.not_(found) if node.args.get("negate") else found)
-        elif outer is node:
-            outer.replace(exp.Escape(this=node.copy(), expression=escape))
+            outer.replace(exp.paren(exp.not_(found)) if node.args.get("negate") else found)
+        elif not all(map(is_constant, parts)):
+            raise InvalidRequest(
+                f"{outer.sql(dialect='duckdb')}: ILIKE takes a text or a parameter; to match with the value of "
+                "a column, write lower(…) LIKE lower(…)"
+            )
 
 
 def refuse_texts(

@@ -2,7 +2,7 @@
 
 ::
 
-    CREATE VIEW name AS SELECT column, … FROM entity_type [WHERE condition]
+    CREATE VIEW [IF NOT EXISTS] name AS SELECT column, … FROM entity_type [WHERE condition]
     DROP VIEW [IF EXISTS] name
     CREATE CDC [IF NOT EXISTS] name ON entity_type_or_view
         [INCLUDE (PRE, POST, CHANGE)] [SALT_BUCKETS = 4] [MAX_LOOKBACK = '7 days']
@@ -73,6 +73,7 @@ class CreateView:
     """Empty: all."""
     where: str
     """As a filter's text; empty: none."""
+    if_not_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +378,7 @@ def _create_view(text: str) -> CreateView:
         raise InvalidRequest(f"give one CREATE VIEW; {_ON_DATA}")
     create = found[0]
     name, select = create.this, create.expression
-    if not isinstance(name, exp.Table) or create.args.get("exists") or create.args.get("replace"):
+    if not isinstance(name, exp.Table) or create.args.get("replace"):
         raise InvalidRequest("write CREATE VIEW name AS SELECT …; the columns keep their names")
     if not isinstance(select, exp.Select):
         raise InvalidRequest(f"{_ON_DATA}, and this is no SELECT")
@@ -399,6 +400,7 @@ def _create_view(text: str) -> CreateView:
         _name_of(source),
         _columns(select),
         "" if where is None else where.this.sql(dialect="postgres"),
+        bool(create.args.get("exists")),
     )
 
 

@@ -93,6 +93,8 @@ class Definer:
         return f"{what} {done}"
 
     def _with_view(self, statement: CreateView, names: DefinedNames) -> Definitions:
+        if statement.if_not_exists and statement.name in names.definitions.views:
+            return names.definitions
         _check_new(statement.name, names)
         entity_type = names.entity_type(statement.of.text, quoted=statement.of.quoted)
         if entity_type is None:

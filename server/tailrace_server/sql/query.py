@@ -247,6 +247,11 @@ class Query:
             # DuckDB knows the columns alone that the statement names: the one that was meant is not among them.
             names = {name for scan in self.scans for name in scan.all_columns}
             name = unknown[unknown.lastindex or 0]
+            changes = [each for each in self.scans if each.use.changes and each.use.form is None]
+            if any(name in scan.all_columns for scan in changes):
+                return InvalidRequest(
+                    f"there is no column {name!r}: of changes, write after.{name} or before.{name}"
+                )
             return InvalidRequest(f"there is no column {name!r}{nearest(name, names)}")
         return told(error)
 

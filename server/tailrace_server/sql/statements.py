@@ -78,6 +78,12 @@ _INNER: Final = (
     (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
 )
 """What the parser says of words and of its own classes in some errors, and what is said instead."""
+_PIECE: Final = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|--[^\n]*"""
+    r"""|(?P<open>/\*|\$(?:[^\W\d]\w*)?\$)|(?P<parameter>\$\w+)(?=[^\w\s$])""",
+    re.DOTALL,
+)
+"""Parts of a statement in which a dollar means nothing, and parameters with another character behind them."""
 _PIVOT: Final = (
     "PIVOT and UNPIVOT stand behind a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
 )
@@ -178,7 +184,7 @@ def parsed(text: str) -> exp.Query:
         # A comment behind the last semicolon is told as a statement of its own.
         found = [
             each
-            for each in sqlglot.parse(text, read=_DIALECT)
+            for each in sqlglot.parse(_parameters_apart(text), read=_DIALECT)
             if each is not None and not isinstance(each, exp.Semicolon)
         ]
     except ParseError as error:
@@ -208,7 +214,29 @@ def parsed(text: str) -> exp.Query:
     for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe, exp.Lock):
         if not isinstance(each, exp.Query):
             raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
+    for call in query.find_all(exp.Anonymous):
+        if call.name.lower() == "current_setting":
+            raise InvalidRequest(
+                "current_setting(…) is not called here: statements read the log alone"
+            )
     return query
+
+
+def _parameters_apart(text: str) -> str:
+    """Return a text with a space behind each parameter: the parser takes ``$a,$`` for the begin of a quote."""
+    parts: list[str] = []
+    done = place = 0
+    while (found := _PIECE.search(text, place)) is not None:
+        place = found.end()
+        if found["parameter"]:
+            parts += (text[done:place], " ")
+            done = place
+        elif found["open"]:
+            # A comment or a quoted text: what is in it stays as it is.
+            close = "*/" if found["open"] == "/*" else found["open"]
+            end = text.find(close, place)
+            place = len(text) if end < 0 else end + len(close)
+    return "".join(parts) + text[done:]
 
 
 def named_parameters(expression: exp.Expr) -> set[str]:
@@ -251,7 +279,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
         if (read := by_table.get(id(table))) is not None:
             columns = tables.schema_of(read.version).entity_types.get(read.entity_type, ())
             refuse_texts(columns, comparison, tables.constant)
-    match_as_conditions(query)
+    match_as_conditions(query, tables.constant)
     return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))
 
 

@@ -30,6 +30,8 @@ def test_what_is_defined_is_shown_altered_and_dropped(log_root: Path) -> None:
     assert define(log_root, altered) == "change table c altered"
     assert ask(log_root, "SHOW CDC")[0][:5] == ("c", "product", "PRE, POST", "7d", 256)
     define(log_root, "CREATE VIEW cheap AS SELECT ID, name FROM product WHERE Price < 10")
+    again = "CREATE VIEW IF NOT EXISTS cheap AS SELECT id FROM product"
+    assert define(log_root, again) == "nothing to do: view cheap is there"
     assert ask(log_root, "SHOW VIEWS")[0][:4] == ("cheap", "product", "id, name", '"price" < 10')
     assert ask(log_root, "SHOW TABLES") == [
         ("product", "entity type", 3, "id"),

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
+from datetime import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -303,8 +304,11 @@ def test_versions_that_were_trimmed_are_refused_and_state_stays(log_root: Path) 
         ("SELECT 1; SELECT 2", "2 statements"),
         ("SELECT * FROM product2", "no table 'product2'; did you mean product?"),
         ("SELECT name2 FROM product", "no column 'name2'; did you mean name?"),
+        ("SELECT id FROM CHANGES('product')", "write after.id or before.id"),
         ("SELECT price + 'x' FROM product", "Conversion Error"),
         ("SELECT id FROM product WHERE name > 500", "DESCRIBE shows the types: cast it, as name"),
+        ("SELECT current_setting('secret_directory')", "current_setting(…) is not called here"),
+        ("SELECT 'x'.main.current_setting()", "current_setting(…) is not called here"),
         ("SELECT * FROM product FOR VERSION AS OF 99", "from 1 to 4"),
         ("SELECT * FROM product FOR VERSION AS OF 'x'", "neither a version nor a time"),
         ("SELECT * FROM product FOR TIMESTAMP AS OF '2999-01-01'", "still to come"),
@@ -404,6 +408,33 @@ def test_each_part_of_a_statement_gets_the_parameters_that_it_names(log_root: Pa
         InvalidRequest, match=r"no parameter \$kinds in the statement; did you mean kind"
     ):
         ask(log_root, text, parameters={**values, "kinds": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("SELECT $a,$b", (1, 2)),
+        ("SELECT $a,$b,$a+1,$b+2", (1, 2, 2, 4)),
+        ("SELECT $a+$b,$a::TEXT", (3, "1")),
+        ("SELECT '$a,$b',$a,$b -- $a,$b", ("$a,$b", 1, 2)),
+        ("SELECT /* '$a, */ e'\\'$a,',$a,$b", ("'$a,", 1, 2)),
+        ("SELECT $$x $a,$b$$,$q$ $a,$b $$ $q$,$a,$b", ("x $a,$b", " $a,$b $$ ", 1, 2)),
+    ],
+)
+def test_parameters_need_no_space_behind_them(
+    log_root: Path, text: str, answer: tuple[object, ...]
+) -> None:
+    products(log_root)
+    assert ask(log_root, text, parameters={"a": 1, "b": 2}) == [answer]
+
+
+def test_the_end_of_a_day_is_not_shown_as_its_begin(log_root: Path) -> None:
+    products(log_root)
+    assert ask(log_root, "SELECT TIME '23:59:59.999999'") == [(time(23, 59, 59, 999999),)]
+    with opened(log_root, "SELECT TIME '24:00:00' AS t") as query:
+        (batch,) = query.batches()
+        with pytest.raises(InvalidRequest, match=r"column 't' .*24:00:00.*write t::TEXT"):
+            python_values("t", batch.column(0))
 
 
 def test_a_value_that_its_type_cannot_hold_is_named(log_root: Path) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.capture.querying.asked import SqlForm
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _encode: Final = msgspec.json.Encoder(decimal_format="string").encode
+_DAY_US: Final = 86_400 * 1_000_000
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
@@ -170,6 +172,8 @@ def python_values(name: str, column: pa.Array) -> list[Any]:
     try:
         if _has(_is_nanoseconds, kind):
             column = column.cast(_with_texts(kind))
+        if kind == pa.time64("us") and pc.max(column.cast(pa.int64())).as_py() == _DAY_US:
+            raise ValueError("24:00:00")  # Python would make it 00:00:00
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
