@@ -113,8 +113,8 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     unusable = counters.quarantined - sum(each.count for each in counters.effects.values())
     if not settings.follow and unusable and unusable == messages:
         raise NothingUsable(
-            f"none of {counted(messages, 'new line')} in {settings.input} could be used; "
-            f"{quarantine} has each with its reason"
+            f"none of {counted(messages, 'new line')} in {settings.input} could be used. The commonest "
+            f"reason is: {counters.commonest_reason}. {quarantine} has each line with its reason"
         )
     if shut_out := counters.shut_out(lately=settings.follow):
         raise TablesShutOut(shut_out, str(quarantine))

@@ -107,6 +107,8 @@ class IngestCounters:
     quarantined: int = 0
     set_aside: Counter[str] = field(default_factory=Counter)
     """Of those, by the beginning of the reason, up to its first colon: of few values, as labels must be."""
+    first_reasons: dict[str, str] = field(default_factory=dict)
+    """Kind as in ``set_aside`` → the first reason of it, whole."""
     by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
     """Rows by entity type; lines of which nobody knows it are not among them."""
     effects: dict[str, TableEffects] = field(default_factory=dict)
@@ -145,13 +147,21 @@ class IngestCounters:
     commits: LatencyHistogram = field(default_factory=LatencyHistogram)
     """How long it took to make a batch durable once its segments were written."""
 
+    @property
+    def commonest_reason(self) -> str:
+        """The first reason of the commonest kind for which lines were set aside; empty if there is none."""
+        kinds = self.set_aside.most_common(1)
+        return self.first_reasons[kinds[0][0]] if kinds else ""
+
     def count_set_aside(self, reasons: Iterable[str]) -> None:
         """Count lines that were set aside."""
         for reason in reasons:
             self.quarantined += 1
             kind = reason.partition(":")[0][:_REASON_CHARS]
             full = len(self.set_aside) >= _REASONS and kind not in self.set_aside
-            self.set_aside[OTHER_REASONS if full else kind] += 1
+            kind = OTHER_REASONS if full else kind
+            self.set_aside[kind] += 1
+            self.first_reasons.setdefault(kind, reason)
 
     def count_effects(self, quarantined: Iterable[Change]) -> None:
         """Count statements that have changed rows of tables."""

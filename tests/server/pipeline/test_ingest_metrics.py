@@ -97,6 +97,13 @@ def test_reasons_are_few_however_many_values_they_name() -> None:
     assert counters.set_aside["other"] > 900
 
 
+def test_the_commonest_reason_is_whole_with_its_remedy() -> None:
+    counters = IngestCounters()
+    assert counters.commonest_reason == ""
+    counters.count_set_aside(["no key: 1", "CSV: write JSON", "CSV: write JSON"])
+    assert counters.commonest_reason == "CSV: write JSON"
+
+
 def test_statements_are_counted_by_the_table_whose_rows_they_have_changed() -> None:
     metrics = IngestMetrics("shop", "debezium", version="1.2.3")
     line = quarantined(FileSplit("f"), 1, b"", "DROP TABLE: …")._replace(table="shop.orders")
