@@ -1,1 +1,1 @@
-"""What is granted, applied: to criteria, to captures and to schemas."""
+"""Grants, applied to criteria, captures and schemas."""

@@ -36,7 +36,7 @@ def columns_named(
         one: The criteria; they name one entity type.
         tree: Their condition.
         use: What the caller is granted of the criteria.
-        goes_on: True if the subscription goes on behind a cursor.
+        goes_on: True if the subscription continues behind a cursor.
 
     Raises:
         EntityTypeUnknown: No published version has the entity type.

@@ -1,6 +1,6 @@
-"""Conditions on rows in criteria: read, checked against the schema, and judged as what else is asked for.
+"""Conditions on rows in criteria: read, checked against the schema, and checked against the grants.
 
-The columns that a condition names are judged as columns that are asked for: what comes tells of their values.
+The columns that a condition names count as requested columns, because the result reveals their values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class _Waits(Protocol):
-    """What a version is waited for with."""
+    """A request that may wait for a version."""
 
     @property
     def wait(self) -> VersionWait | None:
@@ -84,7 +84,7 @@ async def use_in(
         NotPermitted: As ``use_of``; also of columns that a condition names.
         EntityTypeUnknown: A condition is for an entity type that no published version has.
         ColumnsChanged: As `columns_named`.
-        ConditionRefused: A condition cannot be read, or not be judged by these columns.
+        ConditionRefused: A condition cannot be read, or not be evaluated with these columns.
         DeadlineExceeded: The version was not published in time.
     """
     await tell_unknown_grants(log, caller)
@@ -141,7 +141,7 @@ def _goes_on(start: Beginning | None) -> bool:
 
 
 def _columns_asked(one: Criteria, tree: Condition) -> Criteria:
-    """Return criteria that ask for the columns which a condition names, so that the same grants judge them."""
+    """Return criteria that request the columns of a condition, so that grants apply to them."""
     return Criteria(
         area=Area.DATA,
         entity_type=one.entity_type,

@@ -1,4 +1,4 @@
-"""What the engine asks at its door, beside the narrowing of criteria."""
+"""Checks of grants at the engine's entrance, beside the narrowing of criteria."""
 
 from __future__ import annotations
 

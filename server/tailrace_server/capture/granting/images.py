@@ -3,8 +3,8 @@
 A codec makes the frames of one selection of a batch once for all who are shown the same, as the identity of
 what is shown is part of its name. So columns are cut once for each batch and column set, however many ask.
 
-What stays is the source's text: names, order, and each value byte for byte. An image that has nothing to hide
-stays as it is.
+The remaining members keep the source's text: names, order, and each value byte for byte. An image that has
+nothing to hide stays as it is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LEAD_MEMBERS: Final = (
     "of",
     "without_end",
 )
-"""What a lead says of its transaction and not of its records."""
+"""The members of a lead that describe the transaction and not its records."""
 
 
 class CutCodec(Codec):

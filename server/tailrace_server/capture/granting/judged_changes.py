@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class JudgedChanges:
-    """Judges changes of one table by rules of which some have conditions. Any thread may call it."""
+    """Applies the rules of one table, some of them with conditions, to its changes. Any thread may call it."""
 
     def __init__(
         self,

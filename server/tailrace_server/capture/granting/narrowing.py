@@ -35,12 +35,12 @@ _LEADS: Final = Criteria(area=Area.INFRASTRUCTURE)
 
 
 class Narrowed(NamedTuple):
-    """What a request comes to."""
+    """A request, narrowed to its grants."""
 
     criteria: tuple[Criteria, ...]
     """Canonical."""
     shown: Visibility | None
-    """What is shown of what they match; None: all of it."""
+    """The visible part of the matches; None: all of it."""
     is_whole: bool
     """Whether all of the catalog is granted, so that nothing was narrowed."""
 

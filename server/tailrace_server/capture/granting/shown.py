@@ -1,4 +1,4 @@
-"""What is shown of the records that narrowed criteria match: which columns, which images, which counts.
+"""The visible part of the records that narrowed criteria match: columns, images and counts.
 
 Keys are left out where they decide nothing. So ten thousand principals with a key each and the same columns
 have the same `Visibility`, and share frames as ten thousand keyed criteria of one principal do.
@@ -247,7 +247,7 @@ def shown_of(
 
 
 def refuse_mixed(entity_type: str, rules: Sequence[Rule]) -> None:
-    """Refuse rules of which some have conditions, and which show other columns than others.
+    """Refuse rules with different visible columns if one of them has a condition.
 
     Raises:
         NotPermitted: They are such.

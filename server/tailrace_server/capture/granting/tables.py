@@ -1,4 +1,4 @@
-"""What a statement in SQL may read: the entity types, rows and columns that are granted with images.
+"""The tables that a statement in SQL may read: entity types, rows and columns that are granted with images.
 
 It is what a read of history gives, as tables. A record that changed hidden columns alone is left out of the
 changes; a column that is granted in some rows only is null in the others.
@@ -45,7 +45,7 @@ _log = structlog.get_logger("tailrace.granting")
 
 
 class GrantedTables:
-    """What some allowances give; threads may share it."""
+    """The tables that some allowances grant; threads may share it."""
 
     def __init__(self, allowances: Sequence[Allowance]) -> None:
         """Keep those that give images."""
@@ -113,7 +113,7 @@ class GrantedTables:
 
 
 class GrantedRows:
-    """What some rules give of an entity type."""
+    """The rows and columns of an entity type that some rules grant."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _TOLD_MAX: Final = 1_000
-"""Names of a catalog that are told of; no policy has so many that are wrong."""
+"""Most unknown names that are logged for a catalog."""
 _log = structlog.get_logger("tailrace.granting")
 
 

@@ -1,4 +1,4 @@
-"""What an open stream makes use of: whether a policy that has changed still grants it."""
+"""The grants that an open stream depends on; checked again when the policy changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrantUse:
-    """One stream: who has it, what it was given, and of which allowances."""
+    """One stream: its caller, what it was given, and the allowances behind that."""
 
     caller: Principal
     catalog: str
@@ -35,7 +35,7 @@ class GrantUse:
     narrowed: Narrowed
     content: Content
     _granted: tuple[Allowance, ...]
-    """What was granted for the action when it was opened."""
+    """The allowances for the action when the stream was opened."""
     views: tuple[ViewDocument, ...] = ()
     """The views that it was asked for by, as they were defined then."""
     by_view: ViewGrant | None = None

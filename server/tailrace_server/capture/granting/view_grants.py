@@ -37,7 +37,7 @@ _log = structlog.get_logger("tailrace.granting")
 
 @dataclass(frozen=True, slots=True)
 class ViewNames:
-    """What the names in a view's definition stand for at one moment."""
+    """The entity type and columns that the names in a view's definition mean at one moment."""
 
     document: ViewDocument
     condition: Condition | None
@@ -57,7 +57,7 @@ class ViewNames:
 
 @dataclass(frozen=True, slots=True)
 class ViewGrant:
-    """What a caller is given of a view by grants that name it."""
+    """The part of a view that a caller gets by grants that name the view."""
 
     names: ViewNames
     allowances: tuple[Allowance, ...]
@@ -102,7 +102,7 @@ class ViewGrant:
 
 
 def view_names(document: ViewDocument, view: LogView) -> ViewNames | None:
-    """Return what the names in a definition stand for now; None: its entity type is not there."""
+    """Return what the names in a definition mean now; None: the entity type does not exist."""
     # Beside what SQL parses with, which a server has in memory once somebody asks for a view.
     from tailrace_server.filters.parsing import parse
 

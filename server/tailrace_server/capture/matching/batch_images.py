@@ -1,4 +1,4 @@
-"""What predicates read of a batch beside its head: images, and the schemas that they were written with."""
+"""The part of a batch that predicates read beside its head: images and their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images of one batch for all conditions that are judged on it, by entity type."""
+"""The images of one batch for all conditions that are evaluated on it, by entity type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DecodedBatch:
-    """The images of one batch for all conditions that are judged on it, each column decoded once."""
+    """The images of one batch for all conditions that are evaluated on it, each column decoded once."""
 
     def __init__(
         self,

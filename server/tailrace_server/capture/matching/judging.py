@@ -1,7 +1,7 @@
 """Which rows of a batch the conditions of one predicate match, and how each change moves its row.
 
 Alternatives with conditions are one condition together, joined by OR: a row that leaves one and enters another
-stays in. What an alternative without a condition matches is not judged.
+stays in. Matches of an alternative without a condition are not evaluated.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRows:
-    """What conditions say of the records of a batch."""
+    """The results of conditions for the records of a batch."""
 
     codes: NDArray[np.uint8]
     """By record, the code of `transitions`; 0 where none of the conditions matches it."""
     matched: Sequence[NDArray[np.int32]]
     """For each of the candidates, in their order, the rows that its own condition matches."""
     expired: NDArray[np.int32]
-    """Rows that nobody can judge any more, as their images are gone."""
+    """Rows that cannot be evaluated any more, as their images have expired."""
     open: NDArray[np.int32]
-    """Rows that nobody can say of whether they were granted. To tell the key may tell of a row that is not, and
+    """Rows whose grant is unknown. To tell the key may tell of a row that is not, and
     not to tell it may leave one in that has gone. No code, and matched by none."""
 
 
@@ -65,12 +65,12 @@ def judged(
     Args:
         head: The head of a batch.
         images: Its images.
-        asked: What is to be judged.
+        asked: The conditions to evaluate.
         shown: What is granted of the rows; None: all.
         decoded: The same images, decoded for others as well; None: those of the candidates are decoded.
 
     Raises:
-        ConditionRefused: One of them cannot be judged by the schema of the batch.
+        ConditionRefused: One of them cannot be evaluated with the schema of the batch.
     """
     # 1. Whose images are gone is for the reader to know.
     expired = np.empty(0, np.int32)

@@ -1,6 +1,6 @@
-"""What it costs to judge conditions, by publisher.
+"""The cost of evaluating conditions, by publisher.
 
-What one condition takes for itself is its publisher's. Images are read, columns decoded and the index asked
+The cost of one condition alone counts for its publisher. Images are read, columns decoded and the index asked
 once for all conditions of an entity type; that is split evenly among their publishers::
 
     part += cost of a batch / publishers of then        for each entity type

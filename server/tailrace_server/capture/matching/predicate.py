@@ -75,7 +75,7 @@ class Alternative:
         self.criteria = criteria
         self.keys = frozenset(criteria.primary_key)
         self.condition = condition_of(criteria)
-        """What its rows have to meet; None: it takes them as they are."""
+        """The condition that its rows have to meet; None: it takes all rows."""
         self._areas = frozenset({criteria.area} if criteria.area else ())
         self._entity_types = frozenset(criteria.entity_type)
         self._operations = frozenset(criteria.operation)
@@ -216,7 +216,7 @@ def _hashes_of(entity_type: str, keys: Sequence[str]) -> NDArray[np.uint64]:
 
 
 class Predicate:
-    """What one publisher matches: any of its alternatives, of what is shown."""
+    """The matches of one publisher: records of any of its alternatives, as far as they are visible."""
 
     __slots__ = (
         "alternatives",
@@ -276,7 +276,7 @@ class Predicate:
             decoded: These, decoded for the conditions of others as well; None: of no others.
 
         Raises:
-            ConditionRefused: A condition cannot be judged by the schema of the batch.
+            ConditionRefused: A condition cannot be evaluated with the schema of the batch.
             InvalidRequest: A view needs a column that the schema of the batch no longer has.
         """
         # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
@@ -440,7 +440,7 @@ def _kept(
 
 
 def _of_some(codes: NDArray[np.uint8] | None, rows: NDArray[np.int32]) -> NDArray[np.uint8] | None:
-    """Return the codes of some records; None if no condition has judged them."""
+    """Return the codes of some records; None if no condition was evaluated on them."""
     if codes is None:
         return None
     found = codes[rows]

@@ -30,7 +30,7 @@ _FEW_CLASSES: Final = 6
 
 
 class RecordClass(NamedTuple):
-    """What all records of a class have in common."""
+    """The values that all records of a class have in common."""
 
     area: int
     operation: int

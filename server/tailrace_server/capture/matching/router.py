@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.row_condition import RowCondition
 
     _Alike = tuple[Hits, ConditionKind, bytes | None]
-    """What is found, by conditions of a kind, for readers who are shown the same."""
+    """The rows that conditions of one kind match, for readers with the same visible columns."""
 
 _TABLE_BITS_MIN: Final = 12
 _TABLE_BITS_MAX: Final = 22

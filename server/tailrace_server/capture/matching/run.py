@@ -60,7 +60,7 @@ class BatchSelection:
     """Column name of each capture, "" at entity level, ``EXPIRED`` or ``UNJUDGED``; None if all are "".
     """
     transitions: NDArray[np.uint8] | None = None
-    """Code of each capture, as of ``transitions``; None if no condition has judged them."""
+    """Code of each capture, as of ``transitions``; None if no condition was evaluated on them."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
@@ -123,13 +123,13 @@ class BatchSelection:
         return (self.part(start, stop) for start, stop in pairwise(sorted(ends)))
 
     def untold(self) -> NDArray[np.int64]:
-        """Return the places of captures that stand for columns which nobody can tell any more."""
+        """Return the places of captures whose changed columns are unknown because the images have expired."""
         names = self.names or ()
         return np.array([place for place, name in enumerate(names) if name is EXPIRED], np.int64)
 
     @property
     def is_unjudged(self) -> bool:
-        """Whether it is one of the parts whose changes cannot be judged."""
+        """True if its changes cannot be evaluated."""
         return self.names is not None and self.names[0] is UNJUDGED
 
     def _borders_of_unjudged(self) -> Iterator[int]:
@@ -197,7 +197,7 @@ class Run:
     committed_at: float = NEVER
     """When the batch's last version was committed, by `latency.committed_at`."""
     kind: CaptureKind = CaptureKind.CHANGE
-    """What its captures stand for. One of another kind than CHANGE has frames of its own."""
+    """The kind of its captures. One of another kind than CHANGE has frames of its own."""
 
     def __len__(self) -> int:
         """Return the number of captures."""

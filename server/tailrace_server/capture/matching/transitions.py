@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NONE: Final = 0
-"""Of a capture that no condition has judged, or of a record that is no match."""
+"""The code of a capture without a condition, and of a record that does not match."""
 TRANSITION_BITS: Final = 7
-"""What of a code is the `Transition`."""
+"""The bits of a code that are the `Transition`."""
 UNSURE: Final = 8
 """It is not certain that the row was in."""
 VEILED: Final = 16
@@ -59,7 +59,7 @@ class RowsFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageVerdict:
-    """What a condition says of some rows' images; a boolean for each row."""
+    """The results of a condition for the images of some rows; a boolean for each row."""
 
     was_in: NDArray[np.bool_]
     """The image before meets the condition."""
@@ -92,7 +92,7 @@ class ImageVerdict:
 
 
 def codes_of(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the code of each row, of which bits say what is known."""
+    """Return the code of each row; its bits say what is known."""
     codes: NDArray[np.uint8] = _CODES[bits]
     return codes
 
@@ -119,7 +119,7 @@ def is_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return of which captures it must not be told what changed: one of their images is not granted."""
+    """Return a mask of captures that must hide their changed columns: one of their images is not granted."""
     found: NDArray[np.bool_] = codes & VEILED != 0
     found &= codes & TRANSITION_BITS != Transition.UPDATE
     return found
@@ -137,13 +137,13 @@ def is_unknown(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return of which captures the image before is outside of the condition, or may be."""
+    """Return a mask of the captures whose image before does not meet the condition, or may not."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.ENTER
     found |= codes & UNSURE != 0
     return found
 
 
 def hidden_after(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return of which captures the image after is outside of the condition."""
+    """Return a mask of the captures whose image after does not meet the condition."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.LEAVE
     return found

@@ -1,4 +1,4 @@
-"""Typed columns of the images of one batch, decoded once for all conditions that judge by them.
+"""Typed columns of the images of one batch, decoded once for all conditions that read them.
 
 The images before and after of some rows of one entity type are read together, so that a condition is judged in
 one go::

@@ -1,4 +1,4 @@
-"""Entity types of which criteria ask for changes of columns, and nobody knows which columns change."""
+"""Entity types whose updates do not say which columns change, although criteria ask for columns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _TYPES_MAX: Final = 100
-"""Entity types that are told of at most."""
+"""Most entity types that are reported."""
 
 
 def unknown_changes(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:
-    """Return the entity types, sorted, of which every update matches, whatever it changed.
+    """Return the entity types, sorted, whose every update matches, whatever it changed.
 
     They have a column that the criteria ask for, and their updates come without ``before``.
     """

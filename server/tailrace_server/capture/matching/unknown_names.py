@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _NAMES_MAX: Final = 100
-"""Names that are told of at most, and looked for in older schemas."""
+"""Most names that are reported, and looked up in older schemas."""
 
 
 def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:

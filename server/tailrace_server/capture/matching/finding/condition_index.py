@@ -60,7 +60,7 @@ class ConditionIndex:
         self._new: dict[Indexed, None] = {}
         """Those that are not fitted yet."""
         self._schemas: Sequence[Sequence[Column]] = ()
-        """What the others are fitted to."""
+        """The types to which the other values are cast."""
         self._whole: dict[Indexed, None] = {}
         """Those that are found by nothing."""
         self._kinds: WeakValueDictionary[object, ConditionKind] = WeakValueDictionary()
@@ -196,7 +196,7 @@ class ConditionIndex:
 
 
 class Hits:
-    """What one table has found."""
+    """The conditions that one lookup table has matched."""
 
     def __init__(self, finder: Finder, open_rows: RowsFound) -> None:
         """Take it, and the rows that are for everybody of the table."""
@@ -234,7 +234,7 @@ class FoundConditions:
         indexed: dict[RowCondition, Indexed],
         whole: Sequence[Indexed],
     ) -> None:
-        """Begin with those of which every row is to be judged."""
+        """Begin with the conditions that are evaluated on every row."""
         self.typed = typed
         self.whole = whole
         self._indexed = indexed

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.finding.looked_up import Indexed
 
 _NONE: Final = -1
-"""The number of values that nobody asks for."""
+"""The number of values that no condition names."""
 _SMALL_RANKS_MAX: Final = (1 << 16) - 1
 """Numbers up to this are sorted in one pass or two."""
 
 
 class Finder(Protocol):
-    """What a table has found in one batch."""
+    """The rows of one batch that a lookup table has matched."""
 
     def owners(self) -> Iterator[tuple[int, Iterable[Indexed]]]:
         """Yield numbers of what was found, each with those that ask for it."""
@@ -51,7 +51,7 @@ class GroupedRows(NamedTuple):
 
     found: RowsFound
     bounds: list[int]
-    """Where those of each number begin, and where the last ones end."""
+    """Offsets: the first row of each number, and the end of the last number's rows."""
 
 
 def joined(count: int, parts: Sequence[RowsFound]) -> RowsFound:

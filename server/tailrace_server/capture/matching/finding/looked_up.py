@@ -1,4 +1,4 @@
-"""What of a condition its rows can be found by: values of one column, or a range of them.
+"""The values or the range of one column by which the rows of a condition can be looked up.
 
 A condition is true only where each of its parts is that are joined by AND. So one part is enough to find the
 rows that come into question, and the rest is asked of those rows alone. Many conditions have the same rest, and
@@ -46,11 +46,11 @@ class RangeEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What is looked up."""
+    """The values or the range."""
 
     column: Column
     rest: tuple[Mask, ...] = ()
-    """What else has to be true of the rows that are found."""
+    """The rest of the condition, which matched rows have to meet too."""
     values: tuple[Any, ...] | None = None
     """As of ``plain``; None: a range."""
     begins: tuple[RangeEnd, ...] = ()
@@ -63,10 +63,10 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ConditionKind:
-    """What conditions have in common that are found by one column; equal ones of an index are one."""
+    """The common part of conditions that are looked up by one column; an index keeps equal ones once."""
 
     rest: tuple[Mask, ...]
-    """What else has to be true."""
+    """The rest of the condition."""
     columns: tuple[Column, ...]
     """Those that conditions of this kind need."""
     asked: tuple[Column, ...]
@@ -81,18 +81,18 @@ class Indexed:
     __slots__ = ("condition", "found_by", "ids", "kind", "part", "row_filter")
 
     def __init__(self, condition: RowCondition) -> None:
-        """Take it, by the columns that it is bound to; nobody asks for it yet."""
+        """Take a condition, with the columns that it is bound to; no reader uses it yet."""
         self.condition = condition
         self.ids: dict[int, None] = {}
         """Predicates that have it."""
         self.row_filter: RowFilter | None = condition.row_filter
-        """What judges it by the schema of now; None: it does not fit."""
+        """The condition, bound to the schema of now; None: it does not fit."""
         self.found_by = looked_up(condition.row_filter)
-        """What it can be found by; nothing: each row has to be judged."""
+        """The lookup; None: the condition is evaluated on each row."""
         self.part: LookedUp | None = None
         """Which of these its index has chosen."""
         self.kind: ConditionKind | None = None
-        """What it has in common with others; None: its index does not have it yet."""
+        """The part in common with other conditions; None: the index does not have the condition yet."""
 
     def fit(self, row_filter: RowFilter | None) -> None:
         """Take what judges it by a schema; None: it does not fit."""

@@ -1,4 +1,4 @@
-"""What conditions are told of the rows that they are found by, without judging each of them.
+"""The matched rows that conditions get from the index, without an evaluation of each condition.
 
 Conditions of one kind, whose readers are shown the same columns, differ in the value alone that they are found
 by. So the rows of all of them are looked at together, once, and each is handed its part::
@@ -71,7 +71,7 @@ class ToldRows:
         self._is_kept: NDArray[np.bool_] | None = None
         """By row, whether it has changed something that is shown; None: the same."""
         self._told: RowsTold | None = None
-        """What all numbers of the table are told, and …"""
+        """The matched rows of all numbers of the table, and …"""
         self._bounds: list[int] = []
         """… where what each of them is told begins, and where the last one's ends."""
         self.is_shared = count > _FEW
