@@ -39,7 +39,7 @@ class Crowd(NamedTuple):
     codec: Codec
     content: Content
     selection: BatchSelection
-    """What they match together; its identity is of no use."""
+    """The matches of all of them; its identity has no meaning."""
 
 
 def crowds_of(

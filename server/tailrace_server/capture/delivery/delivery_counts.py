@@ -1,4 +1,4 @@
-"""What one subscription was handed, and how soon after the commit."""
+"""The captures that one subscription was handed, and how soon after the commit."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 NO_HOLD: Final = (0, 0)
-"""What a subscription without a name holds, in µs and bytes."""
+"""The hold of a subscription without a name, in µs and bytes."""
 
 
 def heartbeat_of(

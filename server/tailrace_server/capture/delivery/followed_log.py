@@ -70,7 +70,7 @@ class FollowedLog:
         self.reading = reading
         self.turns = turns
         self.retention = NO_TERMS
-        """What the settings of the catalog keep, as read last."""
+        """The part of the log that the catalog's settings keep, as read last."""
         self.excess: Excess | None = None
         """By how much the log is larger than they want, as seen last."""
         self.definitions = KnownDefinitions(reading.batches.store, view.uuid)
@@ -82,7 +82,7 @@ class FollowedLog:
         self.waits = VersionWaits()
         """Whoever waits until a version is published."""
         self.view = view
-        """What is published; replaced as a whole, in one step."""
+        """The published view; replaced as a whole, in one step."""
         self.routed = view.end_row
         """First row that the live path has not seen."""
         self.routed_position = Position(view.published, END)
@@ -154,7 +154,7 @@ class FollowedLog:
             raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
 
     async def read_again(self, missing: SegmentMissing, intake: Intake, ring: Ring) -> None:
-        """Let an intake go on from the same position in the newest view: a segment that it queued is gone.
+        """Let an intake continue from the same position in the newest view: a segment that it queued is gone.
 
         Raises as ``recover``.
         """

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Lag(NamedTuple):
-    """What is published behind a point of the log."""
+    """The published versions behind a point of the log."""
 
     records: int
     versions: int
-    """Those of which something may still come."""
+    """The versions of which captures may still come."""
     seconds: float
     """From the commit that was handed over last to the newest one."""
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LastMessage:
-    """What the transport was handed last. A subscription has one, and passes itself to ask for room."""
+    """The newest message of a transport. A subscription has one, and passes itself to ask for room."""
 
     __slots__ = ("_asked", "_large", "_message_bytes", "_takes_large", "frames", "handed_at")
 
@@ -29,7 +29,7 @@ class LastMessage:
 
     @property
     def bytes_max(self) -> int:
-        """What the next message is cut to; less than usual while memory is short."""
+        """The largest next message, bytes; less than usual while memory is short."""
         return min(self._message_bytes, self._large.message_bytes_max)
 
     @property

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class Mode(Enum):
-    """Where a subscription is served from."""
+    """The source that serves a subscription."""
 
     LIVE = "live"
     RESYNC = "resync"
 
 
 class RefillResult(Enum):
-    """Where a refill found the next mark: in the ring, behind its end, or before its floor."""
+    """The place of the next mark at a refill: in the ring, behind its end, or before its floor."""
 
     FILLED = "filled"
     CAUGHT_UP = "caught up"
@@ -93,7 +93,7 @@ class Intake:
     )
 
     def __init__(self, start: Mark, before: SafePoint, *, captures_max: int) -> None:
-        """Begin at a mark; ``before`` is the safe point that stands just before it."""
+        """Begin at a mark; ``before`` is the safe point just before it."""
         self.queue: deque[Slice] = deque()
         self.next = start
         """First capture that the queue has not taken is at or after it."""

@@ -16,7 +16,8 @@ _LARGE_SHARE: Final = 4
 """Large messages that are on their way may come to one part in so many of the budget."""
 
 SHORT_MESSAGE_BYTES: Final = 16 << 10
-"""What messages are cut to while memory is short. A stalled stream over gRPC takes some 60 KiB beside them."""
+"""The largest message while memory is short, bytes. A stalled stream over gRPC takes some 60 KiB beside
+them."""
 
 _SHORT_FROM: Final = 5 / 8
 """Memory is short where the process holds so much of its budget."""
@@ -53,7 +54,7 @@ class LargeMessages:
     def __init__(self, memory_bytes: int, message_bytes: int) -> None:
         """Make the share of a budget; all of it is free, and messages are cut as usual."""
         self._message_bytes = self.message_bytes_max = message_bytes
-        """What a message of any subscription is cut to at most, and above which it is large."""
+        """The largest message of any subscription, bytes, and the size above which a message is large."""
         self._short_from = memory_bytes * _SHORT_FROM
         self._bytes_max = memory_bytes // _LARGE_SHARE
         self._readers, self._newcomers = _Line(self._bytes_max), _Line(self._bytes_max // 2)

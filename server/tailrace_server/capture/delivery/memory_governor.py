@@ -28,8 +28,8 @@ PATIENCE_S: Final = 1.0
 _WORTH_BYTES: Final = 4 << 10
 """A stalled reader that holds less is not ended: that would free no more than to end one that has read all."""
 _LOOK_S: Final = PATIENCE_S / 4
-"""What counts at most of the time between two looks. Where the event loop is late, it has not noted yet what a
-reader has taken."""
+"""The part of the time between two looks that counts at most. Where the event loop is late, it has not noted
+yet what a reader has taken."""
 
 _LOOKS_KEPT: Final = 64
 """More than there are while patience lasts: the engine looks ten times a second."""
@@ -43,7 +43,7 @@ class Stallable(Protocol):
         """The message that its transport has."""
 
     def resume_cursor(self) -> object | None:
-        """Return what goes on behind what was handed over, as text by ``str``."""
+        """Return the cursor behind the last message that was handed over, as text by ``str``."""
 
     def end(self, error: TailraceError) -> None:
         """End with an error, and keep nothing."""

@@ -43,7 +43,7 @@ def added_demand(demand: int | None, n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeAcknowledgement:
-    """What a subscriber is told first: where its subscription starts, and by which bounds it is served."""
+    """The first message of a subscription: its start, and the bounds by which it is served."""
 
     subscription_id: str
     catalog: str
@@ -51,7 +51,7 @@ class SubscribeAcknowledgement:
     start: Position
     """First position that can come, inclusive."""
     resume_cursor: Cursor
-    """The cursor that stands just before the start."""
+    """The cursor just before the start."""
     published: int
     """The watermark when the start was resolved."""
     heartbeat_interval_s: float
@@ -59,15 +59,15 @@ class SubscribeAcknowledgement:
     message_bytes: int
     max_message_bytes: int
     catch_up: CatchUp = CatchUp.ALL
-    """What it gets of what it is behind as it begins."""
+    """The catch-up policy: what it gets of the versions that it is behind as it begins."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
-    """What becomes of it when its ring has overtaken it."""
+    """The overrun policy: what happens when the ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
     unknown_changes: tuple[str, ...] = ()
-    """Entity types of which every update matches, whatever it changed: `unknown_changes`."""
+    """Entity types whose every update matches, whatever it changed: `unknown_changes`."""
     effective_criteria: tuple[Criteria, ...] = ()
-    """What was asked for ∩ what is granted; empty where all of it is."""
+    """The criteria narrowed to the grants; empty if all of them are granted."""
     name: str = ""
     """The named subscription that is read; empty: none."""
     epoch: int = 0
@@ -83,14 +83,14 @@ class DeliveryOptions:
     """How a subscription is served: what it asked for, and the engine's bounds for the rest."""
 
     use: GrantUse
-    """What it gets of what it asked for."""
+    """The part of its criteria that is granted."""
     content: Content
     codec: Codec
     demand: int | None
     """Captures that may be delivered at first; None without accounting."""
     queue_captures: int
     message_bytes: int
-    """Where a message of several captures is cut."""
+    """The largest message of several captures, bytes."""
     max_message_bytes: int
     """A capture above it comes as its header."""
     heartbeat_interval_s: float
@@ -103,11 +103,11 @@ class DeliveryOptions:
     wait: VersionWait | None = None
     """For a version to be published, before the start is found."""
     caller: Principal = ANONYMOUS
-    """Who asked; its subscriptions end when it may no longer have them."""
+    """The caller; its subscriptions end when their grants do."""
 
     @property
     def is_impatient(self) -> bool:
-        """True if the ring must overtake a slow reader even where nobody takes more than it does."""
+        """True if the ring must overtake a slow reader even if no other reader is faster."""
         return self.overrun is not OverrunPolicy.RESYNC
 
     @property

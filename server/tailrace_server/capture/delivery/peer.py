@@ -1,4 +1,4 @@
-"""Whom a subscription is for, as its face sees it: shown to operators, and nothing is decided by it."""
+"""The client of a subscription, as its face sees it: for operators to read, without any effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Peer:
     address: str = ""
     """Host and port; empty where there is none, as behind a socket with a path."""
     client: str = ""
-    """What the program calls itself: the user agent as it was sent; empty where it says nothing."""
+    """The program's name: the user agent as it was sent; empty if there is none."""
     principal: str = ""
     """Who it is, as the door has found; the engine notes it at a subscribe."""
 

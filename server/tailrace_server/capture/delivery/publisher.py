@@ -52,16 +52,16 @@ class Publisher(Generic[_Subscription]):
         """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
         self._pace = pace
         self.kept = kept
-        """What is charged for its criteria, for the observer to give back."""
+        """The bytes charged for its criteria; the observer gives them back."""
         self.id = id
         self.predicate = predicate
         self.judging = JudgingCost()
-        """What its conditions cost; the observer puts the router's account there."""
+        """The cost of its conditions; the observer puts the router's account there."""
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
         )
         self.newest = NewestPasses()
-        """What finds the newest records for those who are behind and want no others."""
+        """The reader of the newest record of each key, for subscriptions that are behind and want no others."""
         self.subscriptions: set[_Subscription] = set()
         self._behind: set[_Subscription] = set()
         """The subscriptions that have not taken everything the ring holds."""

@@ -143,7 +143,7 @@ class RingBudget:
     __slots__ = ("_bytes_max", "_holders", "bytes")
 
     def __init__(self, bytes_max: int) -> None:
-        """Make a budget of which nothing is spent."""
+        """Make a budget, unspent."""
         self._bytes_max = bytes_max
         self._holders: OrderedDict[Ring, None] = OrderedDict()
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""Where a subscription or a history read starts: from a position, a cursor or a time to a mark in the log.
+"""The start of a subscription or a history read: from a position, a cursor or a time to a mark in the log.
 
 A start may lie above what is published. It is then resolved as far as it can be, and again once it is
 published: a start by time moves on past versions that turn out to be older.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStart:
-    """Where a subscription starts, as far as that is known now."""
+    """The start of a subscription, as far as it is known now."""
 
     mark: Mark
     """First capture to deliver; of no use while ``published`` is False."""
@@ -43,7 +43,7 @@ class ResolvedStart:
 
 
 async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
-    """Find where a start stands in what is published now; None starts behind the published version.
+    """Find the place of a start in the published log; None starts behind the published version.
 
     Raises:
         PositionCompacted: It lies below the oldest retained position.
@@ -124,7 +124,7 @@ def is_early(log: FollowedLog, waiting: ResolvedStart) -> bool:
 
 
 async def awaited(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
-    """Return a start that waits as it stands now: where it is in the log, once it is published.
+    """Return a waiting start as of now: its place in the log, once that is published.
 
     Raises:
         PositionCompacted: As ``locate``.
@@ -149,7 +149,7 @@ def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
 
 
 def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) -> None:
-    """Refuse a cursor that has passed what this log does not hold: to go on from it would lose changes.
+    """Refuse a cursor that has passed versions which this log lacks: to continue from it would lose changes.
 
     Args:
         view: What is published, read after the cursor came.

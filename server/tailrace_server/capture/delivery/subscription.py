@@ -131,7 +131,7 @@ class Subscription:
         self._report_nothing_left()
 
     async def receive(self) -> Frames | Heartbeat | StateComplete:
-        """Return the next message: captures, or a heartbeat or the end of the state, which stand between them.
+        """Return the next message: captures, or between them a heartbeat or the end of the state.
 
         A cancelled call takes nothing: the next one returns what it would have.
 
@@ -262,7 +262,7 @@ class Subscription:
             self.end(compacted)
 
     def wake(self) -> None:
-        """Let a waiting ``receive`` go on; nothing if none waits."""
+        """Let a waiting ``receive`` continue; nothing if none waits."""
         self._waiting.wake()
 
     def cursor_behind(self, frames: Frames) -> Cursor:
@@ -277,11 +277,11 @@ class Subscription:
 
     @property
     def awaits_time(self) -> bool:
-        """Whether a start by time is still to come, so that its cursor alone would go on too early."""
+        """True if a start by time is still to come, so that its cursor alone would continue too early."""
         return self._waiting_start is not None and self._waiting_start.timestamp is not None
 
     def complete_below(self) -> int:
-        """Return the first version of which something that matches may still come."""
+        """Return the first version that may still have matches to come."""
         safe, view = self._safe_point(), self._log.view
         if safe.rows >= view.end_row and self._waiting_start is None:
             return view.published + 1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class VersionWait(NamedTuple):
-    """What a read or a subscribe waits for before it begins."""
+    """The version that a read or a subscribe waits for before it begins."""
 
     version: int
     """Until it is published,"""

@@ -58,7 +58,7 @@ class Effect(NamedTuple):
 
 
 class _Row:
-    """What is known of a row so far."""
+    """The known values of a row so far."""
 
     __slots__ = ("after", "before", "existed", "exists", "is_anew")
 

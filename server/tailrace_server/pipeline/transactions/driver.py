@@ -102,7 +102,7 @@ class Driver(CatalogDriver):
         self.idle = IdleClock()
         """The clock that idle time is read from; the caller that feeds the driver moves it."""
         self.bindings = Bindings.read(writer.state.source_positions)
-        """What the catalog's rows have come from so far."""
+        """The sources of the catalog's rows so far."""
         self._newest = NewestPositions.read(writer.state.source_positions)
         self._snapshots = TableSnapshots.read(writer.state.source_positions)
         self._missing = MissingRows(writer, settings, self.counters)

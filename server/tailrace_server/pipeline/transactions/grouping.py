@@ -1,8 +1,7 @@
 """Which transactions are complete, and in which order they become versions.
 
-Rows of a transaction come spread over files and batches. What is known of a transaction without its
-rows is its *tally*. The rules below need nothing else, so the driver decides a batch of millions of rows
-from one tally for each transaction::
+Rows of a transaction come spread over files and batches. A transaction without its rows is a *tally*. The rules
+below need nothing else, so the driver decides a batch of millions of rows from one tally for each transaction::
 
     batch ──▶ tallies ─┐
     open tallies ──────┴─▶ group() ──▶ released, in version order
@@ -64,7 +63,7 @@ class Released(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a batch or a flush does."""
+    """The result of a batch or a flush."""
 
     released: tuple[Released, ...]
     """In version order."""
@@ -82,7 +81,7 @@ class Decision(NamedTuple):
     """True if a row can be older than the log's or the plan's change of it, and has to be set aside."""
     sets_older_aside: bool = True
     cuts: Sequence[Cut] = ()
-    """Where the batch's snapshot rows belong."""
+    """The versions of the batch's snapshot rows."""
     arrived: frozenset[str] = frozenset()
     """Keys of the transactions that rows of the batch belong to."""
 

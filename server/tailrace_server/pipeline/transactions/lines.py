@@ -71,7 +71,7 @@ class SplitDecoder:
         self._ignored: dict[FileSplit, int] = {}
         self._kinds: dict[FileSplit, Counter[str]] = {}
         self._origins: dict[FileSplit, dict[tuple[str, str, str, str], int]] = {}
-        """Whose rows a split has, as `RowOrigin`, each with the line of the first."""
+        """The origins of a split's rows, as `RowOrigin`, each with the line of the first."""
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
         """Yield what lines hold, in order; a message without content or about no row gives nothing."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class WrittenPlan(NamedTuple):
-    """What the transactions of a plan were written to."""
+    """The segments that the transactions of a plan were written to."""
 
     segments: list[SegmentReceipt]
     sightings: list[Sighting]
@@ -102,9 +102,9 @@ class RecordBuilder:
         self.set_aside: list[Change] = []
         """Rows that their version's schema cannot hold, as QUARANTINED changes."""
         self.updates: dict[str, bool] = {}
-        """Entity types of which there were updates; True where the changed columns of any are not known."""
+        """Entity types with updates; True if the changed columns of any update are not known."""
         self.removals: dict[str, bool] = {}
-        """Entity types of which rows were removed; True where any image lacks values."""
+        """Entity types with removed rows; True if any image lacks values."""
         self._rows: list[Row] = []
         self._version = 0
 

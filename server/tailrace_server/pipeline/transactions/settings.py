@@ -60,7 +60,7 @@ def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """What the ingest of a source's transactions takes; docs/ingest.md says what each is for."""
+    """The settings of an ingest of transactions; docs/ingest.md says what each is for."""
 
     input: Path = option("--input", "Folder of files, one message a line.", FOLDER)
     log: Path
@@ -117,7 +117,7 @@ class IngestSettings:
         False,
         panel=READING,
     )
-    """Of entity types of which the mapping says nothing else."""
+    """For entity types without such a setting in the mapping."""
     max_record_bytes: int = option(
         "--max-record-bytes",
         "Images of a row above this are set aside.",
@@ -164,7 +164,7 @@ class IngestSettings:
 
     @property
     def quarantine(self) -> Path:
-        """Where lines go that cannot be used."""
+        """The folder of lines that cannot be used."""
         return self.log / self.catalog / "quarantine"
 
     @property

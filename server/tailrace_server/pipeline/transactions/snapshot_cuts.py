@@ -85,7 +85,7 @@ def cut_snapshots(
 
 
 def _leading(tallies: Iterable[Tally]) -> Callable[[Tally], bool]:
-    """Return what tells whether a run stands before all changes of its files and of its entity types."""
+    """Return a test of whether a run comes before all changes of its files and of its entity types."""
     changed: dict[str | bytes, bytes] = {}
     for t in tallies:
         for entity_type, arrived in t.first_rows:

@@ -96,7 +96,7 @@ def in_source_order(tallies: Iterable[Tally]) -> list[Tally]:
 
 
 def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int]:
-    """Yield the numbers in sequences, each once, after all that stand before it in a sequence."""
+    """Yield the numbers in sequences, each once, after all that come before it in a sequence."""
     # 1. A number waits in each of its sequences until it is the next there; it is ready when it is the
     #    next in all of them.
     places: dict[int, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What is known of a transaction without its rows: enough to decide when it is complete and what it follows."""
+"""A transaction without its rows: enough to decide when it is complete and what it follows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Ordered = TypeVar("_Ordered", bytes, str, int)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is known of a transaction, without its rows."""
+    """One transaction, without its rows."""
 
     key: str
     transaction_id: str | None = None
@@ -104,7 +104,7 @@ class Tally:
 
 
 class BatchSummary(NamedTuple):
-    """What is known of a batch without its rows."""
+    """One batch, without its rows."""
 
     tallies: dict[str, Tally]
     """Snapshot rows by split."""

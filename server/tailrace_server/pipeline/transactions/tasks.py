@@ -1,4 +1,4 @@
-"""What the tasks of a large batch run, and what is pickled to them; `large_batch` has the whole picture.
+"""The code of the tasks of a large batch, and the values pickled to them; `large_batch` has the overview.
 
 A task that writes is given rows: changes, each with its task and its version in the commit. Before the
 changes of a transaction comes a row of kind ``PLANNED`` with its plan.
@@ -53,9 +53,9 @@ SHUFFLED: Final = pa.schema(
         pa.field("task", pa.int32()),
     ]
 )
-"""What a task that writes is given."""
+"""The input of a task that writes."""
 ROWS: Final = pa.schema([CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS])
-"""What a task that reads pending files gives."""
+"""The output of a task that reads pending files."""
 PENDING_FILES: Final = pa.schema(
     [
         pa.field("path", pa.string()),
@@ -67,7 +67,7 @@ PENDING_FILES: Final = pa.schema(
 )
 """Pending files to read, each with the transactions that it is read for."""
 RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.binary())])
-"""What a task that writes gives: its number, and a pickled TaskSegment or PendingSegment."""
+"""The output of a task that writes: its number, and a pickled TaskSegment or PendingSegment."""
 
 
 _LEAD_FIELDS: Final = (
@@ -100,7 +100,7 @@ def decode_plan(text: bytes) -> Released:
 
 
 class TaskSegment(NamedTuple):
-    """What a task wrote of released transactions."""
+    """The segment that a task wrote of released transactions."""
 
     receipt: SegmentReceipt
     sightings: list[Sighting]
@@ -148,7 +148,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """What the tasks that write need; pickled to each."""
+    """The common input of the tasks that write; pickled to each."""
 
     layout: Layout
     columns: KnownColumns

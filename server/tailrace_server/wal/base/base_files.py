@@ -117,7 +117,7 @@ class BaseWriter:
 
 
 class _Chunks(io.RawIOBase):
-    """What Arrow writes to: the bytes of one message at a time."""
+    """The file that Arrow writes to: the bytes of one message at a time."""
 
     def __init__(self) -> None:
         super().__init__()

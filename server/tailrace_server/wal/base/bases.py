@@ -4,7 +4,7 @@ The sequence is bases/1.json, 2, 3, …, dense and created exclusively, like che
 it and decides again. It is not part of the checkpoints, so that a tailrace that knows no bases neither
 stumbles over them nor forgets them when it writes a checkpoint (docs/adr/0086).
 
-Each object lists all bases that stand. A base is of use at a version if the log has every record behind it, up
+Each object lists all current bases. A base is of use at a version if the log has every record behind it, up
 to there.
 """
 
@@ -53,7 +53,7 @@ class KnownBases:
 
     @property
     def bases(self) -> Sequence[BaseDocument]:
-        """The bases that stand, by version."""
+        """The current bases, by version."""
         return () if self.document is None else self.document.bases
 
     def below(self, view: LogView, version: int) -> BaseDocument | None:
@@ -112,7 +112,7 @@ def write_bases(
         store: The catalog's objects.
         uuid: The catalog's.
         known: What is to be followed.
-        bases: All that stand from now on, by version.
+        bases: All current bases from now on, by version.
         now: µs since the epoch; files that are named no longer count so from then on.
 
     Raises:

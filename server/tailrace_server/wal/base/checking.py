@@ -51,7 +51,7 @@ _MEND: Final = (
 
 
 def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorrupted]:
-    """Yield what is wrong with a log's bases; go on behind each fault.
+    """Yield the faults of a log's bases; continue behind each.
 
     Args:
         path: The catalog's folder.

@@ -1,4 +1,4 @@
-"""Where in the log a key has records: one small file for each 2^20 of them, made once and never changed.
+"""Indexes of the records of a key: one small file for each 2^20 records, made once and never changed.
 
 File n is about the records with the running numbers from n · 2^20 up to (n + 1) · 2^20. Neither compaction nor
 trim changes a running number, so a file stays true for as long as it is there. ``keys/<20 digits of n>.keys``::
@@ -143,7 +143,7 @@ def key_file(view: LogView, reader: BatchReader, number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _KeyFile:
-    """What is known of a file without its pages."""
+    """The description of a file, without its pages."""
 
     path: str
     document: KeyFileDocument

@@ -58,7 +58,7 @@ _KEPT: Final = 2
 
 
 class MadeBase(NamedTuple):
-    """What was made."""
+    """The result: the bases that were made."""
 
     version: int
     tables: int
@@ -149,7 +149,7 @@ def make_base(
 
 
 def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
-    """Delete files that were written for an object that did not come about; all stay if nobody can tell."""
+    """Delete files that were written for an object that was not created; all stay if that is not certain."""
     # A fault of the device may come after the object was created: then it names them, and they stay.
     with suppress(LogError):
         named = set(paths_in(newest_bases(log.store, log.uuid).bases))

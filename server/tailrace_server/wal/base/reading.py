@@ -154,7 +154,7 @@ class TableState:
 
     @property
     def names(self) -> EntityNames:
-        """What the entity type is called, version by version."""
+        """The name of the entity type, version by version."""
         return self._table.names
 
     @property

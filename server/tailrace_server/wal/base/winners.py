@@ -51,7 +51,7 @@ _ROW_BITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class FoldBounds:
-    """What a fold keeps at once, at most."""
+    """The most rows and bytes that a fold keeps at once."""
 
     rows: int = 1 << 20
     key_bytes: int = 64 << 20
@@ -120,7 +120,7 @@ NO_WINNERS: Final = Winners(pa.array([], pa.utf8()), *(np.zeros(0, kind) for kin
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What a range of the log says last of the keys of a range of hashes."""
+    """The last record of each key of a range of hashes in a range of the log."""
 
     winners: Winners
     """Removed keys are among them, unless nothing lies below the range."""
@@ -297,7 +297,7 @@ class Wanted:
         return found & named
 
     def places_in(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return where wanted hashes stand among some that are in order."""
+        """Return the places of wanted hashes among some that are in order."""
         first = int(np.searchsorted(hashes, np.uint64(self.start)))
         stop = len(hashes)
         if self.stop < HASHES_END:
@@ -341,7 +341,7 @@ def fold(
 
 @dataclass
 class _Pass:
-    """What one pass keeps."""
+    """The rows that one pass keeps."""
 
     wanted: Wanted
     bounds: FoldBounds
@@ -360,7 +360,7 @@ class _Pass:
         self._rows_max = min(self.bounds.rows, 1 << 17)
 
     def forget(self) -> None:
-        """Drop all: a truncate stands behind it."""
+        """Drop all: a truncate follows."""
         self._parts, self._new_rows, self._new_bytes = [NO_WINNERS], 0, 0
         self.truncated = self.whole = True
 

@@ -60,7 +60,7 @@ _DROP_MARK_S: Final = 7 * 86_400.0
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _INGEST: Final = "ingest"
-"""Where Spark has the checkpoints of what feeds a catalog."""
+"""The folder of Spark's checkpoints of the streams that feed a catalog."""
 _LOG_FOLDERS: Final = (
     documents.ENTRIES,
     documents.PUBLICATIONS,

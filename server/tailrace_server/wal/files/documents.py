@@ -130,12 +130,12 @@ class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
 
 
 class GateDocument(Struct, frozen=True):
-    """What publication waits for: tables that are to show a version before anybody is told of it."""
+    """A gate: tables that are to show a version before it is published."""
 
     name: str
-    """What kind of tables: ``delta``."""
+    """The kind of the tables: ``delta``."""
     place: str
-    """Where they are."""
+    """The place of the tables."""
     entity_types: list[str]
     """Those that it shows; empty: all."""
     since: int

@@ -1,4 +1,4 @@
-"""Being told by the kernel that a folder has changed, on Linux, for local file systems.
+"""Notices of the kernel that a folder has changed, on Linux, for local file systems.
 
 A few calls of the C library; see inotify(7). A remote file system does not report what other machines do,
 so those are refused here and the tailer polls instead.
@@ -62,7 +62,7 @@ class Event(NamedTuple):
     """Something has happened."""
 
     watch: int
-    """What was watched."""
+    """The folder or file that was watched."""
     padded_name: bytes
     """Name of the file in the folder, with zeros behind it."""
 

@@ -1,4 +1,4 @@
-"""What local files show of objects whose names are not durable yet: marks, and entries on their way.
+"""Objects of local files whose names are not durable yet: marks, and entries on their way.
 
 The mark is the file's time of modification, set to a time that the object itself states. A file that was only
 written has the time of that, to the nanosecond.

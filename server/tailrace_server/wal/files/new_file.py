@@ -51,7 +51,7 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class NewFile:
-    """A file that is being written: it gets its name when it is whole, and only if nobody has the name.
+    """A file that is being written: it gets its name when it is whole, and only if the name is free.
 
     End it with ``close``; what has not been linked by then is gone.
     """

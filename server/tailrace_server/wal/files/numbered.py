@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NumberedDocument(Protocol):
-    """What every object of such a sequence says of itself."""
+    """The common fields of the objects of such a sequence."""
 
     @property
     def number(self) -> int:
@@ -74,7 +74,7 @@ def read_numbered(
 def check_numbered(
     store: ObjectStore, folder: str, uuid: UUID, kind: type[NumberedDocument], mend: str
 ) -> Iterator[LogCorrupted]:
-    """Yield what is wrong with a sequence; go on behind each fault.
+    """Yield the faults of a sequence; continue behind each.
 
     Args:
         store: The catalog's objects.

@@ -110,7 +110,7 @@ class OpenObject(Protocol):
 
 
 class NewObject(Protocol):
-    """An object that is being written: it gets its path when it is whole, and only if nobody has that.
+    """An object that is being written: it gets its path when it is whole, and only if the path is free.
 
     End it with ``close``; what has no path by then is gone. Its methods raise ``OSError``.
     """
@@ -168,7 +168,7 @@ class ChangeWatch(Protocol):
 
 
 class Arrivals(Protocol):
-    """What a store shows of objects whose names are not durable yet.
+    """Objects of a store whose names are not durable yet.
 
     A local file is visible a moment before its name is durable, so its writer marks it then. And it can be
     read by a temporary name before it has its own.

@@ -73,7 +73,7 @@ class SchemaDocument(Struct, frozen=True, omit_defaults=True):
     id: int
     entity_types: dict[str, list[ColumnDocument]]
     placeholders: tuple[str, ...] = ()
-    """What stands in images for values that were not sent, beside Debezium's default."""
+    """The placeholders in images for values that were not sent, beside Debezium's default."""
     parent: int = 0
     """Id of the schema before, of which this has all entity types that are not named here; 0 if it is whole."""
 

@@ -19,7 +19,7 @@ Settings = dict[str, int]
 
 
 class TypeSettingsDocument(Struct, frozen=True):
-    """What is set of one entity type."""
+    """The settings of one entity type."""
 
     entity_type: str
     """Its name in the schema of ``version``: a rename later on changes nothing."""
@@ -28,7 +28,7 @@ class TypeSettingsDocument(Struct, frozen=True):
 
 
 class SettingsDocument(Struct, frozen=True):
-    """What is set of a catalog."""
+    """The settings of a catalog."""
 
     format_version: int
     number: int

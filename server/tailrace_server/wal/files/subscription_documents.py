@@ -46,9 +46,9 @@ class SubscriptionDocument(Struct, frozen=True):
     name: str
     created: int
     owner: str
-    """Who created it, as the server knows callers; empty: somebody at the log's folder."""
+    """The caller that created it, as the server knows callers; empty: a command at the log's folder."""
     criteria: list[CriteriaDocument]
-    """What it wants; empty: every record at entity level."""
+    """The criteria; empty: every record at entity level."""
     hold_us: int
     """How old a version may be that retention keeps for it; 0: it keeps nothing."""
     hold_bytes: int

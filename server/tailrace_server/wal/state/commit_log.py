@@ -130,7 +130,7 @@ class CommitLog:
 
     @property
     def gate(self) -> str:
-        """What publication waits for, to be shown: a name and a place; empty where no gate stands."""
+        """The gate as text: a name and a place; empty without a gate."""
         gate = self.state.gate
         return "" if gate is None else f"{gate.name} at {gate.place}"
 

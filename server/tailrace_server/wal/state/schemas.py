@@ -1,4 +1,4 @@
-"""What knows the schemas of a log's versions, as its users see it."""
+"""The interface of an object that knows the schemas of a log's versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the segments of a commit come to stand: in which file, from which version and row on."""
+"""The places of a commit's segments: the file, the first version and the first row of each."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _SPARE: Final = 4
 _BASE_VERSION, _ROWS, _BYTES, _PATH, _PATH_LENGTH, _SHAPE, _SHAPE_LENGTH = range(7)
 
 Shape = tuple[Prefix, dict[str, int] | None]
-"""What many segments have in common: ``prefix`` and ``counts``."""
+"""The common part of many segments: ``prefix`` and ``counts``."""
 _encode_shape: Final = msgspec.msgpack.Encoder().encode
 _shape_decoder: Final[msgspec.msgpack.Decoder[Shape]] = msgspec.msgpack.Decoder(Shape)
 _SHAPES_MAX: Final = 256

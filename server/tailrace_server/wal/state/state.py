@@ -84,7 +84,7 @@ class BatchKey:
     batch_id: int
     k: int
     entry: int = 0
-    """Where it was committed."""
+    """The entry that committed it."""
 
 
 class LogState:
@@ -108,7 +108,7 @@ class LogState:
         self.known_commits: KnownCommits = {}
         self.source_positions: dict[str, int | str] = {}
         self.unknown_changes: tuple[str, ...] = ()
-        """Entity types of which updates come without ``before``, by the source positions."""
+        """Entity types whose updates come without ``before``, by the source positions."""
         self.whole_removals = WholeRemovals()
         self.pending: tuple[PendingSegment, ...] = ()
         self.schemas: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ class LogState:
         self.published_by_entry = 0
         """Highest version that an entry has published itself; 0 for none."""
         self.gate: GateDocument | None = None
-        """What publication waits for; None: nothing."""
+        """The gate; None: there is none."""
         self.checkpoint = 0
         """Number of the newest checkpoint known."""
         self.checkpoint_crc: int | None = 0
@@ -130,7 +130,7 @@ class LogState:
         self.revision = 0
         self.oldest = FIRST
         self.bodies_from: BodiesFrom = ()
-        """Of which entity types the records below a version have no bodies any more."""
+        """By entity type, the version below which records have no bodies any more."""
         self.removed: dict[str, int] = {}
         """Files that nothing names any more → since when, µs."""
         self.batches = BatchTable()
@@ -263,7 +263,7 @@ class LogState:
 
     @property
     def _format_version(self) -> int:
-        """What a reader must know to begin with a checkpoint of this state."""
+        """The least format version that a reader needs for a checkpoint of this state."""
         gated = FORMAT_VERSION if self.gate is None else GATED
         return max(gated, BODIES_VERSION if self.bodies_from else FORMAT_VERSION)
 

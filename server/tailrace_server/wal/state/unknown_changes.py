@@ -1,4 +1,4 @@
-"""Entity types whose source sends updates without the row before, so that nobody knows which columns changed.
+"""Entity types whose source sends updates without the row before: their changed columns are unknown.
 
 PostgreSQL does so with its default replica identity. Such a record names every column of ``after`` as changed.
 The writer notes it among the source positions of the commit that shows it, and again when it is over::

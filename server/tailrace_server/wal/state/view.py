@@ -1,4 +1,4 @@
-"""What readers see of a log: an immutable snapshot of what is published, and nothing above it."""
+"""The part of a log that readers see: an immutable snapshot of the published versions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LogView:
     entry: int
     """Newest log entry read."""
     unknown_changes: tuple[str, ...]
-    """Entity types of which updates came without ``before`` when they were last committed."""
+    """Entity types whose updates came without ``before`` when they were last committed."""
     whole_removals: WholeRemovals
     """Where the images of removed rows are known to be whole."""
     bodies: ExpiredBodies

@@ -34,7 +34,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class WholeRemovals:
-    """What is noted in a log. It does not change."""
+    """The notes of a log. It does not change."""
 
     def __init__(self, spans: Mapping[str, Spans] | None = None) -> None:
         """Begin with the spans of some entity types, by the names that they have in those versions."""

@@ -1,1 +1,1 @@
-"""What keeps a log small and sound: compaction, retention, verification, inspection."""
+"""Work that keeps a log small and sound: compaction, retention, verification, inspection."""

@@ -1,4 +1,4 @@
-"""Compaction: neighbouring small segments become large ones, and nobody can tell but by the speed.
+"""Compaction: neighbouring small segments become large ones; readers notice only the speed.
 
 Small commits make small record batches, and a batch costs the same to read whatever it holds. So published
 neighbours of fewer than 16,384 rows (and 16 MiB) are rewritten into segments of up to 65,536 rows (and 64 MiB),
@@ -75,7 +75,7 @@ _ATTEMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     segments_before: int
     segments_after: int
@@ -185,7 +185,7 @@ def rewrite(
 
 
 def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> None:
-    """Delete files that no checkpoint names; all stay if nobody can tell."""
+    """Delete files that no checkpoint names; all stay if that is not certain."""
     # The device may fail, or the process be interrupted, after the checkpoint was created: then it names them,
     # and without them the log would be damaged.
     with suppress(LogError):

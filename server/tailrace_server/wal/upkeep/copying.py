@@ -54,7 +54,7 @@ _PIECE: Final = 4 * 1024 * 1024
 
 
 class LogCopy(NamedTuple):
-    """What was copied."""
+    """The result of a copy."""
 
     path: Path
     """The copy's folder."""

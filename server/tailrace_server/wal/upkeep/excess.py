@@ -36,7 +36,7 @@ class Excess(NamedTuple):
     is_due: bool
     """Whether a trim that is due makes it small enough; else it stays as large."""
     reason: str
-    """What keeps it so, and what to do, as the end of a sentence about it."""
+    """The cause and the remedy, as the end of a sentence."""
 
     def __str__(self) -> str:
         """Return the sentence, with the log as ``it``."""

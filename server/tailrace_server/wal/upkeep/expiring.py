@@ -55,7 +55,7 @@ _ATTEMPTS: Final = 8
 
 
 class _Due(NamedTuple):
-    """What is to go of one entity type."""
+    """The bodies of one entity type that are to be deleted."""
 
     entity_type: str
     """Its newest name."""

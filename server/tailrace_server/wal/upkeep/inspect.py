@@ -1,4 +1,4 @@
-"""What a log consists of, as plain records for a person or a program to look at. Reads only."""
+"""The parts of a log, as plain records for a person or a program to read. Reads only."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LogSummary:
     oldest_timestamp: int
     """Commit timestamp of its version; 0 where nothing is kept."""
     settings: dict[str, int]
-    """What is set of the catalog: lengths of time in µs, amounts in bytes."""
+    """The settings of the catalog: lengths of time in µs, amounts in bytes."""
     excess: str
     """By how much its records exceed ``max_bytes``, and what keeps them; empty where they do not."""
     type_settings: dict[str, dict[str, int]]

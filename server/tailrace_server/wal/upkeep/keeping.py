@@ -1,4 +1,4 @@
-"""What a catalog's settings keep of its log, and what they let go: the rule behind trims that nobody asks for.
+"""The part of a log that a catalog's settings keep: the rule behind trims without a command.
 
 ::
 
@@ -41,7 +41,7 @@ _WORTH: Final = 8
 
 
 class Keeping(NamedTuple):
-    """How a log stands to its settings."""
+    """A log compared with its settings."""
 
     before: int
     """First version to keep; that of the oldest position where nothing is to go."""

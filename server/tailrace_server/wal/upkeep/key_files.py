@@ -1,4 +1,4 @@
-"""Makes the key files that a log lacks, and deletes those of which all records are gone."""
+"""Makes the key files that a log lacks, and deletes those without a record left."""
 
 from __future__ import annotations
 

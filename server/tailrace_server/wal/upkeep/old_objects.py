@@ -1,6 +1,6 @@
 """Deletion of entries, publications and checkpoints that a later checkpoint covers.
 
-A checkpoint is the state of the log after its last entry, so nobody who opens the log reads what is before it.
+A checkpoint is the state of the log after its last entry. A process that opens the log reads nothing before it.
 Readers and writers that opened it earlier have ``delete_grace`` to read on; after that they continue from the
 newest checkpoint (state/last_objects.py). The objects go in the order of their numbers, and the last one that
 the checkpoint covers stays: by these two rules a paused writer notices that its number was used before.

@@ -42,13 +42,13 @@ DELETION_CHECK_S: Final = 60.0
 settings let go of versions."""
 
 _LARGE_S: Final = 3600.0
-"""A log that is larger than its settings want is told of this often."""
+"""Time between two reports of a log that is larger than its settings want."""
 
 _OVERDUE: Final = 2
 """The writer makes a checkpoint itself once it is this many times due."""
 
 _ENDS_S: Final = 60.0
-"""What upkeep under way has at the end of a writer: it mostly takes seconds, and if killed was for nothing."""
+"""The time that upkeep under way has at the end of a writer: mostly seconds; killed, it was for nothing."""
 
 _HURRIED_ENDS_S: Final = 2.0
 """The same where a signal or an error ends the writer: service managers kill after ten seconds."""

@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verification:
-    """What was read, and what is wrong with it."""
+    """The objects that were read, and their faults."""
 
     entries: int = 0
     publications: int = 0
@@ -59,7 +59,7 @@ class Verification:
     transactions: int = 0
     bytes: int = 0
     bases: int = 0
-    """Bases that stand."""
+    """Current bases."""
     base_rows: int = 0
     key_files: int = 0
     key_files_missing: int = 0

@@ -88,7 +88,7 @@ class Indexed:
         self.row_filter: RowFilter | None = condition.row_filter
         """The condition, bound to the schema of now; None: it does not fit."""
         self.found_by = looked_up(condition.row_filter)
-        """The lookup; None: the condition is evaluated on each row."""
+        """The lookups to choose from; empty: the condition is evaluated on each row."""
         self.part: LookedUp | None = None
         """Which of these its index has chosen."""
         self.kind: ConditionKind | None = None
