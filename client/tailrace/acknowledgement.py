@@ -1,4 +1,4 @@
-"""What the server made of a subscribe: the first message of every subscription."""
+"""The server's answer to a subscribe: the first message of every subscription."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Limits:
     queue_captures: int
     """Captures that the server keeps ready at most."""
     message_bytes: int
-    """Where messages are cut, or before, while the server is short of memory; a larger capture comes alone."""
+    """Largest message, bytes; less while the server is short of memory. A larger capture comes alone."""
     max_message_bytes: int
     """A larger capture comes without bodies and with ``omitted_bytes``."""
     send_deadline_s: float
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A subscription stands. What is committed after it was received will be delivered."""
+    """A subscription is open. Changes that are committed after it was received will be delivered."""
 
     subscription_id: str
     """Name of the subscription in the server's logs and statistics."""
@@ -49,18 +49,18 @@ class Acknowledgement:
     heartbeat_interval_s: float
     limits: Limits
     features: frozenset[str]
-    """What this server can do beyond the first release of the protocol."""
+    """The server's features beyond the first release of the protocol."""
     catch_up: CatchUp = CatchUp.ALL
-    """What it gets of what it is behind as it begins."""
+    """The catch-up policy: what it gets of the versions that it is behind as it begins."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
-    """What becomes of it when the server's ring has overtaken it."""
+    """The overrun policy: what happens when the server's ring has overtaken it."""
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have; what they name is waited for."""
     unknown_changes: tuple[str, ...] = ()
     """Entity types whose updates come without ``before``: each matches the columns in the criteria, changed or
     not."""
     effective_criteria: tuple[Criteria, ...] = ()
-    """What was asked for ∩ what is granted, where that is less than was asked for; empty where it is all."""
+    """The criteria narrowed to the grants; empty if all of them are granted."""
     name: str = ""
     """The named subscription that is read; empty: none."""
     epoch: int = 0

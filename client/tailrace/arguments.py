@@ -1,4 +1,4 @@
-"""What callers may write: a version for a position, a datetime for µs, one criteria for several."""
+"""Short forms of arguments: a version for a position, a datetime for µs, one criteria for several."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
 """One criteria or several, OR."""
 
 Place = Position | int
-"""A position; a number is a version, and stands for its lead."""
+"""A position; a number is a version, and means its lead."""
 
 Time = datetime | int
 """An aware datetime, or µs since the epoch."""

@@ -1,4 +1,4 @@
-"""What a subscriber receives: captures, and the acknowledgement and heartbeats around them."""
+"""The messages that a subscriber receives: captures, and the acknowledgement and heartbeats around them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Capture(NamedTuple):
     entity_type: str | None
     """None on transaction leads."""
     primary_key: str | None
-    """Canonical text; None on leads and on a truncate, which stands for every key."""
+    """Canonical text; None on leads and on a truncate, which means every key."""
     changed: tuple[str, ...] | None
     """Names of the columns that an update changed, in schema order; None for inserts and removals.
 
@@ -64,7 +64,7 @@ class Capture(NamedTuple):
     state: StateCursor | None = None
     """Of a row of the state that a subscription begins with: the cursor before the first row."""
     transition: Transition | None = None
-    """How it moved its row, as the criteria's ``where`` sees it; None where no condition has judged it. What
+    """How it moved its row, as the criteria's ``where`` sees it; None without a condition. What
     enters has no ``before``, and what leaves no ``after``: they are not in."""
 
     def row(self, content: Content | None = None) -> dict[str, Any] | None:

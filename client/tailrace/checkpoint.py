@@ -1,4 +1,4 @@
-"""Where a subscriber keeps the cursor of what it has finished with.
+"""The store in which a subscriber keeps the cursor behind its finished captures.
 
 Save the cursor after the effects are durable, or in the same transaction with them: what came after the saved
 cursor comes again.

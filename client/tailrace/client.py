@@ -180,8 +180,8 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
             after: Cursor of the last capture received, exclusive.
             from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch. Beside
                 ``after`` whichever comes later.
-            initial: ``Initial.STATE`` begins with the rows of the tables, and goes on with what changes in them
-                (docs/state.md). Beside ``after`` it goes on from there.
+            initial: ``Initial.STATE`` begins with the rows of the tables, and continues with their changes
+                (docs/state.md). Beside ``after`` it continues from there.
             content: Bodies that the captures carry.
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
@@ -204,7 +204,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
                 ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
                 is saved as it begins.
             on_disconnect: Called at each break, before the wait.
-            on_reconnect: Called when it stands again.
+            on_reconnect: Called when the connection is open again.
 
         Raises:
             InvalidRequest: ``since`` beside another start, or one that has no meaning.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the client and the server get the time from."""
+    """The source of time of the client and the server."""
 
     def monotonic(self) -> float:
         """Return seconds from an arbitrary moment that never fall, for intervals."""

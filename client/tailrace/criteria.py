@@ -1,4 +1,4 @@
-"""What a subscriber asks for: criteria (which captures), content (which bodies), start (from where).
+"""The request of a subscriber: criteria (which captures), content (which bodies), start (from where).
 
 Several criteria are OR; the fields of one are AND; the values of one field are any-of. A field that
 is absent or empty asks for nothing in particular. No criteria at all = every record, entity level,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Area(IntEnum):
-    """What kind of thing a record is about."""
+    """The kind of thing that a record is about."""
 
     SCHEMA = 1
     DATA = 2
@@ -32,7 +32,7 @@ class Area(IntEnum):
 
 
 class Operation(IntEnum):
-    """What happened to it. ``EXPIRE`` is a removal by time-to-live, never mixed up with ``REMOVE``."""
+    """The change of that thing. ``EXPIRE`` is a removal by time-to-live, never mixed up with ``REMOVE``."""
 
     UPSERT = 1
     REMOVE = 2
@@ -41,10 +41,10 @@ class Operation(IntEnum):
 
 
 class CaptureKind(IntEnum):
-    """What a capture stands for."""
+    """The kind of a capture."""
 
     CHANGE = 0
-    """The change that it tells of."""
+    """One change."""
     STATE = 1
     """The row that the change left: a part of the state that a subscription begins with."""
     LATEST = 2
@@ -55,11 +55,11 @@ class Transition(IntEnum):
     """How a change moved its row, as a condition on rows sees it."""
 
     ENTER = 1
-    """It was not in, and is. Also where nobody knows whether it was: the source did not send the row before."""
+    """It was not in, and is. Also if that is unknown because the source did not send the row before."""
     UPDATE = 2
     """It was in, and still is."""
     LEAVE = 3
-    """It was in, and is not; also by a removal. Also where nobody knows whether it was."""
+    """It was in, and is not; also by a removal. Also if that is unknown."""
     UNKNOWN = 4
     """It may be in or not: a value that the condition needs is not known. Count it as out."""
 
@@ -108,7 +108,7 @@ class Content(Flag):
 
 
 class CatchUp(IntEnum):
-    """What a subscription gets that begins behind what is published."""
+    """The catch-up policy of a subscription that begins behind the published version."""
 
     ALL = 1
     """Every capture: no gap, no repeat."""
@@ -117,14 +117,15 @@ class CatchUp(IntEnum):
 
 
 class OverrunPolicy(IntEnum):
-    """What becomes of a subscription that takes less than comes, once the server's ring has overtaken it."""
+    """The overrun policy of a slow subscription, once the server's ring has overtaken it."""
 
     RESYNC = 1
     """It is served from the log until it has caught up: no gap, no repeat."""
     LATEST = 2
     """It gets the newest capture of each key that it has missed, as ``CatchUp.LATEST``, and is live again."""
     DISCONNECT = 3
-    """It ends with ``SubscriptionOverrun``, behind what came, with the cursor that goes on from there."""
+    """It ends with ``SubscriptionOverrun``, behind the captures that came, with the cursor that continues from
+    there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class Criteria:
     where: Where | None = None
     """A condition on the values of rows of exactly one entity type: SQL, as ``price > :least``, or a dict, as
     ``{"column": "price", "gt": 100}``, which is kept as a `ConditionTree`. Captures say how a change moved its
-    row (``Capture.transition``). None: rows are not judged."""
+    row (``Capture.transition``). None: there is no condition on rows."""
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = ()
     """Values of the condition's parameters, by name; kept as texts, sorted."""
     where_version: int | None = None
@@ -411,16 +412,16 @@ class FromTime:
 
 
 Start = Since | After | FromTime
-"""Where a subscription starts; None in its place = the first version after the one published at acceptance."""
+"""The start of a subscription; None = the first version after the one published at acceptance."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromState:
-    """Start with the rows of the criteria's tables as of one version, and go on with the changes behind it."""
+    """Start with the rows of the criteria's tables as of one version; continue with the changes behind."""
 
     after: Cursor | None = None
     """Go on strictly after it, in the state or behind it; None: with the state as of now."""
 
 
 Beginning = Start | FromState
-"""What a subscription begins with; None as of ``Start``."""
+"""The beginning of a subscription: a start, or a state; None as of ``Start``."""

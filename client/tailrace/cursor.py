@@ -4,12 +4,11 @@ Text form, the same on every transport, in Spark and in files::
 
     1.<catalog uuid, 32 hex digits>.<version>.<index>.<ordinal>.<commit timestamp of the version>
 
-with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647,
-"past the last". The leading 1 is the form's own version. Readers treat the text as opaque; its
-meaning is fixed so that any program can make one. Examples stand in docs/protocol.md and are
-tested.
+with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647, "past the
+last". The leading 1 is the form's own version. Readers treat the text as opaque; its meaning is fixed so that
+any program can make one. Examples are in docs/protocol.md and are tested.
 
-The commit timestamp tells the histories of a log apart. A log that was restored from an older copy
+The commit timestamp distinguishes the histories of a log. A log that was restored from an older copy
 and written anew has the same uuid and the same version numbers, but other commits. The timestamp
 may be left out: such a cursor is not checked against the history.
 
@@ -61,7 +60,7 @@ class Cursor:
     catalog_uuid: UUID
     """The log that it belongs to; another log refuses it by name."""
     version: int
-    """Version of the last capture passed; 0 stands before the first."""
+    """Version of the last capture passed; 0 is before the first."""
     index: int
     """Index of the last record passed, wholly or in part; ``END``: the whole version."""
     ordinal: int = END
@@ -189,7 +188,7 @@ def row_mark(entity_type: str, primary_key: str, ordinal: int) -> RowMark:
 
 
 def type_mark(entity_type: str) -> str:
-    """Return what stands for an entity type in the place of a row."""
+    """Return the digits that mean an entity type in the place of a row."""
     return _digest(entity_type.encode(), 8)
 
 

@@ -1,4 +1,4 @@
-"""Demand on the client's side: what was requested, and what each connection has been told of it.
+"""Demand on the client's side: the requested captures, and the part that each connection was sent.
 
 Requests add up and saturate. A new connection is asked for what is still owed (requested and not received),
 in the message that subscribes; later requests follow on the same call, several made in one turn of the loop

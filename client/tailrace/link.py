@@ -100,7 +100,7 @@ class Reconnected:
 
 
 class LinkSink(Protocol):
-    """What receives the messages of a link. Called on the event loop; only ``room`` is awaited."""
+    """The receiver of a link's messages. Called on the event loop; only ``room`` is awaited."""
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
         """The server has acknowledged the subscription, for the first time or again."""

@@ -1,8 +1,8 @@
-"""Where a record stands in a catalog's log.
+"""The place of a record in a catalog's log.
 
-A log is a sequence of versions, one per source transaction, each a sequence of records. Record 0 of
-a version is the transaction's lead; the others follow in source order. One record may give several
-captures, told apart by their ordinal.
+A log is a sequence of versions, one per source transaction, each a sequence of records. Record 0 of a version
+is the transaction's lead; the others follow in source order. One record may give several captures; their
+ordinals differ.
 
     version   41            42                      43
     index     0  1  2       0  1  2  3  4           0  1
@@ -36,7 +36,7 @@ class Position(NamedTuple):
     version: int
     """The transaction, from 1; 0 only as "the oldest retained position"."""
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, which a position has no use for
-    """The record in it, from 0 (the lead); ``END`` stands past the last record."""
+    """The record in it, from 0 (the lead); ``END`` is past the last record."""
 
     def __str__(self) -> str:
         """Write the form that the command line takes, ``version:index``."""
@@ -53,4 +53,4 @@ class Position(NamedTuple):
 
 
 FIRST: Final = Position(1, 0)
-"""Where every log begins."""
+"""The begin of every log."""

@@ -39,7 +39,7 @@ class Subscription(Protocol):
 
 
 class Subscriber(Protocol):
-    """What receives the captures. Its methods return soon and raise nothing (rules 2.2 and 2.13)."""
+    """The receiver of the captures. Its methods return soon and raise nothing (rules 2.2 and 2.13)."""
 
     def on_subscribe(self, subscription: Subscription) -> None:
         """Come first, once. Ask for captures through the subscription, now or later."""

@@ -38,7 +38,7 @@ class Catalog:
 
 
 class Origin(StrEnum):
-    """Where what is known of a column comes from. Only what is inferred is widened by the values that come."""
+    """The source of the knowledge of a column. Only what is inferred is widened by the values that come."""
 
     DECLARED = "declared"
     """From a mapping."""
@@ -84,7 +84,7 @@ class Schema:
     """Number of the schema in its log, from 1; 0 is the empty schema that every log begins with."""
     entity_types: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
-    """What stands in images for a value that the source did not send, beside Debezium's default."""
+    """The placeholders in images for a value that the source did not send, beside Debezium's default."""
 
     def ordinals(self, entity_type: str) -> dict[str, int]:
         """Return column name → ordinal of an entity type; empty where it is not known."""

@@ -193,7 +193,7 @@ class Subscription(OnOneLoop):
 
     @property
     def acknowledgement(self) -> Acknowledgement:
-        """What the server made of the latest subscribe."""
+        """The server's answer to the latest subscribe."""
         if self._acknowledgement is None:
             raise SubscriptionClosed("the subscription has not been entered")
         return self._acknowledgement
@@ -230,8 +230,9 @@ class Subscription(OnOneLoop):
     ) -> None:
         """Tell the server that a named subscription need not send captures up to one again.
 
-        It is sent within a second, with what is acknowledged meanwhile, and when the subscription is left. What
-        was not sent comes again. While all that was taken is acknowledged, heartbeats that are passed are, too.
+        It is sent within a second, with what is acknowledged meanwhile, and when the subscription is left.
+        Demand that was not sent is sent again. While all that was taken is acknowledged, heartbeats that are
+        passed are, too.
 
         Args:
             up_to: The last capture that is done, or a cursor; None = everything that was taken.
@@ -326,7 +327,7 @@ class Subscription(OnOneLoop):
     def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat | StateComplete]:
         """Iterate over captures as they came and heartbeats between them, in order.
 
-        Of heartbeats in a row only the last is kept. A ``StateComplete`` stands behind the rows of a state.
+        Of heartbeats in a row only the last is kept. A ``StateComplete`` follows the rows of a state.
         """
         return Messages(self._take_message)
 

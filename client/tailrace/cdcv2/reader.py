@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OnConflict = Literal["error", "first"]
-"""What a contradiction does: stop the reader, or nothing, so that what was received first stands."""
+"""The effect of a contradiction: stop the reader, or keep the update that was received first."""
 
 _FIGURES: Final = (
     "messages",

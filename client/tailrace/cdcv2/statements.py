@@ -46,9 +46,9 @@ class Progress(Generic[T]):
     """The number of distinct updates at each time of an interval."""
 
     lower: tuple[T, ...]
-    """Where the interval begins, inclusive."""
+    """The begin of the interval, inclusive."""
     upper: tuple[T, ...]
-    """Where it ends, exclusive; empty is the end of time."""
+    """The end of the interval, exclusive; empty is the end of time."""
     counts: tuple[tuple[T, int], ...] = ()
     """Distinct updates by time; times that are not listed have none."""
 
@@ -113,7 +113,7 @@ class ReaderStatistics:
     held_updates: int
     """Updates of unfinished times that the reader holds."""
     held_times: int
-    """Unfinished times of which anything is known."""
+    """Unfinished times with updates or counts."""
 
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]

@@ -71,7 +71,7 @@ class Writer(Generic[T]):
         self.batch_size = batch_size
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
         self.frontier = antichain(lattice, times)
-        """Where the next interval begins. Times at or after none of these have been written."""
+        """The begin of the next interval. Times at or after none of these have been written."""
         self._sums: dict[T, dict[Hashable, int]] = {}
 
     def write(self, updates: Iterable[Update[T]]) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 _DIGITS_MAX: Final = 1_000
-"""Digits of a number, with the zeros that its exponent stands for."""
+"""Digits of a number, with the zeros of its exponent."""
 _ABOVE: Final = 10**_DIGITS_MAX
 
 

@@ -36,7 +36,7 @@ _DEPTH_MAX: Final = 64
 _SHOWN: Final = 60
 _TYPE_PREFIX: Final = "CONDITION_TYPE_"
 _KINDS: Final = ("text", "number", "boolean", "parameter", "null")
-"""What a value is written as: exactly one of them."""
+"""The forms of a value: exactly one of them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,7 +82,7 @@ class ConditionTree:
         return json.dumps(self.form, ensure_ascii=False, separators=(",", ":"))
 
     def __repr__(self) -> str:
-        """Return what tells it from others."""
+        """Return the key by which equal trees are one."""
         return f"ConditionTree({self})"
 
 

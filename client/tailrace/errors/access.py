@@ -1,4 +1,4 @@
-"""Who is not let in, and who has to leave: identities, grants, quotas and the operator."""
+"""Errors of access: identities, grants, quotas and the operator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TokenExpired(SubscriptionBroken):
 class NotPermitted(TailraceError):
     """The caller is known, and was not granted what was asked for. A retry does not help.
 
-    The text never tells whether what was named exists. An open stream ends with it when what it reads is no
+    The text never reveals whether the named thing exists. An open stream ends with it when what it reads is no
     longer granted.
     """
 

@@ -1,4 +1,4 @@
-"""What the log no longer has, or has otherwise than a caller remembers it."""
+"""Errors of history: positions and cursors of versions that the log no longer has, or has in another form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PositionCompacted(TailraceError):
         newest: Position,
         advice: str = "take a new snapshot, or start at version 0 for the oldest retained",
     ) -> None:
-        """Keep the first position wanted and both ends of what is retained; ``advice`` says how to go on."""
+        """Keep the first position wanted and both ends of the retained log; ``advice`` says how to continue."""
         super().__init__(
             f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; {advice}"
         )
@@ -112,7 +112,7 @@ class ImagesMissing(TailraceError):
     )
 
     def __init__(self, version: int, key: str | None, image: str) -> None:
-        """Keep where the record stands and the image that it lacks."""
+        """Keep the place of the record and the image that it lacks."""
         what = "removes all rows at once" if key is None else f"has no image {image!r}"
         super().__init__(
             f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "

@@ -1,4 +1,4 @@
-"""What is wrong with a write-ahead log, on the server or in a pipeline."""
+"""Errors of a write-ahead log, on the server or in a pipeline."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class UnknownWriter(LogError):
     advice = "Use the name that the catalog knows, or permit the takeover, as the text says."
 
     def __init__(self, writer: str, known: Sequence[str], advice: str) -> None:
-        """Keep both names; ``advice`` says how to go on."""
+        """Keep both names; ``advice`` says how to continue."""
         super().__init__(f"writer {writer!r} is not one of {', '.join(known) or 'none'}: {advice}")
         self.writer = writer
         self.known = tuple(known)

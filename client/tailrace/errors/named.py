@@ -1,4 +1,4 @@
-"""What is wrong with a named subscription, or has become of it."""
+"""Errors of named subscriptions."""
 
 from __future__ import annotations
 

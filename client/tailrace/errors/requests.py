@@ -1,4 +1,4 @@
-"""What is wrong with a request: the caller's mistakes."""
+"""Errors of requests: the caller's mistakes."""
 
 from __future__ import annotations
 

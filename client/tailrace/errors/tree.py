@@ -12,7 +12,7 @@ class TailraceError(Exception):
     retriable: bool = False
     """Whether the same may succeed later."""
     advice: ClassVar[str] = ""
-    """What to do about it, in a sentence; docs/errors.md shows it."""
+    """The remedy, in a sentence; docs/errors.md has it."""
 
     def figures(self) -> dict[str, str]:
         """Return the values that the error carries, by name, as text."""

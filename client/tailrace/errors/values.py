@@ -1,4 +1,4 @@
-"""What is wrong with the rows that a program holds: a value, or the file that they are in."""
+"""Errors of the rows that a program holds: a value, or the file that they are in."""
 
 from __future__ import annotations
 

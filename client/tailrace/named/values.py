@@ -1,4 +1,4 @@
-"""What is told of a named subscription."""
+"""The description of a named subscription."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionHealth(IntEnum):
-    """What retention does for a named subscription."""
+    """The state of a named subscription's hold on the log."""
 
     HELD = 1
     """What it needs is kept: it is within its cap."""
@@ -53,7 +53,7 @@ class NamedSubscription:
     paused: bool
     """Whether it takes no readers."""
     owner: str
-    """Who created it; empty: somebody at the log's folder, or a server without identities."""
+    """The caller that created it; empty: a command at the log's folder, or a server without identities."""
     created: TimestampMicros
     moved: TimestampMicros
     """When its cursor moved last."""

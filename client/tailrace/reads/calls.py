@@ -175,7 +175,7 @@ class ReadCalls(OnOneLoop):
             keys_only: Whether rows come without images.
             decoded: As ``subscribe``.
             typed: Whether ``StateRow.values`` gives Python's values, by the schema of each row's version.
-            limit: Rows at most; ``end.next_page`` goes on.
+            limit: Rows at most; ``end.next_page`` continues.
             page: ``end.next_page`` of an earlier read of the same, at whose version this one is.
             wait_for: Wait until this version is published, and read it or a later one: who has written V
                 reads what it wrote.

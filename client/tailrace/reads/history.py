@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHeader:
-    """What a read is pinned to."""
+    """The log and version that a read is pinned to."""
 
     catalog: str
     catalog_uuid: UUID
@@ -62,8 +62,8 @@ class HistoryEnd:
 class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "Capture"]):
     """One read of history; made by ``Client.read_changes``. Iterate it once, under ``async with``.
 
-    The server sends as fast as you take. A read that breaks raises, and says where to go on: its
-    ``resume_cursor`` is the last capture taken.
+    The server sends as fast as you take. A read that breaks raises; its ``resume_cursor``, the last capture
+    taken, says where to continue.
     """
 
     def __init__(

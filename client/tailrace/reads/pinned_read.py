@@ -1,4 +1,4 @@
-"""What every read that ends shares: entered once, pinned by its header, iterated to its end."""
+"""The common part of reads that end: entered once, pinned by a header, iterated to the end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
 
     @property
     def header(self) -> _Header:
-        """What the read is pinned to."""
+        """The header: the log and version that the read is pinned to."""
         if self._header is None:
             raise SubscriptionClosed("the read has not been entered")
         return self._header
@@ -148,5 +148,5 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         return item
 
     def _resume_cursor(self) -> str | None:
-        """Return where a broken read may go on; None: only from its beginning."""
+        """Return the place where a broken read may continue; None: only from its beginning."""
         return None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """What a read of state is pinned to."""
+    """The log and version that a read of state is pinned to."""
 
     catalog: str
     catalog_uuid: UUID

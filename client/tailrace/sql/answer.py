@@ -32,7 +32,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class AnswerHeader:
-    """What an answer is pinned to."""
+    """The log and version that an answer is pinned to."""
 
     catalog: str
     catalog_uuid: UUID
@@ -58,7 +58,7 @@ class AnswerEnd:
 
 
 class Answer(PinnedRead[QuerySqlResponse, AnswerHeader, AnswerEnd, _Item], Generic[_Item]):
-    """What both forms of an answer have in common. Iterate it once, under ``async with``."""
+    """The common part of both forms of an answer. Iterate it once, under ``async with``."""
 
     _rows = 0
     """That came; an Arrow stream counts its own."""

@@ -11,7 +11,7 @@
 
 Each answer is of whole versions: from ``$from``, where the last one ended, to ``$to``, the newest that was
 published when it was asked for. No clock has a part in it. Behind the first answer each question says by a
-cursor what has been read. So a log that was restored from an older copy is told from one that is quiet.
+cursor what has been read. So a poll notices a log that was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _A = TypeVar("_A", bound=Answer[Any])
 
 Beginning = int | datetime | Cursor
-"""Where a poll begins: at a version, at the first one committed at or after a time, or behind a cursor."""
+"""The start of a poll: a version, the first one committed at or after a time, or behind a cursor."""
 
 
 class Poll(OnOneLoop, Generic[_A]):
@@ -56,7 +56,7 @@ class Poll(OnOneLoop, Generic[_A]):
             ask: Returns the answer that begins there.
             since: The first version, a time, or the cursor behind which to begin.
             every_s: From one question to the next.
-            retry: How often a question is asked again that nobody answers.
+            retry: How often a request without an answer is repeated.
             timeouts: How long the first one is.
         """
         self._since = since
@@ -70,7 +70,7 @@ class Poll(OnOneLoop, Generic[_A]):
 
     @property
     def since(self) -> int | datetime:
-        """Where the next answer begins: behind the last one that was taken whole."""
+        """The begin of the next answer: behind the last one that was taken whole."""
         begin = self._begin()
         return begin.version + 1 if isinstance(begin, Cursor) else begin
 

@@ -274,7 +274,7 @@ def register_audit(
 
 
 class QuotaCollector(Collector):
-    """What of quotas is used, and what was refused."""
+    """The used part of quotas, and refusals."""
 
     def __init__(self, quotas: Quotas) -> None:
         """Read from ``quotas`` at each scrape."""

@@ -1,4 +1,4 @@
-"""What the calls of named subscriptions ask for, checked; the same for every face."""
+"""Checked requests of named subscriptions, the same for every face."""
 
 from __future__ import annotations
 

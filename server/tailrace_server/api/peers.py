@@ -1,4 +1,4 @@
-"""Whom a subscription is for, from what gRPC and HTTP know of a connection."""
+"""The client of a subscription, from the facts that gRPC and HTTP know of a connection."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def grpc_address(
 
 
 def _joined(host: str, port: int) -> str:
-    """Return both as one text; a port of 0 is one that a proxy has not told."""
+    """Return both as one text; a port of 0 is one that a proxy has not sent."""
     if not port:
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final, Protocol
 
 _TURN_BYTES: Final = 1 << 20
-"""What one turn reads, about; a quarter of a millisecond for each read, with what is made of it."""
+"""Bytes that one turn reads, about; each read and its processing take a quarter of a millisecond."""
 _LARGE_BYTES: Final = 16 << 10
 """Less than this is not counted: the usual request, however many there are."""
 _READ_AT_ONCE: Final = 4
@@ -35,10 +35,10 @@ class Readable(Protocol):
 
 
 class ReadTurns:
-    """What has come in this turn, and who waits for the next ones; for one event loop."""
+    """The bytes of this turn, and the connections that wait for the next ones; for one event loop."""
 
     def __init__(self) -> None:
-        """Begin with a turn of which nothing has come."""
+        """Begin with an empty turn."""
         self._left = _TURN_BYTES
         self._waiting: deque[Readable] = deque()
         self._running = False

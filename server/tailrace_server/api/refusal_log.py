@@ -9,7 +9,7 @@ import structlog
 _log = structlog.get_logger("tailrace.http")
 
 _NAMES_MAX: Final = 100
-"""Names that are told of one kind. Anybody can make up more, and the metrics count them all."""
+"""Most names of one kind that are logged. Anybody can make up more, and the metrics count them all."""
 _SHOWN: Final = 200
 
 
@@ -17,12 +17,12 @@ class RefusalLog:
     """Tells the names of one kind, for instance hosts or origins."""
 
     def __init__(self, kind: str) -> None:
-        """Begin with none told."""
+        """Begin without a name."""
         self._kind = kind
         self._told: set[str] = set()
 
     def tell(self, name: str, **cure: str) -> None:
-        """Log that a name was refused, unless it has been told; ``cure`` is what helps."""
+        """Log that a name was refused, once; ``cure`` is the remedy."""
         shown = name[:_SHOWN]
         if shown in self._told or len(self._told) > _NAMES_MAX:
             return

@@ -91,7 +91,7 @@ BOUNDS: Final[Mapping[str, range]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a subscribe asks for, checked."""
+    """A checked subscribe."""
 
     criteria: tuple[Criteria, ...]
     start: Beginning | None

@@ -1,4 +1,4 @@
-"""What a request to end a subscription says, and from where it may come."""
+"""A request to end a subscription, and the addresses from which it may come."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ReadAnswer:
     kind: str
     """The media type."""
     member: str
-    """What a JSON page calls the captures."""
+    """The member of a JSON page that has the captures."""
     header: dict[str, Any]
     end: Callable[[tuple[int, int, int] | None, int], dict[str, Any]]
     """Returns how it ended, from its last capture and their number."""

@@ -140,7 +140,7 @@ def _sql_answer(reference: Callable[[str], Schema]) -> Schema:
 
 
 def _named(reference: Callable[[str], Schema]) -> dict[str, Schema]:
-    """Return what named subscriptions are asked with, and what is told of them."""
+    """Return the schemas of requests and answers of named subscriptions."""
     found = {
         kind: _request(getattr(named_subscription_pb2, f"{kind}Request").DESCRIPTOR, reference)
         for kind in ("CreateSubscription", "ResetSubscription", "Acknowledge")

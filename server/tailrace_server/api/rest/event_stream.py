@@ -32,16 +32,16 @@ _log = structlog.get_logger("tailrace.rest")
 
 
 class EventWords(Protocol):
-    """What the events of one face say; the subscription's captures come as events already."""
+    """The texts of one face's events; the subscription's captures come as events already."""
 
     def began(self, acknowledgement: SubscribeAcknowledgement, id_line: bytes) -> bytes:
-        """Return what stands before everything else."""
+        """Return the first event."""
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
         """Return what a heartbeat becomes."""
 
     def completed(self, value: StateComplete, id_line: bytes) -> bytes:
-        """Return what stands behind the last row of a state."""
+        """Return the event behind the last row of a state."""
 
     def ended(self, error: TailraceError) -> bytes:
         """Return the last words."""

@@ -68,7 +68,7 @@ HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Truncated": "truncated",
 }
-"""What a read is pinned to: header field → member of the JSON page."""
+"""The pins of a read: header field → member of the JSON page."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _Request = TypeVar("_Request", bound="Message")
 
 IN_PATH_OF_NAME = ("catalog", "name")
-"""Fields of requests that stand in the path."""
+"""Fields of requests that are in the path."""
 
 
 class NamedResources:

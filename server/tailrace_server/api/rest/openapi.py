@@ -36,7 +36,7 @@ _TAGS: Final = {
     "subscriptions": "Readers' places that are kept with the log.",
 }
 _REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
-"""What a server answers in the place of 200; the other statuses of the error table are never its own."""
+"""A server's statuses in the place of 200; the other statuses of the error table are never its own."""
 _REFUSED_BODY: Final = (408, 413, 415)
 """The same of a request that has a body."""
 _REPEATED: Final = "May be repeated; any of the values matches."
@@ -319,7 +319,7 @@ def _body(name: str) -> dict[str, Any]:
 def _parameters(
     request: dict[str, Any], criteria: dict[str, Any], *, without: str = ""
 ) -> list[dict[str, Any]]:
-    """Return a request as parameters: the fields of one criteria stand for themselves."""
+    """Return a request as parameters; the fields of one criteria are parameters too."""
     members = {**criteria["properties"], **request["properties"]}
     members["criteria"] = {"type": "string", "contentMediaType": JSON_TYPE}
     return [_query(name, schema) for name, schema in members.items() if name != without]

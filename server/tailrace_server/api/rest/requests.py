@@ -1,4 +1,4 @@
-"""What a REST request asks for: its parameters, its body and the format that it accepts."""
+"""The parts of a REST request: its parameters, its body and the format that it accepts."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def heartbeat(value: Heartbeat) -> dict[str, Any]:
 
 
 def state_complete(value: StateComplete) -> dict[str, Any]:
-    """Return what stands behind the last row of a state."""
+    """Return the message behind the last row of a state."""
     return {"version": value.version, "resumeCursor": str(value.cursor)}
 
 
@@ -136,7 +136,7 @@ def state_header(read: StateRead, *, catalog: str) -> dict[str, Any]:
 
 
 def catalog(info: CatalogInfo) -> dict[str, Any]:
-    """Return a catalog as it stands now."""
+    """Return a catalog as it is now."""
     return {
         "name": info.name,
         "uuid": str(info.uuid),

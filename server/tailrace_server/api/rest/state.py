@@ -52,7 +52,7 @@ STATE_HEADERS: Final = {
     "Tailrace-Version": "version",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""What a table is of: header field → member of the JSON page."""
+"""The pins of a table: header field → member of the JSON page."""
 
 IN_PATH: Final = (*ELSEWHERE, "entityType")
 """Fields of a request for a table that are no parameters."""

@@ -1,4 +1,4 @@
-"""What a client's certificate calls it, in one form for gRPC and HTTP, for those who decide who it is.
+"""The names in a client's certificate, in one form for gRPC and HTTP, for the check of identities.
 
 ::
 

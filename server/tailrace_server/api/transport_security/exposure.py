@@ -1,6 +1,6 @@
-"""Who may listen where: an address that others reach needs TLS, and clients who say who they are.
+"""The check of listening addresses: one that others reach needs TLS, and clients with an identity.
 
-Without them whoever reaches the port reads everything, and whoever stands between reads along. That is refused
+Without them anybody who reaches the port reads everything, and anybody between reads along. That is refused
 at the start, since nothing of it shows later.
 """
 
@@ -56,7 +56,7 @@ def check_exposure(
 
 
 def _is_loopback(address: Address) -> bool:
-    """Return whether only this machine reaches an address; of a name, all that it stands for."""
+    """Return True if only this machine reaches an address; a name has to mean such addresses only."""
     try:
         found = {each[4][0] for each in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)}
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of TLS: read whole, judged before they are used, and read again when they change.
+"""The files of TLS: read whole, checked before they are used, and read again when they change.
 
 ::
 
@@ -53,10 +53,10 @@ _log = structlog.get_logger("tailrace.tls")
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What a handshake needs, as it was read."""
+    """The files of a handshake, as they were read."""
 
     certificate: bytes
-    """PEM: the server's certificate first, then what stands between it and a root."""
+    """PEM: the server's certificate first, then the certificates between it and a root."""
     key: bytes
     client_ca: bytes | None
     """PEM; None where clients need no certificate."""
@@ -93,7 +93,7 @@ class TlsMaterial:
 
 @dataclass(frozen=True, slots=True)
 class TlsStatistics:
-    """What has become of the files since the process began."""
+    """The state of the files since the process began."""
 
     ends: datetime
     """When the certificate in use expires."""
@@ -120,7 +120,7 @@ class TlsFiles:
         self._look_s = look_s
         self._seen = self._look()
         self.material = _read(settings)
-        """What new connections get; replaced as a whole."""
+        """The files for new connections; replaced as a whole."""
         self._listeners: list[Callable[[TlsMaterial], Awaitable[None]]] = []
         self._unfit: str | None = None
         """Why the files as they are now cannot be used; None where they are used."""
@@ -201,7 +201,7 @@ class TlsFiles:
         _log.info("TLS files read again", certificate_ends=material.ends.isoformat())
 
     def _look(self) -> tuple[object, ...]:
-        """Return what tells one state of the files from another."""
+        """Return the identity of the files' state."""
         return tuple(map(_state, _files(self._settings)))
 
 

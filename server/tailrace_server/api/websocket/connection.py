@@ -41,7 +41,7 @@ _SMALL_BYTES: Final = 4096
 
 
 class Socket(Protocol):
-    """What a connection needs of a transport."""
+    """The interface of a transport to a connection."""
 
     async def receive(self) -> str | None:
         """Return the next text message; None once the peer is gone.
@@ -82,7 +82,7 @@ class Socket(Protocol):
 
 
 class Face(Protocol):
-    """What the payloads of one sub-protocol mean."""
+    """The meaning of one sub-protocol's payloads."""
 
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
@@ -93,7 +93,7 @@ class Face(Protocol):
         """
 
     entrance: Entrance
-    """Whom the socket has proven."""
+    """The identity that the socket has proven."""
     takes_tokens: bool
     """Whether a message of the type ``token`` renews; in any case the payload of a ping may."""
 
@@ -123,7 +123,7 @@ class Face(Protocol):
 
 
 class SocketOperation(EndsWithAge):
-    """What one subscribe has begun."""
+    """The operation that one subscribe has begun."""
 
     __slots__ = (
         "_asked_bytes",

@@ -86,7 +86,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._pings_dropped = 0
         self._linger: asyncio.TimerHandle | None = None
         self._behind = False
-        """Whether the kernel's buffers were full since the last pong: a probe may stand behind all of it."""
+        """True if the kernel's buffers were full since the last pong: a probe may be behind all of it."""
         self._moved_at = 0.0
         """Loop time at which the transport last had room again."""
         self._unfinished: asyncio.TimerHandle | None = None
@@ -349,7 +349,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.close_within()
 
     def pause_writing(self) -> None:
-        """Note that a probe would stand behind full buffers."""
+        """Note that a probe would be behind full buffers."""
         self._behind = True
         super().pause_writing()
 

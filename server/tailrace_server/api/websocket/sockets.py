@@ -84,7 +84,7 @@ class SocketStatistics:
     guards: Mapping[str, int]
     """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
     errors: Mapping[tuple[str, str], int]
-    """Errors told to clients, by transport and machine code."""
+    """Errors sent to clients, by transport and machine code."""
 
 
 class Attended(Protocol):
@@ -290,7 +290,7 @@ class Sockets:
         self._guards[guard] += 1
 
     def count_error(self, transport: str, code: str) -> None:
-        """Count an error that was told over ``http`` or ``websocket``, by its machine code."""
+        """Count an error that was sent over ``http`` or ``websocket``, by its machine code."""
         self._errors[transport, code] += 1
 
     def count_close(self, code: int) -> None:

@@ -28,7 +28,7 @@ PATIENCE_S: Final = 1.0
 _WORTH_BYTES: Final = 4 << 10
 """A stalled reader that holds less is not ended: that would free no more than to end one that has read all."""
 _LOOK_S: Final = PATIENCE_S / 4
-"""The part of the time between two looks that counts at most. Where the event loop is late, it has not noted
+"""The longest time between two looks that counts, seconds. Where the event loop is late, it has not noted
 yet what a reader has taken."""
 
 _LOOKS_KEPT: Final = 64

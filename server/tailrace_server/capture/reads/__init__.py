@@ -1,1 +1,1 @@
-"""Reads that end: a range of history, the state of a table. What they share, and how they are opened."""
+"""Reads that end: a range of history, the state of a table. Their common part, and how they are opened."""

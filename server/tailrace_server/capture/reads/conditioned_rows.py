@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConditionedRows:
-    """Judges rows of one table as of one version by rules of which some have conditions.
+    """Applies rules, some of them with conditions, to rows of one table as of one version.
 
     Any thread may call it. A row is shown that is of one of a rule's keys and meets the rule's condition. A
     condition that is NULL or undecided shows nothing.

@@ -1,4 +1,4 @@
-"""What every read has that ends: who has it, its last message, its quota, and how it is ended.
+"""The common part of reads that end: the caller, the last message, the quota, and the end.
 
 A message that is large waits for its turn as those of subscriptions do, and a reader that stalls on one is
 ended where memory is short.
@@ -33,16 +33,16 @@ _MOMENT_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTerms:
-    """What a read was admitted with, and how much of it is on its way at once."""
+    """The terms of a read: its admission, and how much of it is on its way at once."""
 
     message_bytes: int
-    """Where messages are cut."""
+    """The largest message, bytes."""
     large: LargeMessages
     """Gives room to messages that are larger than that."""
     patience_s: float
     """How long such a message waits for room."""
     kept: Kept
-    """What is charged for the criteria; given back when the read is closed."""
+    """The bytes charged for the criteria; given back when the read is closed."""
     use: GrantUse
     """What it gets of what was asked for."""
     admission: Admission
@@ -58,7 +58,7 @@ class LogRead(ABC):
         self.use = terms.use
         """What it gets of what was asked for."""
         self.caller: Principal = ANONYMOUS
-        """Who asked: the read ends at the message with which it may no longer have it."""
+        """The caller; the read ends when its grants do."""
         self.error: TailraceError | None = None
         """Why it was ended; None while it was not."""
         self.on_end: Callable[[TailraceError], None] | None = None
@@ -69,7 +69,7 @@ class LogRead(ABC):
         self._wait_s = 0.0
         """How long the next message has to wait for the caller's quota."""
         self._waiter: asyncio.Future[None] | None = None
-        """What a message without room waits on; None while none does."""
+        """The waiter of a message without room; None while none waits."""
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -88,7 +88,7 @@ class LogRead(ABC):
 
     @abstractmethod
     def resume_cursor(self) -> object | None:
-        """Return what goes on behind all that was handed over, as text by ``str``; None before the first."""
+        """Return the cursor behind the last message that was handed over, with ``str``; None before it."""
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -116,7 +116,7 @@ class LogRead(ABC):
                 on_end(error)
 
     def wake(self) -> None:
-        """Let a message that waits for room go on."""
+        """Let a message that waits for room continue."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

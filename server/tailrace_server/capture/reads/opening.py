@@ -278,7 +278,7 @@ def _state_use(
 
 
 def _criteria_of(asked: StateAsked) -> Criteria:
-    """Return what a read of state asks for as history would, so that the same grants judge it."""
+    """Return the criteria with which history would request the same, so that the same grants apply."""
     return Criteria(
         area=Area.DATA,
         entity_type=(asked.entity_type,),

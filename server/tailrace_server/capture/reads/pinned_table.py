@@ -155,7 +155,7 @@ class PinnedTable:
                 return found
 
     def keep(self, place: StatePlace, form: tuple[Hashable, ...], block: _Block) -> None:
-        """Keep a block under a place in it, where its reader will go on."""
+        """Keep a block under a place in it, from which its reader will continue."""
         self._log.reading.keep_state_block((self._name, place, *form), block)
 
     @property

@@ -80,9 +80,9 @@ class StateRead(LogRead):
         self._condition = condition
         self._of_view = of_view
         self._name = asked.entity_type if of_view is None else of_view.name
-        """What pages are of."""
+        """The identity of the read that pages belong to."""
         self._chosen: Hashable = None
-        """What tells its blocks from those of readers with another condition."""
+        """The key of its blocks, which differs between conditions."""
         self._left = asked.limit
         """Rows that it may still give; None without a limit."""
         self._place: StatePlace | None = None
@@ -119,7 +119,7 @@ class StateRead(LogRead):
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor that goes on from V."""
+        """The cursor that continues from V."""
         return self._view.cursor(self.version, END)
 
     def resume_cursor(self) -> StatePage | None:

@@ -1,4 +1,4 @@
-"""What state to read, and the version that this means."""
+"""A request for a state, and the version that it means."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateAsked:
-    """What state to read."""
+    """A request for a state."""
 
     entity_type: str
     primary_keys: tuple[str, ...] = ()

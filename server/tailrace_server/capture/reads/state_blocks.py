@@ -65,13 +65,13 @@ class StateBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateEncoder:
-    """What of a table's rows is written, and how."""
+    """The written part of a table's rows, and its form."""
 
     entity_type: str
     codec: Codec
     with_images: bool
     shown: Visibility | None
-    """What is granted of the rows; None: all of it."""
+    """The granted part of the rows; None: all of it."""
     message_bytes: int
     granted: ConditionedRows | None = None
     """Which rows are shown, where rules have conditions; None: they have none."""

@@ -1,4 +1,4 @@
-"""Where a read of state goes on: behind a row of one version, as text that a reader hands back.
+"""The place where a read of state continues: behind a row of one version, as text for the reader.
 
 ::
 
@@ -92,7 +92,7 @@ class StatePage:
 
 
 def type_digest(entity_type: str) -> str:
-    """Return what stands for an entity type."""
+    """Return the digits that mean an entity type."""
     return _digest(entity_type.encode(), 4)
 
 

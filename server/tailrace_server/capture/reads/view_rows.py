@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViewRows:
-    """What a view is as of one version, to one caller."""
+    """A view as of one version, for one caller."""
 
     name: str
     identity: bytes
     """Equal where the definition is the same."""
     version: int
     entity_type: str
-    """What the entity type is called at the version."""
+    """The name of the entity type at the version."""
     condition: StateCondition | None
     """Which rows it has; None: all of them."""
     asked: tuple[Column, ...]

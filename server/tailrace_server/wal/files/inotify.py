@@ -62,7 +62,7 @@ class Event(NamedTuple):
     """Something has happened."""
 
     watch: int
-    """The folder or file that was watched."""
+    """The number of the watch."""
     padded_name: bytes
     """Name of the file in the folder, with zeros behind it."""
 

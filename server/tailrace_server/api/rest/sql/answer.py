@@ -59,11 +59,11 @@ SQL_HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""What an answer is pinned to: header field → member of the JSON page."""
+"""The pins of an answer: header field → member of the JSON page."""
 _NOBODY: Final = 499
 """Status for a reader who has gone: only the server's own records have it."""
 ELSEWHERE_OF_SQL: Final = ("catalog", "form", "parameter")
-"""Fields of a request that stand in the path, in ``Accept`` and in ``parameters``."""
+"""Fields of a request that are in the path, in ``Accept`` and in ``parameters``."""
 _FORMS: Final = {
     JSON_TYPE: SqlForm.OBJECTS,
     LINES_TYPE: SqlForm.LINES,

@@ -60,7 +60,7 @@ class ConditionIndex:
         self._new: dict[Indexed, None] = {}
         """Those that are not fitted yet."""
         self._schemas: Sequence[Sequence[Column]] = ()
-        """The types to which the other values are cast."""
+        """The columns of the schemas that the others are bound to."""
         self._whole: dict[Indexed, None] = {}
         """Those that are found by nothing."""
         self._kinds: WeakValueDictionary[object, ConditionKind] = WeakValueDictionary()
