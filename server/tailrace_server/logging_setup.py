@@ -8,13 +8,19 @@ of libraries through the standard logging module, and both leave in one form.
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from structlog.typing import Processor
+
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that a terminal would obey."""
 
 
 def configure(
@@ -35,7 +41,7 @@ def configure(
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if console else "iso", utc=not console),
     ]
     final: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)]
+        [_escaped, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -62,3 +68,11 @@ def configure(
     # Its information lines tell what ours tell better; what goes wrong there is still ours to show.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _escaped(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape control characters in texts: a caller may send some, in a header for one. Tracebacks are ours."""
+    for name, value in event.items():
+        if isinstance(value, str) and name not in ("exception", "stack"):
+            event[name] = _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], value)
+    return event

@@ -92,3 +92,13 @@ def test_the_form_for_reading_has_no_colours_where_stderr_is_no_terminal(
     assert "\x1b" not in text
     assert "rows=3" in text
     assert "catalog opened" in text
+
+
+def test_a_caller_sends_the_terminal_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logging_setup.configure(format="console")
+    structlog.get_logger("tailrace.test").info("refused", host="a\x1b[31mred\x9b2J\nnext")
+    text = capsys.readouterr().err
+    assert r"a\x1b[31mred\x9b2J\nnext" in text
+    assert text.count("\n") == 1
