@@ -220,6 +220,7 @@ def _who(caller: Principal | None) -> tuple[str, str, str]:
 
 
 def address_of(peer: Peer) -> str:
-    """Return the address without its port."""
+    """Return the address without its port. One of IPv6 without brackets has none."""
     host, _, port = peer.address.rpartition(":")
-    return host.strip("[]") if port.isdigit() and host else peer.address
+    has_port = port.isdigit() and bool(host) and (":" not in host or host.endswith("]"))
+    return host.strip("[]") if has_port else peer.address

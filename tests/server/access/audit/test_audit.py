@@ -10,7 +10,7 @@ import pytest
 import structlog.testing
 
 from tailrace.errors import NotPermitted, ServerFull, Unauthenticated
-from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.audit.audit import Audit, address_of
 from tailrace_server.access.audit.events import Ended
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
@@ -53,6 +53,21 @@ class Clock:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.1:50", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("[2001:db8::15]:50", "2001:db8::15"),
+        ("2001:db8::15", "2001:db8::15"),
+        ("::1", "::1"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_recorded_whole_and_without_its_port(address: str, host: str) -> None:
+    assert address_of(Peer("rest", address, "curl")) == host
 
 
 def test_without_a_file_nothing_is_kept_and_nothing_refused() -> None:
