@@ -54,7 +54,7 @@ class TableCalls(ReadCalls):
             entity_type: The table.
             where: A condition, as of ``state``: the table has the rows that meet it. None: all rows.
             parameters: Values of the condition's parameters by name, without the colon.
-            path: A SQLite file that holds it, and goes on from there the next time; None = memory.
+            path: A SQLite file that holds the table, and from which it continues the next time; None = memory.
             typed: Whether rows are Python's values, as of ``subscribe``; else they are images.
             backlog: Changes that wait for who iterates over them, at most.
 

@@ -1,4 +1,4 @@
-"""What comes of a table to who iterates it: bounded, so that a slow reader holds up nobody."""
+"""The changes of a table for its reader: bounded, so that a slow reader holds up no other."""
 
 from __future__ import annotations
 

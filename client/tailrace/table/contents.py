@@ -1,4 +1,4 @@
-"""What holds the rows of a table, and changes them by whole versions."""
+"""The store of a table's rows, which changes by whole versions."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TableChange:
     new: StoredRow | None
     """The row after; None: there is none."""
     operation: Operation
-    """What the source did. ``UPSERT`` without a row after: the row is still there, and does not meet the
-    table's condition any more."""
+    """The operation of the source. ``UPSERT`` without a row after: the row is still there, and does not meet
+    the table's condition any more."""
 
     @property
     def transition(self) -> Transition | None:

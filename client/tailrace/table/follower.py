@@ -43,11 +43,11 @@ _GONE: Final = (PositionCompacted, CatalogReplaced, ColumnsChanged, HistoryRepla
 
 
 class FollowedTable(Protocol):
-    """What a follower tells of its progress. Called on the event loop."""
+    """The receiver of a follower's progress. Called on the event loop."""
 
     @property
     def log(self) -> ChangeLog:
-        """Where the changes of rows go that are being applied."""
+        """The receiver of the row changes that are being applied."""
 
     def show(self, version: int, *, more: bool) -> None:
         """The rows are as of a version now; ``more``: changes of the next were applied already."""

@@ -9,7 +9,7 @@
     columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
 
 A version is one transaction of the file, or several versions that came together are. So a program that was
-killed goes on behind the last version that the file holds whole. What is visible is read by a second
+killed continues behind the last version that the file holds whole. What is visible is read by a second
 connection, which stays in one snapshot until the event loop moves it on: reads between two awaits are of one
 version, while a thread writes the next one.
 
@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS loaded (id INTEGER PRIMARY KEY CHECK (id = 1), versio
 _LOG_BYTES: Final = 8 << 20
 """SQLite's write-ahead log is written back into the file once about so much was committed."""
 _PAGE_BYTES: Final = 4_096
-"""What a small row may cost there."""
+"""The cost of a small row there, bytes."""
 _READERS_KEPT: Final = 1_024
 _KEYS_AT_ONCE: Final = 1_000
 _FIND: Final = "SELECT image, columns FROM rows WHERE primary_key = ?"
@@ -147,7 +147,7 @@ class InSqlite(Contents):
         await self._in_thread(self._begin_again)
 
     async def add(self, rows: Sequence[StateRow]) -> None:
-        """Write some of the new rows where nobody sees them."""
+        """Write some of the new rows, hidden from readers."""
         await self._in_thread(self._add, rows)
         await self._keep_small()
 

@@ -265,7 +265,7 @@ class Table(Mapping[str, Any], OnOneLoop):
 
     @property
     def log(self) -> ChangeLog:
-        """Where the changes of rows go that are being applied."""
+        """The receiver of the row changes that are being applied."""
         return self._log
 
     def show(self, version: int, *, more: bool) -> None:

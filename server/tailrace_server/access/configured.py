@@ -49,10 +49,10 @@ class Access:
         """Read the files that settings name.
 
         Args:
-            settings: Who is let in.
-            client_ca: Whose certificates clients show; None: nobody's.
+            settings: The callers that are let in.
+            client_ca: The authority of clients' certificates; None: clients show none.
             audit: Where it is recorded; None = nowhere.
-            quotas: Who may do how much; None = the defaults.
+            quotas: The quotas; None = the defaults.
 
         Raises:
             ConfigError: One of them cannot be used.

@@ -1,4 +1,4 @@
-"""What a request or a connection shows of its sender, before anybody has looked at it."""
+"""The credentials of a request or a connection, before they are verified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """What came, unverified. Its text in logs and tracebacks never has the token."""
+    """Unverified credentials. Its text in logs and tracebacks never has the token."""
 
     token: str | None = None
     """The token or key, without the word ``Bearer``; None: there was none."""

@@ -45,7 +45,7 @@ MISSING: Final = (
 _GRANTS_KEPT: Final = 1_000
 """Catalogs whose grants a principal remembers."""
 _UNFIT_TOLD_MAX: Final = 1_000
-"""Grants and reasons that are told before the rest is silence: tokens may have anything in them."""
+"""Most grants and reasons that are logged: tokens may have anything in them."""
 _TOKEN_CHARACTERS_MAX: Final = 16 << 10
 """Of the longest token that is looked at."""
 
@@ -107,7 +107,7 @@ class Identified:
 
     @property
     def name(self) -> str:
-        """Who it is, for people to read."""
+        """The name, for people to read."""
         return str(self.identity)
 
     @property
@@ -165,7 +165,7 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousByPolicy:
-    """Who proves nothing, where a policy says what that is enough for."""
+    """The caller without proof, under a policy that says what it may do."""
 
     door: Door
 
@@ -206,16 +206,16 @@ class Door:
         """
         self._faults_of_keys = faults
         self._unfit_told: set[tuple[str, str]] = set()
-        """Grants by name, each with a reason, that the log has been told of."""
+        """Grants by name, each with a reason, that were logged."""
         self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
         self.sockets: dict[HasCaller, Callable[[TailraceError], None]] = {}
-        """What ends each open WebSocket once its caller is no longer let in."""
+        """The functions that end open WebSockets whose callers are no longer let in."""
         self._policy = policy
         self._audit = audit or Audit()
         self.anonymous: Principal = ANONYMOUS if policy is None else AnonymousByPolicy(self)
-        """Who proves nothing, where that is let in."""
+        """The caller without proof, if such callers are let in."""
         self.revision = 0
         """Changes whenever somebody may be granted something else than before."""
 

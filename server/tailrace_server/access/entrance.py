@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Entrance:
-    """Where one connection stands: before the door, or inside as somebody."""
+    """The state of one connection: before the door, or inside under an identity."""
 
     def __init__(
         self, door: Door, credentials: Credentials, principal: Principal | None = None
@@ -32,7 +32,7 @@ class Entrance:
 
     @property
     def principal(self) -> Principal:
-        """Whom the connection has proven.
+        """The identity that the connection has proven.
 
         Raises:
             Unauthenticated: Nobody yet, or its key was removed since.

@@ -56,7 +56,7 @@ class Handles:
         self._held[handle] = asyncio.get_running_loop().time() + lifetime_s, principal
 
     def holder(self, handle: str) -> Principal | None:
-        """Return whom one stands for; None where it is over or never was."""
+        """Return the caller of a handle; None if it has expired or never existed."""
         over_at, principal = self._held.get(handle, (0.0, None))
         if principal is None or over_at > asyncio.get_running_loop().time():
             return principal
@@ -64,7 +64,7 @@ class Handles:
         return None
 
     def forget(self, handle: str) -> None:
-        """Let one stand for nobody. Idempotent."""
+        """Let a handle expire. Idempotent."""
         _, principal = self._held.pop(handle, (0.0, None))
         if principal is None:
             return

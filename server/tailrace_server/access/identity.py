@@ -1,4 +1,4 @@
-"""Who somebody is, once a credential has been verified."""
+"""The identity of a caller, once a credential has been verified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Identity:
 
     kind: IdentityKind
     issuer: str
-    """Who vouches for it: ``iss`` of a JWT; empty for keys and certificates."""
+    """The issuer: ``iss`` of a JWT; empty for keys and certificates."""
     name: str
     """``sub`` of a JWT, the name of a key, the name in a certificate; unique within kind and issuer."""
     claims: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -42,7 +42,7 @@ class Identity:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from every other."""
+        """The key of the identity."""
         return self.kind.value, self.issuer, self.name
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Identity:
 
 
 def key_of(principal: Principal) -> tuple[str, ...]:
-    """Return what tells a principal from every other; the anonymous are all one."""
+    """Return the key of a principal; anonymous callers have the same."""
     identity = getattr(principal, "identity", None)
     return identity.key if isinstance(identity, Identity) else (principal.name,)
 

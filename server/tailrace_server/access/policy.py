@@ -35,15 +35,15 @@ _PLACE: Final = re.compile(r"\{([^{}]+)\}")
 """A claim in the text of a key."""
 _SYSTEM_TYPES: Final = frozenset({"catalog"})
 _SHOWN: Final = 5
-"""Texts of keys that are told."""
+"""Most texts of keys that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Of whom a rule speaks: all that is said of it must hold."""
+    """The callers of a rule: all of its members must hold."""
 
     anonymous: bool = False
-    """Callers who prove nothing; nobody else."""
+    """Callers without proof only."""
     issuer: str | None = None
     claims: tuple[tuple[str, tuple[str | int | bool, ...]], ...] = ()
     """Name → values, one of which the claim is, or has where it is a list."""
@@ -83,7 +83,7 @@ class PolicyRule:
     entity_types: frozenset[str] | None = None
     columns: Columns = ALL_COLUMNS
     primary_keys: tuple[str, ...] | None = None
-    """Texts of keys, in which ``{claim}`` stands for the value of a claim; None: all keys."""
+    """Texts of keys, in which ``{claim}`` is replaced by the value of a claim; None: all keys."""
     bodies: bool = True
     actions: frozenset[Action] = READING
     where: ClaimedCondition | None = None

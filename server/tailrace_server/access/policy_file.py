@@ -1,4 +1,4 @@
-"""The policy file: read whole, judged whole, and read again when it changes.
+"""The policy file: read whole, checked whole, and read again when it changes.
 
 ::
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RecordedRules:
-    """What has been recorded of the rules of one server."""
+    """The recorded rules of one server."""
 
     def __init__(self, audit: Audit | None) -> None:
         """Begin with nothing recorded; ``audit`` None = nothing ever is."""

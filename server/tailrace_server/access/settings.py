@@ -10,7 +10,7 @@ from tailrace_server.capture.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who is let in, and to what. Without any of these everybody who reaches the server is, to everything."""
+    """The callers that are let in, and their grants. Without settings: every caller, and everything."""
 
     identities: Path | None = setting(
         None,
@@ -45,7 +45,7 @@ class AccessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Where the audit is written, and what happens when it cannot be."""
+    """The file of the audit, and the policy when it cannot be written."""
 
     audit: Path | None = setting(
         None,

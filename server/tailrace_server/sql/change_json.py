@@ -70,7 +70,7 @@ class ChangeJson:
         Args:
             written: The entity type's columns, as the records' versions have them.
             shown: Id of a column → the name that images show it under; without columns of the key.
-            placeholders: What stands for values that were not sent, as the schema has it.
+            placeholders: The placeholders for values that were not sent, as the schema has them.
             images: Which ones to write: CHANGE, PRE, POST.
         """
         known = [each for each in written if each.id in shown]

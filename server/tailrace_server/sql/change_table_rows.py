@@ -1,4 +1,4 @@
-"""What a change table has beside place and time: the columns of the key, and the JSON of each change."""
+"""The columns of a change table beside place and time: those of the key, and the JSON of each change."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ OF_VIEW: Final = "tailrace.changes_of_view"
 
 
 class ChangesOfView:
-    """What is shown of one entity type in the changes of a view; for one scan."""
+    """The visible part of one entity type in the changes of a view; for one scan."""
 
     judges = True
     """Changes are shown by the values of their rows."""

@@ -134,7 +134,7 @@ class LogOrder:
     """An ORDER BY that is the order of the records of the one table that a query reads."""
 
     select: exp.Select
-    """Whose it is."""
+    """The SELECT with that order."""
     table: exp.Table
     newest_first: bool
 

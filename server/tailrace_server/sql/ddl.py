@@ -48,7 +48,7 @@ _UNITS: Final = {
 }
 """Long names of units, without the s of the plural."""
 _SKIPPED: Final = re.compile(r"\s+|--[^\n]*|/\*(?!\+)")
-"""What may stand before a statement; of a comment that may be nested its beginning."""
+"""Text that may come before a statement; of a comment that may be nested its beginning."""
 _COMMENT_MARK: Final = re.compile(r"/\*|\*/")
 _FIRST_WORD: Final = re.compile(r"(?:create|drop|alter|show)\b", re.IGNORECASE)
 _SHOWN: Final = ("TABLES", "VIEWS", "VIEW", "CDC")
@@ -57,7 +57,7 @@ _ON_DATA: Final = "a view is SELECT column, … FROM entity_type WHERE condition
 
 @dataclass(frozen=True, slots=True)
 class WrittenName:
-    """A name as it stands in a statement."""
+    """A name as it is in a statement."""
 
     text: str
     quoted: bool
@@ -78,7 +78,7 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTableOptions:
-    """What stands behind the name of a change table; None: nothing was said."""
+    """The text behind the name of a change table; None: there is none."""
 
     images: tuple[str, ...] | None = None
     lookback_us: int | None = None
@@ -112,7 +112,7 @@ class Drop:
     is_view: bool
     if_exists: bool
     on: WrittenName | None = None
-    """What it must be on; None: nothing was said."""
+    """The table that it must be on; None: none was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def image_names(written: Iterable[str], where: str) -> tuple[str, ...]:
 
     Args:
         written: The words.
-        where: What they stand in, for an error.
+        where: The place of the names, for an error.
 
     Raises:
         InvalidRequest: One names no image.

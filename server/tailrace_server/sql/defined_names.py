@@ -1,4 +1,4 @@
-"""What a name in a statement means: an entity type, a view or a change table."""
+"""The meaning of a name in a statement: an entity type, a view or a change table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Definition = ViewDocument | ChangeTableDocument
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """What a view reads, by the names of one version."""
+    """The columns that a view reads, by the names of one version."""
 
     entity_type: str
     shown: dict[str, str]

@@ -145,7 +145,7 @@ class Audit:
         return self._trail.put(line) or not self._settings.audit_required
 
     def refuse_unrecorded(self) -> None:
-        """Refuse a use while the audit stands still, if it is required.
+        """Refuse a use while the audit cannot be written, if it is required.
 
         Raises:
             ServerFull: It is, and it does.

@@ -25,7 +25,7 @@ def moment() -> str:
 
 
 class AuditLine(Struct, kw_only=True, tag_field="event"):
-    """What every line has."""
+    """The common members of all lines."""
 
     time: str
     """When it happened: ISO 8601, UTC, microseconds."""
@@ -36,7 +36,7 @@ class AuditLine(Struct, kw_only=True, tag_field="event"):
     kind: str = ""
     """How it was proven: `jwt`, `api_key` or `certificate`; `anonymous`; empty for the server itself."""
     issuer: str = ""
-    """Who vouches for the name: the `iss` of a JWT; empty for others."""
+    """The issuer of the name: the `iss` of a JWT; empty for others."""
     address: str = ""
     """The peer's address; behind a trusted proxy, the one that the proxy names."""
     transport: str = ""
@@ -82,7 +82,7 @@ class Refused(AuditLine, tag="refused"):
     """Something was asked for and not given: at the door, or by the engine."""
 
     code: str = ""
-    """The machine code of the error that the caller was told."""
+    """The machine code of the error that the caller got."""
     reason: str = ""
     """Its text."""
 
@@ -93,9 +93,9 @@ class Subscribed(AuditLine, tag="subscribed"):
     id: str = ""
     """The subscription's id, as its `ended` has it too."""
     asked: Sequence[str] = ()
-    """What was asked for, in words, one for each alternative; of more than 100 values how many more."""
+    """The request in words, one text for each alternative; of more than 100 values the number of the rest."""
     effective: Sequence[str] = ()
-    """What grants left of them."""
+    """The part of them that is granted."""
     content: str = ""
     """The bodies that were asked for."""
     start: str = ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _AGAIN_S: Final = 1.0
 _HANGS_S: Final = 5.0
-"""A write that has not returned for so long stands still: a full pipe, a storage that does not answer."""
+"""A write that takes longer has stopped: a full pipe, or a storage that does not answer."""
 _BATCH_BYTES: Final = 256 << 10
 _LINE_BYTES: Final = 100
 """Of memory for a line in the queue, beside its text."""
@@ -85,7 +85,7 @@ class AuditTrail:
         """Of the queue, with what the thread has taken from it and not written."""
         self._written = self._lost = 0
         self._lost_untold = 0
-        """Lines lost since that was last told in line."""
+        """Lines lost since a line last said so."""
         self._writing_since: float | None = None
         """When the write began that has not returned; None: there is none."""
         self._failing_since: float | None = None

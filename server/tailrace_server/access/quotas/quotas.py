@@ -1,4 +1,4 @@
-"""What each principal and each address has, and how much it may have.
+"""The quotas of each principal and each address, and their use.
 
 A use is charged to two accounts: that of its principal, and that of its address, which may have several times
 as much, since people share addresses. Anonymous callers have no account of their own. Whatever is taken is
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ACCOUNTS_MAX: Final = 50_000
 _AGAIN_S: Final = 5.0
-"""When to come again for what is held: nobody knows when it is given back."""
+"""Seconds after which to come again for a held quota; the time of its return is unknown."""
 _MINUTE_S: Final = 60.0
 
 FAILURES: Final = "failed_authentications"
@@ -42,7 +42,7 @@ _CLASSES: Final = {
 
 
 class Account:
-    """What one principal or one address has."""
+    """The use of one principal or one address."""
 
     __slots__ = ("buckets", "distinct", "held")
 
@@ -80,7 +80,7 @@ class Quotas:
         }
         self.is_on = any(limit is not None for limit in self._limits.values())
         self.used: Counter[tuple[str, str]] = Counter()
-        """What is held now, by quota and class of principal."""
+        """The held quotas of now, by quota and class of principal."""
         self.refused: Counter[tuple[str, str]] = Counter()
         """How often there was no more, since the server began."""
 
@@ -243,7 +243,7 @@ class Quotas:
 
 
 class Taken:
-    """What one use has taken; used by ``with``, or given back by hand."""
+    """The quotas that one use has taken; used by ``with``, or given back by hand."""
 
     __slots__ = ("_counted", "_distinct", "_held", "_quotas", "of")
 

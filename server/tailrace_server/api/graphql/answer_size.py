@@ -24,7 +24,7 @@ class AnswerTooLarge(BaseException):
         self.bytes_max = bytes_max
 
     def refusal(self) -> InvalidRequest:
-        """Return what the caller is told."""
+        """Return the text of the caller's error."""
         return InvalidRequest(
             f"the answer takes more than {self.bytes_max} bytes of memory, the limit "
             f"(graphql_answer_bytes), {_FIELD_BYTES} for each field; ask for less at once"

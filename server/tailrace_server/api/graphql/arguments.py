@@ -30,7 +30,7 @@ STARTS: Final = frozenset({"sinceVersion", "sinceIndex", "after", "fromTime"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What part of a catalog a field is about, whatever its criteria say besides."""
+    """The part of a catalog that a field is about, whatever its criteria say besides."""
 
     area: Area | None = None
     entity_type: str | None = None

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 SEPARATOR: Final = b"\x1e"
 DATA: Final = b"\ndata: "
-"""What stands before the payload of an event; there is no such line before it."""
+"""The lines before the payload of an event."""
 EVENT_END: Final = b"\n\n"
 _encode: Final = msgspec.json.encode
 _NULL: Final = b"null"

@@ -123,7 +123,7 @@ def reading_of(
     Args:
         now: The column.
         earlier: The column as it was, oldest first.
-        placeholders: What stands for values that were not sent, beside the default.
+        placeholders: The placeholders for values that were not sent, beside the default.
     """
     history = [*earlier, now]
     stated = next((each for each in history if not each.inferred), None)

@@ -1,4 +1,4 @@
-"""What resolvers have in hand: one operation's way to the engine."""
+"""The context of resolvers: one operation's way to the engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Context:
         self._reading = asyncio.Lock()
         self._history_bytes = settings.graphql_history_bytes
         self.pages = engine.pages.nothing()
-        """What is charged for the pages of this operation, until its answer is made."""
+        """The bytes charged for the pages of this operation, until its answer is made."""
         self.schema_of: Callable[[int], Schema] = no_schema
         """The schema of each version of the history that was read last."""
 
@@ -184,7 +184,7 @@ class Context:
 
 
 def bodies_of(selections: Iterable[Any]) -> frozenset[str]:
-    """Return the bodies that a selection may need, judged by the names in it."""
+    """Return the bodies that a selection may need, by the names in it."""
     found = set()
     for each in selections:
         name = str(getattr(each, "name", "")).removesuffix("Text")

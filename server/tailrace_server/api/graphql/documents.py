@@ -172,7 +172,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStatistics:
-    """What became of documents and subscriptions since the server began."""
+    """The figures of documents and subscriptions since the server began."""
 
     cached: int
     """Documents that were known."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.graphql")
 
 _SHOWN_MAX: Final = 20
-"""Faults of one document that are told; a made-up one can have thousands."""
+"""Most faults of one document that are sent; a made-up document can have thousands."""
 _VALUE_SHOWN_MAX: Final = 40
 """Bytes of a value that its error shows."""
 

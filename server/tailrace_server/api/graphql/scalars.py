@@ -272,7 +272,7 @@ def column_form(column: Column, placeholders: tuple[str, ...] = ()) -> ColumnFor
 
     Args:
         column: The column.
-        placeholders: What stands for values that were not sent, as its schema says.
+        placeholders: The placeholders for values that were not sent, as its schema says.
     """
     form = _form_of(column)
     if not placeholders:

@@ -1,4 +1,4 @@
-"""What a subscription's selection set asks for, worked out once: fragments merged, directives evaluated.
+"""The selection set of a subscription, compiled once: fragments merged, directives evaluated.
 
 ::
 
@@ -94,7 +94,7 @@ Member: TypeAlias = TypeName | HeadField | BodyField | RowField
 
 @dataclass(frozen=True, slots=True)
 class SelectionSet:
-    """What each event of a subscription shows."""
+    """The members of each event of a subscription."""
 
     key: str
     """Response key of the subscription field."""

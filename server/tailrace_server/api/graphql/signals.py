@@ -34,7 +34,7 @@ def acknowledgement(
 
 
 def state_complete(value: StateComplete) -> dict[str, Any]:
-    """Return what stands behind the last row of a state."""
+    """Return the event behind the last row of a state."""
     return {"stateComplete": responses.state_complete(value)}
 
 

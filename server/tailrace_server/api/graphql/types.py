@@ -241,7 +241,7 @@ class ChangeInterface:
 
 
 UNAVAILABLE: Final = "unavailable"
-"""The field of `ChangeInterface` that is told from bodies."""
+"""The field of `ChangeInterface` that is computed from bodies."""
 TOLD_FROM: Final = ("before", "after")
 """Those bodies."""
 HEAD: Final = (
@@ -305,7 +305,7 @@ class PositionObject:
 
 @strawberry.type(description="Relay's page information.")
 class PageInfo:
-    """Where a page stands in its range."""
+    """The place of a page in its range."""
 
     has_next_page: bool
     has_previous_page: bool

@@ -45,7 +45,7 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
     """Core's server as grpc.aio drives it, but for the calls whose method nobody has registered."""
 
     on_crash: Callable[[BaseException], None]
-    """Called once if the loop has ended by an error; the listener still stands."""
+    """Called once if the loop has ended by an error; the listener is still open."""
     on_call: Callable[[str], None]
     """Called with the peer of each call."""
 

@@ -1,4 +1,4 @@
-"""What grpc.aio has no call for: closing a peer's connection, and bounding what the kernel holds for it.
+"""Calls that grpc.aio lacks: close a peer's connection, and bound the bytes that the kernel holds for it.
 
 A call whose reader has stalled cannot be ended from this side: the status stands behind the message that is not
 read, and core keeps the message until it is, whether the handler aborts, returns or is cancelled. Where

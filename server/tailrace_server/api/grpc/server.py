@@ -53,7 +53,7 @@ _NAMES = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
 
 @dataclass(frozen=True, slots=True)
 class GrpcStatistics:
-    """What its guards have done, since it began."""
+    """The figures of its guards, since it began."""
 
     streams_too_slow: int
     """Streams that the send deadline has ended."""

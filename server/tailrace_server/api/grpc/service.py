@@ -85,7 +85,7 @@ class ChangeCaptureService:
     ) -> None:
         """Serve an engine.
 
-        ``unread`` is told of every request, and knows the age of connections. ``disconnect`` cuts the one of
+        ``unread`` gets every request, and knows the age of connections. ``disconnect`` cuts the one of
         a peer.
         """
         self._disconnect = disconnect

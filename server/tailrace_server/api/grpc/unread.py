@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SHARE: Final = 8
-"""What peers have sent and nobody has read may come to one part in so many of the memory budget."""
+"""The divisor of the memory budget for bytes that peers have sent and the server has not read."""
 
 _FLOOR_BYTES: Final = 64 << 10
 """Held by one connection, is no matter: the window that each stream begins with."""
@@ -52,7 +52,7 @@ _CALL_BYTES: Final = 8 << 10
 _READ_PARTS: Final = 8
 """A reader may send one byte for so many that it has read: window updates, pings, small requests."""
 _SECOND_BYTES: Final = 128
-"""What a connection may send in a second for no reason."""
+"""Bytes that a connection may send in a second without a reason."""
 _LOOK_S: Final = 0.02
 """How often the memory is looked at, and where it is short or has grown, the connections."""
 _GROWTH_PARTS: Final = 4
@@ -114,7 +114,7 @@ class UnreadWatch:
         """Of the listener, once it runs."""
         self._connections: dict[str, _Connection] = {}
         self._taken: Counter[str] = Counter()
-        """What each peer may have sent since the last look, by its host and port."""
+        """The bytes that each peer may have sent since the last look, by its host and port."""
         self._taking = Lock()
         """Held while ``_taken`` is counted up, or put in its place anew."""
         self.cut = 0

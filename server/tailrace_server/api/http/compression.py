@@ -30,7 +30,7 @@ _GZIP_LEVEL: Final = 1
 
 
 class Encoder(Protocol):
-    """What compresses one answer."""
+    """The compressor of one answer."""
 
     def encode(self, data: bytes) -> bytes:
         """Return what can be sent now: all of the data, flushed."""

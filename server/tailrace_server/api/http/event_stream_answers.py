@@ -1,4 +1,4 @@
-"""What begins every event stream, and the answer by which a browser comes back instead.
+"""The beginning of every event stream, and the answer by which a browser comes back instead.
 
 An ``EventSource`` takes every answer but 200 for final and never asks again. So one that may be answered
 otherwise later is given a stream that ends at once, and begins with ``retry``.

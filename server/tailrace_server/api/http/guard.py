@@ -123,7 +123,7 @@ def with_door(
 async def _principal(
     scope: Scope, credentials: Credentials, door: Door, sessions: BrowserSessions
 ) -> Principal | None:
-    """Return who a request is from; None: nobody yet, on a WebSocket.
+    """Return the caller of a request; None: no caller yet, on a WebSocket.
 
     Raises:
         TailraceError: It is refused.

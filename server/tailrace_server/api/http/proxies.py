@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.transport_security.proxies import TrustedProxies
 
 _SCHEMES: Final = {"http": ("http", "ws"), "https": ("https", "wss")}
-"""What a proxy was spoken to in → the scheme of a request, and of a WebSocket."""
+"""The scheme that a proxy was called with → the scheme of a request, and of a WebSocket."""
 
 
 def with_proxies(application: ASGIApp, trusted: TrustedProxies, root_path: str) -> ASGIApp:

@@ -88,7 +88,7 @@ _EVERYWHERE: Final = [
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
 ]
-"""What every answer says to a browser; pages have a policy of their own besides."""
+"""Header fields of every answer for browsers; pages have a policy of their own besides."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -99,7 +99,7 @@ class _Uvicorn(uvicorn.Server):
     """
 
     tls: ssl.SSLContext | None = None
-    """What the next listener speaks; None is plain text."""
+    """The TLS of the next listener; None is plain text."""
     handshake_s: float = 10.0
     servers: list[asyncio.base_events.Server] = []  # noqa: RUF012 - uvicorn has none before it starts
 
@@ -162,7 +162,7 @@ class HttpFace:
             not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
             lines: The warnings and errors that the page shows; None = none.
             accepting: False where ``accept`` will say that requests are to be answered.
-            door: Who lets callers in; None = everybody is.
+            door: The check of callers; None = all are let in.
             tls: What it speaks; None is plain text.
             proxies: Whose word is taken for the client behind them.
 
@@ -215,7 +215,7 @@ class HttpFace:
             exception_handlers={HTTPException: http_problem},
         )
         self.routes = routed.routes
-        """What is served, behind the door."""
+        """The served application, behind the door."""
         # From the innermost outwards: what is last here sees a request first.
         application = self._once_accepting(routed)
         application = with_door(application, self._door, self.sockets, sessions, encoded_errors)
@@ -330,7 +330,7 @@ class HttpFace:
     async def drain(self, deadline_s: float) -> None:
         """Let live connections send their last messages and close; the engine has ended their subscriptions.
 
-        ``/health`` goes on answering. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
+        ``/health`` continues to answer. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
         """
         await self.sockets.stop(deadline_s)
 

@@ -222,7 +222,7 @@ class OpenedCatalog:
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task wrote, as it reports to the commit."""
+    """The report of a task to the commit."""
 
     epoch: int
     """Epoch that it wrote under."""

@@ -214,7 +214,7 @@ def _above_highest(marks: Words) -> Words:
 def _escaped(
     buffer: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], above: Words
 ) -> npt.NDArray[np.bool_]:
-    """Return whether a backslash stands before the opening quote: then it is none."""
+    """Return True if a backslash is before the opening quote, which is then none."""
     quote = at + 7 - np.bitwise_count(above).astype(np.int64) // 8
     found: npt.NDArray[np.bool_] = buffer[quote - 1] == _BACKSLASH
     return found

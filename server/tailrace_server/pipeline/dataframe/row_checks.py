@@ -168,7 +168,7 @@ def check_lead(
         rows: Whole transactions, bodies checked.
         lead: Row of the lead.
         codes: Place of the entity type of each row of its transaction.
-        entity_types: What the places stand for.
+        entity_types: The entity types of the places.
 
     Raises:
         InvalidRequest: It does not.

@@ -48,7 +48,7 @@ class Transactions:
             rows: Rows of `input_table`, in one chunk.
 
         Raises:
-            InvalidRequest: A lead stands within a transaction.
+            InvalidRequest: A lead is within a transaction.
         """
         self._rows = rows
         self._ids = rows.column("transaction_id").chunk(0)

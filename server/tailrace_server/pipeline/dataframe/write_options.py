@@ -43,7 +43,7 @@ class Options:
     take_over: bool = False
     whole_removals: bool = False
     checkpoint: str = ""
-    """Where Spark keeps the checkpoint of a stream, if the stream's options say so."""
+    """The folder of the stream's checkpoint, if the stream's options name it."""
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Entity type → names of its columns."""
     listings: Mapping[str, str] = field(default_factory=dict)

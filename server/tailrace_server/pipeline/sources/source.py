@@ -1,4 +1,4 @@
-"""What a source is: all that tailrace needs to know of one kind of input.
+"""The interface of a source: all that tailrace needs to know of one kind of input.
 
 Adding a source takes a folder beside this module, with a class that implements `Source`, and a line in
 `registry`. The command line, the driver and Spark's tasks know a source only by what is below::
@@ -47,11 +47,12 @@ class Source(Protocol):
     name: ClassVar[str]
     """Names the command ``tailrace ingest NAME`` and the checkpoint's folder; never changes."""
     title: ClassVar[str]
-    """What the lines are, in the help of that command."""
+    """The kind of the lines, in the help of that command."""
     keyless: frozenset[str] = frozenset()
     """Tables without a key, whose rows are counted; entity types, or their last parts."""
     placeholders: tuple[str, ...] = ()
-    """What stands for a value that was not sent, beside Debezium's default; see `wal.record.unavailable`."""
+    """The placeholder for a value that was not sent, beside Debezium's default; see
+    `wal.record.unavailable`."""
 
     @abstractmethod
     def line_decoder(
@@ -74,7 +75,7 @@ class Source(Protocol):
         """Return a line that is decoded to an equal change, for a row that goes to quarantine later."""
 
     def remarks(self, bindings: Bindings) -> Iterable[str]:
-        """Return what is to be told of the options after a run, given what is bound then."""
+        """Return the remarks about the options after a run, given the bindings of then."""
         return ()
 
     def read(self, spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _GLOB: Final = re.compile(r"[\[\]{}*?\\]")
-"""What Spark would take for a pattern in the name of a folder."""
+"""The characters of a folder's name that Spark would take for a pattern."""
 
 
 def read_text_files(spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:

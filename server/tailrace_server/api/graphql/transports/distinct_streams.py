@@ -120,7 +120,7 @@ def comes_back(request: Request) -> bool:
 
 
 class _ResultWords:
-    """What stands around the changes."""
+    """The events around the changes."""
 
     def __init__(self, catalog: GraphqlCatalog, signalled: str | None, *, comes_back: bool) -> None:
         """Keep who speaks, and to whom; ``signalled`` is the key of a field that asked for signals."""

@@ -37,7 +37,7 @@ class ResultReader(Protocol):
     """One operation as its connection sees it: what is sent to it waits until there is room."""
 
     state: Any
-    """What is asked for; None once the document has been looked at."""
+    """The request; None once the document has been read."""
 
     async def next(self, *parts: bytes | memoryview) -> None:
         """Send the result that the parts make, joined."""

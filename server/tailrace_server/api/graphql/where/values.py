@@ -1,4 +1,4 @@
-"""What an argument ``where`` says, as a tree. What stands side by side in it is joined by AND."""
+"""An argument ``where`` as a tree. Its members are joined by AND."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS: Final = frozenset({"Int", "BigInt", "Float", "Decimal"})
 
 @dataclass(frozen=True, slots=True)
 class TypedCondition:
-    """What a ``where`` says."""
+    """A ``where`` as a tree."""
 
     tree: dict[str, Any]
     """In the JSON form of a request's tree."""
@@ -52,7 +52,7 @@ class TypedCondition:
 
 @dataclass(frozen=True, slots=True)
 class WhereType:
-    """What the fields of one entity type's ``where`` mean."""
+    """The meaning of the fields of one entity type's ``where``."""
 
     columns: Mapping[str, tuple[str, str]]
     """Field → its column, and the kind of its tests."""
@@ -120,7 +120,7 @@ def _tests(tests: Mapping[str, Any], kind: str, at: str) -> dict[str, Any]:
 
 
 def _value(value: Any, kind: str) -> Any:
-    """Return a value in the JSON form of a tree: numbers by their digits, all else as it stands."""
+    """Return a value in the JSON form of a tree: numbers by their digits, all else as it is."""
     if kind in NUMBERS or type(value) is float:
         return {"number": str(value)}
     return value

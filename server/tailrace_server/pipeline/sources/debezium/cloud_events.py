@@ -35,7 +35,7 @@ _IMAGES: Final = frozenset(("before", "after"))
 
 
 class EventContent(NamedTuple):
-    """What an event holds: the members of an envelope, or a message as text."""
+    """The content of an event: the members of an envelope, or a message as text."""
 
     envelope: dict[str, Any] | None
     message: bytes

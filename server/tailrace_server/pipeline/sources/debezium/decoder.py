@@ -97,7 +97,7 @@ _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRU
 
 
 class _MessagePlace(NamedTuple):
-    """Where a message stands in the input."""
+    """The place of a message in the input."""
 
     split: FileSplit
     line: int

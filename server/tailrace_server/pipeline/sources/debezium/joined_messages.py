@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 def messages_in(line: bytes) -> Iterator[bytes] | None:
-    """Return the messages of a line, and what stands between them; None for a line that is not of that kind."""
+    """Return the messages of a line and the text between them; None for a line that is not of that kind."""
     text = line.removeprefix(_BOM).strip(_BETWEEN)
     if text == b"]":  # the end of an array that began on a line before
         return iter(())
@@ -62,7 +62,7 @@ def _cut(text: bytes) -> Iterator[bytes]:
 
 
 def _rest(text: bytes) -> Iterator[bytes]:
-    """Yield what stands between two messages, unless it only divides them."""
+    """Yield the text between two messages, unless it only divides them."""
     for part in [text] if b'"' in text else text.split(b","):
         if part.strip(_BETWEEN):
             yield part.strip(_BETWEEN)
@@ -71,7 +71,7 @@ def _rest(text: bytes) -> Iterator[bytes]:
 def key_and_value(line: bytes) -> tuple[bytes, bytes] | None:
     """Return key and message of a line that has a TAB between them; None for any other line.
 
-    A raw TAB never stands within a string of JSON, so the first one divides.
+    A raw TAB is never within a string of JSON, so the first one divides.
     """
     key, tab, value = line.partition(b"\t")
     if not tab or value.strip()[:1] not in (b"{", b"n"):

@@ -145,7 +145,7 @@ _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
 
 def unwrap(line: bytes) -> Unwrapped:
-    """Return the innermost message of a line, its message key, and the schema block that stands beside it.
+    """Return the innermost message of a line, its message key, and the schema block beside it.
 
     The message is None for a line that says nothing, the key is None and the block empty where there is none.
     A key that is given as null is ``null``.

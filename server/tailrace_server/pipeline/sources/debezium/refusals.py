@@ -1,4 +1,4 @@
-"""What a message is refused with, or passed over with."""
+"""The errors with which a message is refused or passed over."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ _AVRO_TYPES: Final = frozenset(
     ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 )
 _STRUCT: Final = re.compile(r"Struct\{.*\}", re.DOTALL)
-"""What Connect's StringConverter makes of a key with columns."""
+"""A key with columns in the form of Connect's StringConverter."""
 _WHOLE: Final = re.compile(rb"-?[0-9]+")
 
 
 class RowKey(NamedTuple):
-    """What names a row."""
+    """The key of a row."""
 
     primary_key: str | None
     """Canonical text; None for a truncate."""
@@ -71,7 +71,7 @@ class RowKey(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """What a message key says."""
+    """The content of a message key."""
 
     names: tuple[str, ...]
     """Empty where it is one value without its column."""

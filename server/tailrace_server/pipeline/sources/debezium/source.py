@@ -76,7 +76,7 @@ def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
 class Debezium(Source):
     """Debezium's JSON, one message a line; see `decoder` for what a line may hold.
 
-    What decodes is imported when it is needed: the command line makes its options from this class.
+    The decoder is imported when it is needed: the command line makes its options from this class.
     """
 
     name: ClassVar[str] = "debezium"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TableIdentity(NamedTuple):
-    """What a source block says of its row."""
+    """The identity of a row in a source block."""
 
     entity_type: str
     table: str

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 Levels: TypeAlias = tuple[str, ...]
 
 FORMS: Final = ("table", "schema.table", "database.schema.table")
-"""What entity types are named by."""
+"""The source of entity types' names."""
 
 _PLAIN: Final = re.compile(r'[^."=]+')
 _LEVEL: Final = re.compile(r'"((?:[^"]|"")*)"|([^."=]*)')
