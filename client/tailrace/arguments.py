@@ -357,8 +357,11 @@ def texts(name: str, values: Sequence[str]) -> Sequence[str]:
     """Return several texts; one text by itself would be read as its characters.
 
     Raises:
-        InvalidRequest: It is one text.
+        InvalidRequest: It is one text, or one of them is no text.
     """
     if isinstance(values, str):
         raise InvalidRequest(f"{name} {values!r}: write a list of texts, as [{values!r}]")
+    for each in values:
+        if not isinstance(each, str):
+            raise InvalidRequest(f"{name}: {each!r} is no text; write {str(each)!r}")
     return values

@@ -22,7 +22,7 @@ from tailrace import (
     SubscriptionClosed,
     connect,
 )
-from tailrace.arguments import lower_bound_of, micros, milliseconds, several, start_of
+from tailrace.arguments import lower_bound_of, micros, milliseconds, several, start_of, texts
 from tests.client.scripted import CATALOG_UUID, PATIENCE_S
 
 CURSOR = Cursor(CATALOG_UUID, 41, 2, 0)
@@ -166,3 +166,11 @@ async def test_what_was_not_entered_says_so_and_does_not_wait_for_ever() -> None
         for iterated in (client.subscribe("shop", since=0), client.read_changes("shop")):
             with pytest.raises(SubscriptionClosed, match="inside async with"):
                 await anext(aiter(iterated))
+
+
+@pytest.mark.parametrize("name", ["keys", "columns"])
+def test_a_value_that_is_no_text_is_refused_with_the_text_to_write(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}: 7 is no text; write '7'"):
+        texts(name, [7])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest, match="write a list of texts"):
+        texts(name, "7")
