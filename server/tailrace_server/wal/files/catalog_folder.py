@@ -57,6 +57,7 @@ DROPPED_PREFIX: Final = ".dropped-"
 _DROP_MARK_S: Final = 7 * 86_400.0
 """How long the empty folder of a dropped catalog stays: running servers see it within seconds."""
 
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:", re.ASCII)
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _INGEST: Final = "ingest"
@@ -99,12 +100,18 @@ def create_folder(
     ``settings`` hold from its beginning on.
 
     Raises:
-        InvalidRequest: The name is not of the form.
+        InvalidRequest: The name is not of the form, or the root is a URL.
         LogFull: No room.
         LogUnreadable: No permission, a root that is no folder, or a folder of that name that is not
             a catalog.
     """
     check_name(name)
+    if not os.path.exists(root) and (scheme := next(filter(_SCHEME.fullmatch, root.parts), None)):
+        # Path has made s3:/bucket of s3://bucket, and a local folder of that name would be created.
+        raise InvalidRequest(
+            f"{root}: a log root is a folder of a local file system, and {scheme} begins a URL; mount the "
+            "storage, and name its folder"
+        )
     if os.path.exists(root) and not os.path.isdir(root):
         raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs")
     with os_errors(f"cannot read {root}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from tailrace_server.wal.files.catalog_folder import (
     read_named,
     rename_dropped,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_folder_is_created_once_and_says_whose_it_is(log_root: Path) -> None:
@@ -54,3 +51,16 @@ def test_a_copy_under_another_name_and_a_missing_folder_are_refused(log_root: Pa
 def test_names_that_no_catalog_can_have(name: str) -> None:
     with pytest.raises(InvalidRequest):
         check_name(name)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/log", "gs://bucket", "hdfs://host:9000/log", "file:///log"]
+)
+def test_a_url_is_no_log_root_and_no_folder_is_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in (Path(url), Path(url).absolute()):
+        with pytest.raises(InvalidRequest, match="begins a URL"):
+            create_folder(root, "shop")
+    assert not list(tmp_path.iterdir())
