@@ -84,16 +84,17 @@ class Shop:
         for number in range(transactions):
             self._version += 1
             key = str(number % 7)
+            old = f"{key}0"
             row = {"id": key, "name": f"{note} “{number}”", "price": number + 0.5}
             removal = Operation.REMOVE if number % 2 else Operation.EXPIRE
-            order = Mutation("order", key, after=_text({"id": key}))
+            order, other = (Mutation("order", id, after=_text({"id": id})) for id in (key, old))
             upsert = Mutation("product", key, after=_text(row))
-            gone = Mutation("product", key, operation=removal, before=_text(row))
-            self._writer.append([order, upsert, order, gone])
+            gone = Mutation("product", old, operation=removal, before=_text({**row, "id": old}))
+            self._writer.append([order, upsert, other, gone])
             upserted, removed = (3, 5) if self._version == 1 else (2, 4)
             image = _text(row).decode() if len(note) < TOO_LARGE else "(left out)"
             self.lines.append(f"{self._version}:{upserted} UPSERT {key} {image}")
-            self.lines.append(f"{self._version}:{removed} {removal.name} {key} null")
+            self.lines.append(f"{self._version}:{removed} {removal.name} {old} null")
         self._writer.commit()
         self._writer.publish()
 
