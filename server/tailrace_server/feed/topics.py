@@ -135,6 +135,8 @@ def _messages(
             METADATA,
             f'{{"status":"BEGIN","id":"{name}","event_count":null,"data_collections":null,"ts_ms":{millis}}}',
         )
+    if transaction.snapshot:
+        lsns = [lsns[-1]] * len(lsns)  # all rows of a snapshot have its position
     for order, (step, lsn) in enumerate(zip(transaction.steps, lsns, strict=True), 1):
         topic = f"shop.public.{step.table}"
         key = image(step.key)
