@@ -230,9 +230,8 @@ class Subscription(OnOneLoop):
     ) -> None:
         """Tell the server that a named subscription need not send captures up to one again.
 
-        It is sent within a second, with what is acknowledged meanwhile, and when the subscription is left.
-        Demand that was not sent is sent again. While all that was taken is acknowledged, heartbeats that are
-        passed are, too.
+        It is sent within a second, with later ones, and when the subscription is left. Captures come again
+        if it was not sent. While all that was taken is acknowledged, heartbeats that are passed are, too.
 
         Args:
             up_to: The last capture that is done, or a cursor; None = everything that was taken.
