@@ -73,6 +73,8 @@ class Source:
         self.lines: list[Line] = []
         self.lsn = 100
         self.value = 0
+        self.absent: set[str] = set()
+        """The tables without a row in the last snapshot."""
 
     def __repr__(self) -> str:
         return "\n".join(text.decode() for _, text in self.lines)
@@ -106,6 +108,7 @@ class Source:
     def snapshot(self, *, interrupted: bool = False) -> None:
         """Read all tables."""
         self.lsn += 10
+        self.absent = {table for table, rows in self.tables.items() if not rows}
         found = snapshot(self.tables, self.lsn)
         self.lines += (
             found[: self.draw(st.integers(0, max(0, len(found) - 1)))] if interrupted else found
@@ -212,7 +215,10 @@ def test_a_snapshot_names_or_removes_exactly_what_was_removed_meanwhile(
         if not extra:
             assert found is None or (found.removed and not found.count)
             continue
-        assert found is not None
+        if found is None:
+            # The log may learn of a table only after the snapshot's end, and the snapshot has no row of it.
+            assert table in source.absent
+            continue
         # No row of the table has marked its last one, so an option does not remove by it.
         assert found.is_absent or not removes
         assert found.count == len(extra)
