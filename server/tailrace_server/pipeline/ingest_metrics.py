@@ -45,10 +45,14 @@ class _Answer(Generic[_Found]):
         self._found: _Found | None = None
         self._again_at = float("-inf")
 
-    def found(self, *, again: bool = False) -> _Found | None:
-        """Return what was found, after another look if it is time for one, or ``again``."""
+    def expire(self) -> None:
+        """Let the next call look again."""
+        self._again_at = float("-inf")
+
+    def found(self) -> _Found | None:
+        """Return the last answer, after another look if it is time for one."""
         begun = time.monotonic()
-        if again or begun >= self._again_at:
+        if begun >= self._again_at:
             self._found = self._look()
             took_s = time.monotonic() - begun
             self._again_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
@@ -96,7 +100,7 @@ class IngestMetrics(Collector):
         if error is not None:
             self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
         if self._waiting is not None:
-            self._waiting.found(again=True)
+            self._waiting.expire()
 
     def standstill_s(self) -> float:
         """Return for how long nothing was read or committed although files wait; 0 where neither is so."""
