@@ -32,6 +32,7 @@ from tailrace.errors import LogUnreadable, TailraceError
 from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -165,8 +166,8 @@ class Checkpoint:
         compact = (number for number, name in files.items() if name.endswith(".compact"))
         for number in range(max(compact, default=0), max(newest_files, planned) + 1):
             path = self.folder / "sources/0" / files.get(number, str(number))
-            for line in self._sound(path).splitlines()[1:]:
-                _entry(path, line)
+            for _ in _entries(path, self._sound(path)):
+                pass
         # 3. The newest commit, if there is one.
         if commits:
             self._sound(self.folder / "commits" / str(max(commits)))
@@ -186,7 +187,7 @@ class Checkpoint:
         return data.decode(errors="replace")
 
     def marks(self) -> CheckpointMarks:
-        """Return what shows, beside a running query, that the checkpoint is still the same."""
+        """Return the identity of the checkpoint's parts, to compare it beside a running query."""
         parts = ("metadata", *_PARTS)
         return CheckpointMarks(
             {name: _inode(self.folder / name) for name in parts}, self.last_batch()
@@ -225,31 +226,29 @@ class Checkpoint:
         changed: set[str] = set()
         for _, name in sorted(_numbered(self.folder / "sources/0").items()):
             path = self.folder / "sources/0" / name
-            with suppress(
-                OSError, LogUnreadable
-            ):  # `check` names what is damaged; Spark deletes old lists
-                for line in path.read_text().splitlines()[1:]:
-                    file, noted_ms, _ = _entry(path, line)
+            # `check` names what is damaged; Spark deletes old lists.
+            with suppress(OSError, LogUnreadable):
+                for file, noted_ms, _ in _entries(path, path.read_text()):
                     # A file is noted again where Spark has read it again.
                     (changed.add if _is_other(file, noted_ms) else changed.discard)(file)
         return sorted(changed)
 
     def plan(self, batch_id: int) -> BatchPlan:
         """Return the input of a batch, as Spark noted it before the batch ran."""
-        offsets, sources = self.folder / "offsets", self.folder / "sources/0"
+        sources = self.folder / "sources/0"
+
+        def last_list(number: int) -> int:
+            path = self.folder / "offsets" / str(number)
+            return _offset_of(path, path.read_text())
+
         try:
-            before = -1
-            if batch_id:
-                path = offsets / str(batch_id - 1)
-                before = _offset_of(path, path.read_text())
-            path = offsets / str(batch_id)
-            last = _offset_of(path, path.read_text())
             # More than one list where Spark stopped between a list and its plan.
+            before, last = last_list(batch_id - 1) if batch_id else -1, last_list(batch_id)
             names = _numbered(sources)
             files = []
             for number in range(before + 1, last + 1):
                 path = sources / names.get(number, str(number))
-                entries = (_entry(path, line) for line in path.read_text().splitlines()[1:])
+                entries = _entries(path, path.read_text())
                 files += [file for file, _, of in entries if of == number]
         except (OSError, LogUnreadable):
             return BatchPlan(None)
@@ -348,17 +347,19 @@ def _offset_of(path: Path, plan: str) -> int:
         raise LogUnreadable(f"{path} is damaged: {error}; {_WAY_OUT}") from error
 
 
-def _entry(path: Path, line: str) -> tuple[str, int, int]:
-    """Return path, time in ms since 1970 and number of a file that Spark has noted.
+def _entries(path: Path, text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, time in ms since 1970 and number of the files in a list of Spark's.
 
     Raises:
-        LogUnreadable: The line is damaged; names the list that it is in.
+        LogUnreadable: A line is damaged; names the list.
     """
-    try:
-        found: dict[str, Any] = json.loads(line)
-        return local_path(found["path"]), int(found.get("timestamp", 0)), int(found["batchId"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise LogUnreadable(f"{path} is damaged: {error}; {_WAY_OUT}") from error
+    for line in text.splitlines()[1:]:
+        try:
+            found: dict[str, Any] = json.loads(line)
+            entry = local_path(found["path"]), int(found.get("timestamp", 0)), int(found["batchId"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogUnreadable(f"{path} is damaged: {error}; {_WAY_OUT}") from error
+        yield entry
 
 
 def _has_its_sums(path: Path, data: bytes) -> bool:
