@@ -113,7 +113,8 @@ class Driver(CatalogDriver):
         self._tallies_file: PendingSegment | None = None
         self._adopt_pending(writer.state.pending)
         self._counts.check(self.source.counts, self.schema.entity_types)
-        self._images = LastImages(writer, settings) if settings.makes_images_whole else None
+        self._stated = LastImages(writer, settings)  # for removals, also where images are as sent
+        self._images = self._stated if settings.makes_images_whole else None
         self._expiry: Expiry | None = None
         if self._images is not None and settings.expires:
             self._expiry = Expiry(writer, settings, self._images, self.counters, self.schema)
@@ -226,14 +227,12 @@ class Driver(CatalogDriver):
         Args:
             ended: The input has ended, so no row of a snapshot that has ended waits in it.
         """
-        images = self._images or LastImages(self.writer, self._settings)
-        after = self._missing.compared(self._snapshots, images.stated_now, self._remove)
+        after = self._missing.compared(self._snapshots, self._stated.stated_now, self._remove)
         if after.has_ended and (ended or self._missing.has_waited(self.idle.now)):
             after = self._missing.without_tables(after, self.bindings.tables, self._newest)
         if after is self._snapshots:
             return
-        noted = after.positions_after(self._snapshots)
-        self._commit_noted([], noted)
+        self._commit_noted([], after.positions_after(self._snapshots))
         self._snapshots = after
 
     def _remove(self, removals: Sequence[Change]) -> None:
