@@ -442,9 +442,10 @@ def refuse_texts(
         InvalidRequest: The comparison does that.
     """
     for column in columns:
+        if column.dropped or column.name.lower() != comparison.column:
+            continue
         form = narrow_form_of(column)
-        named = column.name.lower() == comparison.column and not column.dropped
-        if not named or form.type != pa.string():
+        if form.type != pa.string():
             continue
         for each in comparison.values:
             value, name, text = evaluate(each, None), column.name, each.sql(dialect="duckdb")
