@@ -35,7 +35,7 @@ class LastObject(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path of the object."""
         return numbered_path(self.folder, self.number)
 
 
@@ -50,7 +50,7 @@ def last_objects(state: LogState) -> tuple[LastObject, ...]:
 
 def is_there(store: ObjectStore, state: LogState, folder: str) -> bool:
     """Return True if the newest object that was read of a sequence exists with the same content."""
-    number = next(each.number for each in last_objects(state) if each.folder == folder)
+    number = dict(last_objects(state))[folder]
     if not number:
         begins_dense = object_numbers(store.names(folder))[:2] in ([], [1], [1, 2])
         return begins_dense or not _covers(store, folder)
