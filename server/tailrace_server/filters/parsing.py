@@ -67,7 +67,7 @@ _FAMILIES: Final = {
 }
 """Types that a value may be cast to."""
 _WORDS: Final = {TokenType.DAMP: "AND", TokenType.DPIPE: "OR"}
-"""What to write for the operators of other languages."""
+"""The words to write for the operators of other languages."""
 _WHAT_THERE_IS: Final = (
     "a filter has comparisons, IN, BETWEEN, LIKE, IS NULL, IS DISTINCT FROM, AND, OR and NOT"
 )

@@ -60,7 +60,7 @@ class Buffer:
 
     @property
     def small(self) -> bool:
-        """Whether the commit's entry can carry it."""
+        """True if the commit's entry can carry it."""
         if self.batches:  # they are made of many rows
             return False
         return len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX

@@ -79,7 +79,7 @@ def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
 
 
 class OpenFiles(NamedTuple):
-    """What is open, and the pending files that hold it."""
+    """Open transactions, and the pending files that hold them."""
 
     tallies: dict[str, Tally]
     rows_files: dict[str, PendingSegment]

@@ -68,7 +68,7 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no fault."""
         return not self.faults
 
 
