@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from tests.support.polling import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT: Final = Path(__file__).parents[3]
 PACKAGES: Final = ROOT / ".venv" / "connector"
@@ -207,13 +207,14 @@ class Connector:
         self._into = into
         self._output = folder / "connector.log"
         self._properties = folder / "connector.json"
+        self._offsets = folder / "offsets"
         properties = {
             "name": "connector",
             "topic.prefix": "shop",
             "database.hostname": "127.0.0.1",
             "database.port": str(database.port),
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
-            "offset.storage.file.filename": str(folder / "offsets"),
+            "offset.storage.file.filename": str(self._offsets),
             "offset.flush.interval.ms": "0",
             "schema.history.internal.file.filename": str(folder / "history"),
             "provide.transaction.metadata": "true",
@@ -250,9 +251,19 @@ class Connector:
 
     def wait_for(self, text: str) -> None:
         """Wait until a file of messages contains a text."""
+        self._wait_until(
+            lambda: any(text in file.read_text() for file in self._into.glob("[!.]*.json"))
+        )
 
-        def has_come() -> bool:
+    def wait_for_offset(self, text: str) -> None:
+        """Wait until the offset at which the next run continues contains a text."""
+        self._wait_until(
+            lambda: self._offsets.exists() and text.encode() in self._offsets.read_bytes()
+        )
+
+    def _wait_until(self, has_come: Callable[[], bool]) -> None:
+        def is_done() -> bool:
             assert self._process.poll() is None, self._output.read_text()[-4000:]
-            return any(text in file.read_text() for file in self._into.glob("[!.]*.json"))
+            return has_come()
 
-        wait_until(has_come)
+        wait_until(is_done)
