@@ -95,6 +95,9 @@ async def test_the_page_shows_a_busy_server_and_ends_a_subscription_by_keyboard(
 
             # 4. A server that is gone is said to be.
             face.stop(0)
+            # A busy server is asked after two minutes at most; a page that goes on after a pause asks at once.
+            await page.get_by_role("button", name="Pause").click()
+            await page.get_by_role("button", name="Pause").click()
             await page.get_by_role("alert").filter(has_text="No answer").wait_for()
             assert await axe(page) == []
 
