@@ -139,8 +139,13 @@ class EngineSettings:
     named_subscriptions: int = setting(
         1_000,
         "names",
-        "named subscriptions of one catalog, those deleted within a week included: each has a folder of small "
-        "files, which a trim and /metrics read",
+        "named subscriptions of one catalog: each has a folder of small files, which a trim and /metrics read",
+    )
+    named_subscriptions_of_owner: int = setting(
+        100,
+        "names",
+        "named subscriptions of one catalog that one principal may own, so that it leaves names to others. An "
+        "open server does not know its callers: there `named_subscriptions` alone counts",
     )
     hold_max_s: float = setting(
         7 * 24 * 3600.0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,6 +36,7 @@ from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.named.acknowledgements import AcknowledgementLines
 from tailrace_server.capture.named.loss_watch import LossWatch
 from tailrace_server.capture.named.values import NamedView
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.subscriptions import changes
 from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
 from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
@@ -106,6 +108,8 @@ class NamedSubscriptions:
         self._readers: dict[tuple[str, str], _Reader] = {}
         """By catalog and name; those that have ended go when they are next looked at."""
         self._lines = AcknowledgementLines()
+        self._creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By catalog: held while a subscription is created there."""
 
     @property
     def readers(self) -> int:
@@ -150,8 +154,17 @@ class NamedSubscriptions:
                 owner="" if caller.name == "anonymous" else caller.name,
                 now=_now(),
             )
-            names_max = self._settings.named_subscriptions
-            await asyncio.to_thread(sequences.create, document, names_max=names_max)
+            # One after the other: two that count at the same time would both find room for the last name.
+            async with self._creating[catalog]:
+                await asyncio.to_thread(
+                    sequences.create,
+                    document,
+                    names_max=self._settings.named_subscriptions,
+                    # All callers of an open server are the same to it.
+                    owner_max=None
+                    if caller is ANONYMOUS
+                    else self._settings.named_subscriptions_of_owner,
+                )
         return self._told(document, observer)
 
     async def list(self, caller: Principal, catalog: str) -> Sequence[NamedView]:

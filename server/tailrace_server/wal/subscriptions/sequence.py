@@ -9,8 +9,12 @@ Whoever changes a subscription reads object n and creates n + 1. Another who wan
 n + 1 and decides again. That alone keeps two servers apart, and decides between two readers.
 
 Old objects are deleted, so a writer that was held up for long might create a number that was used before. So
-each one looks, after it has created, whether its object is the newest. If not, it decides again: what it wanted
-is then part of what it reads, or somebody else came first.
+each writer looks, after it has created an object, whether that object is the newest. If not, it decides again:
+what it wanted is then part of what it reads, or another writer came first.
+
+For the same reason the first object of a name has the time of its creation, in µs, as its number. A name changes
+less than once in a µs, so this number is above all that an earlier subscription of the name had, also if nothing
+of that one is left. A late writer of the earlier one then finds that its object is not the newest.
 """
 
 from __future__ import annotations
@@ -55,7 +59,10 @@ _KEPT: Final = 8
 """Superseded objects that stay: who lists the folder meanwhile finds one that is still there."""
 _ATTEMPTS: Final = 256
 _FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
-"""A deleted name leaves one object for so long: no writer that knew it is held up for a week."""
+"""How long a deleted name leaves one object: no writer that knew the name is held up for a week."""
+_DELETED_MAX: Final = 100
+"""How many deleted names leave an object; the newest do. So names that a caller creates and deletes in a loop
+fill neither the folder nor the limit of names."""
 
 
 def check_subscription_name(name: str) -> None:
@@ -99,20 +106,38 @@ class SubscriptionSequences:
             raise SubscriptionUnknown(self._catalog, name, [each.name for each in self.all()])
         return found
 
-    def create(self, wanted: SubscriptionDocument, *, names_max: int | None = None) -> None:
+    def create(
+        self,
+        wanted: SubscriptionDocument,
+        *,
+        names_max: int | None = None,
+        owner_max: int | None = None,
+    ) -> None:
         """Create a subscription; its number does not matter.
+
+        Args:
+            wanted: The subscription.
+            names_max: How many subscriptions the catalog may have; None: no limit.
+            owner_max: How many of them the owner of this one may have; None: no limit.
 
         Raises:
             SubscriptionExists: The name is taken.
-            InvalidRequest: The name is not of the form, or there are ``names_max`` names.
+            InvalidRequest: The name is not of the form, or there are as many subscriptions as there may be.
         """
         check_subscription_name(wanted.name)
-        self._forget_deleted(wanted.created)
-        names = self.names()
-        if names_max is not None and wanted.name not in names and len(names) >= names_max:
+        others = [each for each in self._forget_deleted(wanted.created) if each.name != wanted.name]
+        if (
+            owner_max is not None
+            and sum(each.owner == wanted.owner for each in others) >= owner_max
+        ):
+            raise InvalidRequest(
+                f"the caller has {owner_max:,} named subscriptions in catalog {self._catalog!r}, the limit of "
+                "each owner (named_subscriptions_of_owner); delete some, or have the operator raise it"
+            )
+        if names_max is not None and len(others) >= names_max:
             raise InvalidRequest(
                 f"catalog {self._catalog!r} has {names_max:,} named subscriptions, the limit "
-                "(named_subscriptions), those deleted within a week included; delete some, or raise it"
+                "(named_subscriptions); delete some, or raise it"
             )
         self._store.make_folder(SUBSCRIPTIONS)
         self._store.make_folder(f"{SUBSCRIPTIONS}/{wanted.name}")
@@ -122,7 +147,7 @@ class SubscriptionSequences:
                 return
             if found is not None and not found.deleted:
                 raise SubscriptionExists(self._catalog, wanted.name)
-            if self._put(wanted, 1 if found is None else found.number + 1):
+            if self._put(wanted, max(wanted.created, 1 if found is None else found.number + 1)):
                 return
         raise self._contended(wanted.name)
 
@@ -190,14 +215,23 @@ class SubscriptionSequences:
                 self._store.delete(_path(name, each))
         return bool(numbers) and numbers[-1] == number
 
-    def _forget_deleted(self, now: int) -> None:
-        """Remove what names have left that were deleted a week ago."""
-        for name in self.names():
-            found = self.newest(name)
-            if found is not None and found.deleted and found.moved <= now - _FORGOTTEN_US:
-                for each in self._numbers(name):
-                    self._store.delete(_path(name, each))
-                self._store.remove_folder(f"{SUBSCRIPTIONS}/{name}")
+    def _forget_deleted(self, now: int) -> list[SubscriptionDocument]:
+        """Remove what names have left that were deleted a week ago, or before many others; return the rest."""
+        found = [each for name in self.names() if (each := self.newest(name)) is not None]
+        deleted = sorted(
+            (each for each in found if each.deleted), key=lambda each: each.moved, reverse=True
+        )
+        for newer, each in enumerate(deleted):
+            if newer >= _DELETED_MAX or each.moved <= now - _FORGOTTEN_US:
+                self._forget(each)
+        return [each for each in found if not each.deleted]
+
+    def _forget(self, gone: SubscriptionDocument) -> None:
+        """Remove the objects of a deleted name, but not those by which it was created anew meanwhile."""
+        for each in self._numbers(gone.name):
+            if each <= gone.number:
+                self._store.delete(_path(gone.name, each))
+        self._store.remove_folder(f"{SUBSCRIPTIONS}/{gone.name}")
 
     def _numbers(self, name: str) -> list[int]:
         return object_numbers(self._store.names(f"{SUBSCRIPTIONS}/{name}"))

@@ -23,7 +23,7 @@ from tailrace.errors import (
 )
 from tailrace.position import Position
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions import changes
+from tailrace_server.wal.subscriptions import changes, sequence
 from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
 from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
 from tailrace_server.wal.subscriptions.places import cursor_at
@@ -155,7 +155,7 @@ def test_acknowledging_backwards_is_refused_and_the_same_again_changes_nothing(
             "billing",
             lambda found: changes.acknowledged(found, 1, at, NOW),  # noqa: B023
         )
-    assert found.number == 3
+    assert found.number == NOW + 2
     with pytest.raises(InvalidRequest, match="reset the subscription"):
         sequences.change(
             "billing", lambda found: changes.acknowledged(found, 1, cursor(catalog, 2), NOW)
@@ -183,7 +183,7 @@ def test_a_write_that_was_held_up_until_its_number_was_free_again_counts_for_not
     assert decided[0].number == held_up.number
     assert len(decided) == 2
     assert (late.epoch, sequences.get("billing").epoch) == (21, 21)
-    assert all(int(name[:20]) > 10 for name in files(catalog))
+    assert all(int(name[:20]) > NOW + 10 for name in files(catalog))
 
 
 def test_a_paused_subscription_takes_no_reader_and_its_last_one_is_fenced(
@@ -217,7 +217,7 @@ def test_a_deleted_name_can_be_created_anew_and_refuses_what_comes_late(
         sequences.change(
             "billing", lambda found: changes.acknowledged(found, 1, cursor(catalog, 4), NOW)
         )
-    assert sequences.get("billing").number == 4
+    assert sequences.get("billing").number == NOW + 3
 
 
 def test_what_a_deleted_name_has_left_goes_after_a_week(
@@ -231,13 +231,53 @@ def test_what_a_deleted_name_has_left_goes_after_a_week(
     assert sequences.names() == ["audit", "search"]
 
 
-def test_there_are_so_many_names_and_no_more(
+def test_a_catalog_and_an_owner_have_so_many_names_and_no_more(
     catalog: Path, sequences: SubscriptionSequences
 ) -> None:
-    for name in ("a", "b"):
-        sequences.create(subscription(catalog, name), names_max=2)
-    with pytest.raises(InvalidRequest, match=r"2 named subscriptions, the limit \(named_sub"):
-        sequences.create(subscription(catalog, "c"), names_max=2)
+    for name, owner in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+        sequences.create(subscription(catalog, name, owner=owner), names_max=4, owner_max=2)
+    with pytest.raises(
+        InvalidRequest, match=r"2 named subscriptions .*\(named_subscriptions_of_owner"
+    ):
+        sequences.create(subscription(catalog, "d"), names_max=4, owner_max=2)
+    sequences.create(subscription(catalog, "d", owner="bob"), names_max=4, owner_max=2)
+    with pytest.raises(InvalidRequest, match=r"4 named subscriptions, the limit \(named_sub"):
+        sequences.create(subscription(catalog, "e", owner="cid"), names_max=4, owner_max=2)
+    with pytest.raises(SubscriptionExists):
+        sequences.create(subscription(catalog, "a"), names_max=4, owner_max=2)
+
+
+def test_deleted_names_count_for_nothing_and_few_leave_an_object(
+    catalog: Path, sequences: SubscriptionSequences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequence, "_DELETED_MAX", 4)
+    for number in range(6):
+        for name in (f"a{number}", f"b{number}"):
+            sequences.create(subscription(catalog, name), names_max=2, owner_max=2)
+        for name in (f"a{number}", f"b{number}"):
+            sequences.delete(name, NOW + number)
+    assert sequences.names() == ["a3", "a4", "a5", "b3", "b4", "b5"]
+
+
+def test_a_late_write_counts_for_nothing_after_its_name_was_forgotten_and_created_anew(
+    catalog: Path, sequences: SubscriptionSequences
+) -> None:
+    """Nothing is left of the first subscription then, not even its numbers."""
+    sequences.create(subscription(catalog))
+    decided: list[SubscriptionDocument] = []
+
+    def decide(found: SubscriptionDocument) -> SubscriptionDocument:
+        if not decided:
+            sequences.delete("billing", NOW)
+            sequences.create(subscription(catalog, "audit", now=NOW + WEEK))
+            assert sequences.names() == ["audit"]
+            sequences.create(subscription(catalog, now=NOW + WEEK))
+        decided.append(found)
+        return changes.taken_over(found, "late", NOW)
+
+    late = sequences.change("billing", decide)
+    assert late.id == decided[1].id != decided[0].id
+    assert sequences.get("billing").id == late.id
 
 
 @pytest.mark.parametrize("name", ["", ".a", "a/b", "a" * 65, "ä", "..", "a\n"])
