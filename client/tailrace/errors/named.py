@@ -19,8 +19,8 @@ class SubscriptionUnknown(InvalidRequest):
 
     def __init__(self, catalog: str, name: str, known: Sequence[str]) -> None:
         """Keep the catalog, the name that was asked for, and those that there are."""
-        names = ", ".join(sorted(known)) or "none yet"
-        super().__init__(f"catalog {catalog!r} has no named subscription {name!r}; it has: {names}")
+        names = f"; it has: {', '.join(sorted(known))}" if known else ""
+        super().__init__(f"catalog {catalog!r} has no named subscription {name!r}{names}")
         self.catalog = catalog
         self.name = name
         self.known = tuple(sorted(known))

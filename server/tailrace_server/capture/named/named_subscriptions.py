@@ -1,7 +1,7 @@
 """The named subscriptions of an engine: created, listed, moved, and read by one reader each.
 
-The log's folder has the truth (wal/subscriptions), so several servers of one log agree. Here is only which of
-this server's subscriptions read by a name. A reader that is no longer the newest is ended: at once where the
+The log's folder has the truth (wal/subscriptions), so several servers of one log agree. This module knows which
+of this server's subscriptions read by a name. It ends a reader that is no longer the newest: at once where the
 new one came to this server, within a second where it came to another one.
 """
 
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from tailrace.criteria import After, Content
-from tailrace.cursor import StateCursor
+from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import (
     InvalidRequest,
     NotPermitted,
     PositionCompacted,
+    SubscriptionExists,
     SubscriptionPaused,
     SubscriptionTakenOver,
     SubscriptionUnknown,
@@ -35,20 +36,23 @@ from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.conditions import use_in
 from tailrace_server.capture.named.acknowledgements import AcknowledgementLines
 from tailrace_server.capture.named.loss_watch import LossWatch
+from tailrace_server.capture.named.ownership import may_use, names_meant, owner_of, usable
 from tailrace_server.capture.named.values import NamedView
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.subscriptions import changes
 from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
 from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
 from tailrace_server.wal.subscriptions.places import cursor_at
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.subscriptions.sequence import (
+    SubscriptionSequences,
+    given_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from tailrace.criteria import Criteria, Start
-    from tailrace.cursor import Cursor
     from tailrace_server.capture.admission import Admissions
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.named.loss_watch import WatchedSubscription
@@ -75,10 +79,7 @@ class _Reader:
 
 
 class NamedSubscriptions:
-    """Those of every catalog of one engine. Lives on the event loop; files are read in threads.
-
-    Every method that a face calls takes the caller first.
-    """
+    """Those of every catalog. Lives on the event loop; every method for faces takes the caller first."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class NamedSubscriptions:
         self._watch = LossWatch(root, observers)
         self._subscribe = subscribe
         self._readers: dict[tuple[str, str], _Reader] = {}
-        """By catalog and name; those that have ended go when they are next looked at."""
+        """By catalog and name in the log; those that have ended go when they are next looked at."""
         self._lines = AcknowledgementLines()
         self._creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By catalog: held while a subscription is created there."""
@@ -143,6 +144,9 @@ class NamedSubscriptions:
         with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
             observer, sequences = await self._enter(caller, catalog)
             await _refuse_ungranted(caller, observer, asked.criteria)
+            # One of no owner is the caller's to use, and would be hidden by one of its own.
+            if await usable(caller, catalog, sequences, asked.name):
+                raise SubscriptionExists(catalog, asked.name)
             document = new_subscription(
                 await observer.log.view_with(0),
                 asked.name,
@@ -151,7 +155,7 @@ class NamedSubscriptions:
                 hold_us=asked.hold_us,
                 hold_bytes=asked.hold_bytes,
                 cap=HoldCap(int(self._settings.hold_max_s * 1e6), self._settings.hold_bytes_max),
-                owner="" if caller.name == "anonymous" else caller.name,
+                owner=owner_of(caller),
                 now=_now(),
             )
             # One after the other: two that count at the same time would both find room for the last name.
@@ -165,7 +169,7 @@ class NamedSubscriptions:
                     if caller is ANONYMOUS
                     else self._settings.named_subscriptions_of_owner,
                 )
-        return self._told(document, observer)
+        return self._view(caller, document, observer)
 
     async def list(self, caller: Principal, catalog: str) -> Sequence[NamedView]:
         """Return the named subscriptions that a caller may use, by name.
@@ -175,7 +179,9 @@ class NamedSubscriptions:
         """
         observer, sequences = await self._enter(caller, catalog)
         found = await asyncio.to_thread(sequences.all)
-        return [self._told(each, observer) for each in found if _may_use(caller, catalog, each)]
+        return [
+            self._view(caller, each, observer) for each in found if may_use(caller, catalog, each)
+        ]
 
     async def get(self, caller: Principal, catalog: str, name: str) -> NamedView:
         """Return one.
@@ -184,7 +190,7 @@ class NamedSubscriptions:
             SubscriptionUnknown: There is none of that name, or none that the caller may use.
         """
         observer, sequences = await self._enter(caller, catalog)
-        return self._told(await self._found(caller, catalog, sequences, name), observer)
+        return self._view(caller, await self._found(caller, catalog, sequences, name), observer)
 
     async def reset(
         self, caller: Principal, catalog: str, name: str, place: str, peer: Peer = IN_PROCESS
@@ -198,15 +204,15 @@ class NamedSubscriptions:
         """
         with self._admissions.action(caller, peer, catalog, "reset_subscription", name, place):
             observer, sequences = await self._enter(caller, catalog)
-            await self._found(caller, catalog, sequences, name)
+            found = await self._found(caller, catalog, sequences, name)
             cursor = cursor_at(observer.log.view, place)
             who = f"a reset by {caller.name}"
-            return await self._changed(
-                (catalog, name),
+            document = await self._changed(
+                (catalog, found.name),
                 sequences,
-                observer,
                 lambda found: changes.reset(found, cursor, who, _now()),
             )
+        return self._view(caller, document, observer)
 
     async def pause(
         self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS, *, paused: bool
@@ -219,14 +225,14 @@ class NamedSubscriptions:
         action = "pause_subscription" if paused else "resume_subscription"
         with self._admissions.action(caller, peer, catalog, action, name, ""):
             observer, sequences = await self._enter(caller, catalog)
-            await self._found(caller, catalog, sequences, name)
+            found = await self._found(caller, catalog, sequences, name)
             who = f"a pause by {caller.name}"
-            return await self._changed(
-                (catalog, name),
+            document = await self._changed(
+                (catalog, found.name),
                 sequences,
-                observer,
                 lambda found: changes.paused(found, who, _now(), pauses=paused),
             )
+        return self._view(caller, document, observer)
 
     async def delete(
         self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS
@@ -238,9 +244,9 @@ class NamedSubscriptions:
         """
         with self._admissions.action(caller, peer, catalog, "delete_subscription", name, ""):
             _, sequences = await self._enter(caller, catalog)
-            await self._found(caller, catalog, sequences, name)
-            await asyncio.to_thread(sequences.delete, name, _now())
-            if (reader := self._readers.pop((catalog, name), None)) is not None:
+            found = await self._found(caller, catalog, sequences, name)
+            await asyncio.to_thread(sequences.delete, found.name, _now())
+            if (reader := self._readers.pop((catalog, found.name), None)) is not None:
                 reader.subscription.end(SubscriptionUnknown(catalog, name, ()))
 
     async def acknowledge(
@@ -259,27 +265,31 @@ class NamedSubscriptions:
         """
         observer, sequences = await self._enter(caller, catalog)
         refuse_other_history(await observer.log.view_with(cursor.version), cursor)
-        reader = self._readers.get((catalog, name))
-        if (
-            reader is None
-            or reader.epoch != epoch
-            or reader.subscription.options.peer.principal != caller.name
-        ):
-            await self._found(caller, catalog, sequences, name)
+        key = self._key_of_reader(caller, catalog, name, epoch)
+        if key is None:
+            key = (catalog, (await self._found(caller, catalog, sequences, name)).name)
 
         async def write(furthest: Cursor) -> Cursor:
-            document = await asyncio.to_thread(
-                sequences.change,
-                name,
-                lambda found: changes.acknowledged(found, epoch, furthest, _now()),
+            document = await _changed(
+                key, sequences, lambda found: changes.acknowledged(found, epoch, furthest, _now())
             )
-            return NamedView.of(document, observer.log.view, _now()).cursor
+            return Cursor.parse(document.cursor)
 
         try:
-            return await self._lines.write((catalog, name, epoch), cursor, write)
+            return await self._lines.write((*key, epoch), cursor, write)
         except (SubscriptionTakenOver, SubscriptionUnknown) as error:
-            self._end((catalog, name), epoch, error)
+            self._end(key, epoch, error)
             raise
+
+    def _key_of_reader(
+        self, caller: Principal, catalog: str, name: str, epoch: int
+    ) -> tuple[str, str] | None:
+        """Return the key of a reader of this server, without a look at the files; None if it has none."""
+        for key in ((catalog, each) for each in names_meant(caller, name)):
+            reader = self._readers.get(key)
+            if reader is not None and reader.epoch == epoch and _reads(caller, reader):
+                return key
+        return None
 
     async def follow(self) -> None:
         """End the readers whose names were taken elsewhere, for as long as the engine runs."""
@@ -313,7 +323,9 @@ class NamedSubscriptions:
         uuid = reader.subscription.acknowledgement.catalog_uuid
         sequences = SubscriptionSequences(self._root / catalog, uuid)
         try:
-            found = await asyncio.to_thread(sequences.get, name)
+            found = await asyncio.to_thread(sequences.newest, name)
+            if found is None or found.deleted:
+                raise SubscriptionUnknown(catalog, given_name(name), ())
             _refuse_reader(found, reader.epoch)
             if found.broken:
                 reader.subscription.hold = NO_HOLD
@@ -345,14 +357,16 @@ class NamedSubscriptions:
             await _refuse_ungranted(caller, observer, criteria_in(found.criteria))
             # 2. From here on the one before is fenced, on every server.
             who = f"{caller.name} at {peer.address or peer.transport}"
-            document = await asyncio.to_thread(
-                sequences.change,
-                asked.name,
+            key = (catalog, found.name)
+            document = await _changed(
+                key,
+                sequences,
                 lambda latest: changes.taken_over(latest, who, _now(), asked.epoch),
             )
-        key, epoch = (catalog, asked.name), document.epoch
-        self._end(key, epoch - 1, SubscriptionTakenOver(asked.name, epoch - 1, epoch, who))
-        named = self._told(document, observer)
+        epoch = document.epoch
+        given = given_name(found.name)
+        self._end(key, epoch - 1, SubscriptionTakenOver(given, epoch - 1, epoch, who))
+        named = self._view(caller, document, observer)
         # 3. The cursor as it was when the name was taken: nobody has moved it since.
         begins = named.cursor if start is None else _not_before(named, start.cursor)
         try:
@@ -387,12 +401,9 @@ class NamedSubscriptions:
     async def _found(
         self, caller: Principal, catalog: str, sequences: SubscriptionSequences, name: str
     ) -> SubscriptionDocument:
-        try:
-            found = await asyncio.to_thread(sequences.get, name)
-        except SubscriptionUnknown:
-            found = None
-        if found is None or not _may_use(caller, catalog, found):
-            # The same for one that there is not and one of somebody else's.
+        found = await usable(caller, catalog, sequences, name)
+        if found is None:
+            # The error is the same for a name that does not exist and for one that the caller may not use.
             known = [each.name for each in await self.list(caller, catalog)]
             raise SubscriptionUnknown(catalog, name, known)
         return found
@@ -401,19 +412,21 @@ class NamedSubscriptions:
         self,
         key: tuple[str, str],
         sequences: SubscriptionSequences,
-        observer: Observer,
         decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
-    ) -> NamedView:
-        document = await asyncio.to_thread(sequences.change, key[1], decide)
+    ) -> SubscriptionDocument:
+        """Change a subscription, and end the reader that it has here if that is fenced by the change."""
+        document = await _changed(key, sequences, decide)
         if (reader := self._readers.get(key)) is not None:
             try:
                 _refuse_reader(document, reader.epoch)
             except TailraceError as error:
                 self._end(key, reader.epoch, error)
-        return self._told(document, observer)
+        return document
 
-    def _told(self, document: SubscriptionDocument, observer: Observer) -> NamedView:
-        return NamedView.of(document, observer.log.view, _now())
+    def _view(
+        self, caller: Principal, document: SubscriptionDocument, observer: Observer
+    ) -> NamedView:
+        return NamedView.of(document, observer.log.view, _now(), owner_of(caller))
 
     def _end(self, key: tuple[str, str], epoch: int, error: TailraceError) -> None:
         """End the reader of a name here, if its epoch is not above one."""
@@ -427,11 +440,21 @@ class NamedSubscriptions:
             del self._readers[key]
 
 
-def _may_use(caller: Principal, catalog: str, found: SubscriptionDocument) -> bool:
-    """Return whether a named subscription is a caller's, or nobody's, or the caller operates the catalog."""
-    return (
-        not found.owner or found.owner == caller.name or door.may(caller, Action.OPERATE, catalog)
-    )
+def _reads(caller: Principal, reader: _Reader) -> bool:
+    return reader.subscription.options.peer.principal == caller.name
+
+
+async def _changed(
+    key: tuple[str, str],
+    sequences: SubscriptionSequences,
+    decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
+) -> SubscriptionDocument:
+    """Change a subscription; one that was deleted meanwhile is unknown, and no name of others is listed."""
+    catalog, name = key
+    try:
+        return await asyncio.to_thread(sequences.change, name, decide)
+    except SubscriptionUnknown:
+        raise SubscriptionUnknown(catalog, given_name(name), ()) from None
 
 
 async def _refuse_ungranted(
@@ -464,7 +487,7 @@ def _not_before(named: NamedView, after: Cursor) -> Cursor:
 
 
 def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:
-    """Return the same with what to do: the state of the tables is there still."""
+    """Return the same error with what to do: the state of the tables is there still."""
     advice = (
         f"subscription {named.name!r} has lost what lies between. Read the state of its tables, which a trim "
         "keeps, then subscribe by the name after the cursor of that state"

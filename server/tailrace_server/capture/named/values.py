@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tailrace.cursor import Cursor
 from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
 from tailrace_server.wal.subscriptions.holds import health_of, hold_of
+from tailrace_server.wal.subscriptions.sequence import given_name
 
 if TYPE_CHECKING:
     from tailrace.criteria import Criteria
@@ -44,16 +45,16 @@ class NamedView:
     catalog: str
     document: SubscriptionDocument
     hold: Hold
+    name: str
+    """The name by which a caller uses it: the given one for its owner, the name in the log for others."""
 
     @classmethod
-    def of(cls, document: SubscriptionDocument, view: LogView, now: int) -> NamedView:
-        """Return one by its newest object, in a log at a time, µs."""
-        return cls(view.name, document, hold_of(document, view, now))
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.document.name
+    def of(
+        cls, document: SubscriptionDocument, view: LogView, now: int, owner: str = ""
+    ) -> NamedView:
+        """Return one by its newest object, in a log at a time, µs; ``owner`` is the caller that it is for."""
+        name = given_name(document.name) if owner and owner == document.owner else document.name
+        return cls(view.name, document, hold_of(document, view, now), name)
 
     @property
     def criteria(self) -> tuple[Criteria, ...]:

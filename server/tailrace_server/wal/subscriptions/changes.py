@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, SubscriptionPaused, SubscriptionTakenOver
+from tailrace_server.wal.subscriptions.sequence import given_name
 
 if TYPE_CHECKING:
     from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
@@ -32,7 +33,7 @@ def taken_over(
         SubscriptionTakenOver: Another one came since the epoch that is resumed.
     """
     if found.paused:
-        raise SubscriptionPaused(found.name)
+        raise SubscriptionPaused(given_name(found.name))
     if resumed is not None:
         refuse_fenced(found, resumed)
     return replace(found, epoch=found.epoch + 1, reader=reader, opened=now)
@@ -47,11 +48,11 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
     """
     if epoch > found.epoch or epoch < 1:
         raise InvalidRequest(
-            f"epoch {epoch}: subscription {found.name!r} has had readers up to epoch {found.epoch}; send "
-            "that of the acknowledgement that you got"
+            f"epoch {epoch}: subscription {given_name(found.name)!r} has had readers up to epoch "
+            f"{found.epoch}; send that of the acknowledgement that you got"
         )
     if epoch < found.epoch:
-        raise SubscriptionTakenOver(found.name, epoch, found.epoch, found.reader)
+        raise SubscriptionTakenOver(given_name(found.name), epoch, found.epoch, found.reader)
 
 
 def acknowledged(
@@ -69,8 +70,8 @@ def acknowledged(
         return None
     if cursor < before:
         raise InvalidRequest(
-            f"acknowledge {cursor}: subscription {found.name!r} is at {before} already, which lies behind it; "
-            "to read something again, reset the subscription"
+            f"acknowledge {cursor}: subscription {given_name(found.name)!r} is at {before} already, which lies "
+            "behind it; to read something again, reset the subscription"
         )
     return replace(found, cursor=str(cursor), moved=now, broken=0)
 

@@ -12,7 +12,7 @@ from tailrace_server.wal.files.documents import FORMAT_VERSION
 from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
 from tailrace_server.wal.subscriptions.criteria_documents import criteria_documents
 from tailrace_server.wal.subscriptions.places import cursor_at
-from tailrace_server.wal.subscriptions.sequence import check_subscription_name
+from tailrace_server.wal.subscriptions.sequence import check_subscription_name, name_in_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def new_subscription(
 
     Args:
         view: What is published of the log.
-        name: Its name.
+        name: The name that its owner gives it.
         criteria: What it wants; empty: every record at entity level.
         place: Where it begins, see ``cursor_at``.
         hold_us: How old a version may be that is kept for it; None: a day, or the cap.
@@ -61,13 +61,13 @@ def new_subscription(
         InvalidRequest: A name or place that is none, or a hold that is above the cap.
         PositionCompacted: The place is no longer retained.
     """
-    check_subscription_name(name)
+    check_subscription_name(name, given=True)
     return SubscriptionDocument(
         format_version=FORMAT_VERSION,
         number=0,
         uuid=view.uuid,
         id=uuid4(),
-        name=name,
+        name=name_in_log(name, owner),
         created=now,
         owner=owner,
         criteria=criteria_documents(

@@ -2,8 +2,11 @@
 
 ::
 
-    subscriptions/billing/00000000000000000041.json      superseded; the last few stay for a while
-                          00000000000000000042.json      the newest: the whole subscription
+    subscriptions/billing@1c0f…/00000000000000000041.json      superseded; the last few stay for a while
+                                00000000000000000042.json      the newest: the whole subscription
+
+Each owner has names of its own, so that it neither learns nor blocks the names of others. The name in the log
+is the given name, an ``@``, and a digest of the owner; without an owner it is the given name alone.
 
 Whoever changes a subscription reads object n and creates n + 1. Another who wanted the same has lost, reads
 n + 1 and decides again. That alone keeps two servers apart, and decides between two readers.
@@ -12,13 +15,14 @@ Old objects are deleted, so a writer that was held up for long might create a nu
 each writer looks, after it has created an object, whether that object is the newest. If not, it decides again:
 what it wanted is then part of what it reads, or another writer came first.
 
-For the same reason the first object of a name has the time of its creation, in µs, as its number. A name changes
-less than once in a µs, so this number is above all that an earlier subscription of the name had, also if nothing
-of that one is left. A late writer of the earlier one then finds that its object is not the newest.
+For the same reason the first object of a name has the time of its creation, in µs, as its number. A name
+changes less than once in a µs, so this number is above all that an earlier subscription of the name had, also
+if nothing of that one is left. A late writer of the earlier one then finds that its object is not the newest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -54,7 +58,7 @@ _NAME_RULE: Final = (
     "use up to 64 letters, digits, underscores, dots and hyphens, a letter, digit or underscore "
     "first"
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(@[0-9a-f]{16})?", re.ASCII)
 _KEPT: Final = 8
 """Superseded objects that stay: who lists the folder meanwhile finds one that is still there."""
 _ATTEMPTS: Final = 256
@@ -65,14 +69,26 @@ _DELETED_MAX: Final = 100
 fill neither the folder nor the limit of names."""
 
 
-def check_subscription_name(name: str) -> None:
-    """Refuse what cannot name a subscription.
+def check_subscription_name(name: str, *, given: bool = False) -> None:
+    """Refuse what cannot name a subscription; ``given``: also a name that says whose it is.
 
     Raises:
         InvalidRequest: It is not of the form.
     """
-    if _NAME.fullmatch(name) is None:
+    if _NAME.fullmatch(name) is None or (given and "@" in name):
         raise InvalidRequest(f"{name[:80]!r} cannot name a subscription: {_NAME_RULE}")
+
+
+def name_in_log(given: str, owner: str) -> str:
+    """Return the name that a subscription has in the log; empty owner: none."""
+    if not owner or "@" in given:
+        return given
+    return f"{given}@{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
+
+
+def given_name(name: str) -> str:
+    """Return the name that the owner of a subscription gave it."""
+    return name.partition("@")[0]
 
 
 class SubscriptionSequences:
@@ -146,7 +162,7 @@ class SubscriptionSequences:
             if found is not None and found.id == wanted.id:
                 return
             if found is not None and not found.deleted:
-                raise SubscriptionExists(self._catalog, wanted.name)
+                raise SubscriptionExists(self._catalog, given_name(wanted.name))
             if self._put(wanted, max(wanted.created, 1 if found is None else found.number + 1)):
                 return
         raise self._contended(wanted.name)

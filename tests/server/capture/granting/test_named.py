@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tailrace.criteria import Content, Criteria
 from tailrace.errors import (
+    InvalidRequest,
     NotPermitted,
     PositionCompacted,
+    SubscriptionExists,
     SubscriptionTakenOver,
     SubscriptionUnknown,
 )
+from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.grant import READING, Action, Allowance, Grant
 from tailrace_server.capture.named.values import NameAsked, NamedAsked
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.logs import write
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 
     from tailrace.cursor import Cursor
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.principal import Principal
 
 OWN = READING | {Action.NAMED}
 
@@ -54,7 +60,8 @@ async def test_a_subscription_is_its_owners_and_the_operators(log_root: Path) ->
         made = await names.create(ann, "shop", NamedAsked(name="billing"))
         assert made.document.owner == "ann"
         assert [each.name for each in await names.list(ann, "shop")] == ["billing"]
-        assert [each.name for each in await names.list(operator, "shop")] == ["billing"]
+        (its_name,) = [each.name for each in await names.list(operator, "shop")]
+        assert its_name == made.document.name != "billing"
         assert await names.list(bob, "shop") == []
         # In the same words as of one that there is not.
         for call in (
@@ -64,15 +71,81 @@ async def test_a_subscription_is_its_owners_and_the_operators(log_root: Path) ->
             names.delete(bob, "shop", "billing"),
             read(engine, bob, "billing"),
         ):
-            with pytest.raises(SubscriptionUnknown, match="'billing'; it has: none yet"):
+            with pytest.raises(SubscriptionUnknown, match=r"'billing'$"):
                 await call
         mine = await read(engine, ann, "billing")
         at = mine.resume_cursor()
         with pytest.raises(SubscriptionUnknown):
             await names.acknowledge(bob, "shop", "billing", 1, at)
         assert await names.acknowledge(ann, "shop", "billing", 1, at) == at
-        await read(engine, operator, "billing")
+        await read(engine, operator, its_name)
         assert isinstance(mine.error, SubscriptionTakenOver)
+        assert mine.error.name == "billing"
+
+
+async def test_two_owners_have_the_same_name_and_do_not_learn_of_each_other(log_root: Path) -> None:
+    write(log_root, "shop", 3)
+    ann, bob = holder("ann"), holder("bob")
+    async with Engine(log_root) as engine:
+        names = engine.named
+        await names.create(ann, "shop", NamedAsked(name="billing", place="2"))
+        await names.create(bob, "shop", NamedAsked(name="billing", place="3"))
+        with pytest.raises(SubscriptionExists, match="'billing' already"):
+            await names.create(bob, "shop", NamedAsked(name="billing"))
+        foreign = (await names.get(ann, "shop", "billing")).document.name
+        with pytest.raises(SubscriptionUnknown, match=f"'{foreign}'; it has: billing$"):
+            await names.delete(bob, "shop", foreign)
+        await names.delete(bob, "shop", "billing")
+        assert (await names.get(ann, "shop", "billing")).hold.needed == Position(2, 0)
+        # A name of no owner is usable, so it is known to be taken.
+        await names.create(ANONYMOUS, "shop", NamedAsked(name="shared"))
+        with pytest.raises(SubscriptionExists, match="'shared' already"):
+            await names.create(ann, "shop", NamedAsked(name="shared"))
+        with pytest.raises(InvalidRequest, match="cannot name a subscription"):
+            await names.create(bob, "shop", NamedAsked(name=foreign))
+
+
+async def test_an_owner_leaves_names_to_others_also_if_it_asks_for_many_at_once(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 3)
+    settings = EngineSettings(named_subscriptions_of_owner=2)
+
+    async with Engine(log_root, settings) as engine:
+        callers: tuple[tuple[Principal, int], ...] = (
+            (holder("ann"), 2),
+            (holder("bob"), 2),
+            (ANONYMOUS, 5),
+        )
+        for caller, made in callers:
+            found = await asyncio.gather(
+                *(
+                    engine.named.create(caller, "shop", NamedAsked(name=f"n{each}"))
+                    for each in range(5)
+                ),
+                return_exceptions=True,
+            )
+            refused = [each for each in found if isinstance(each, InvalidRequest)]
+            assert (len(refused), len(found)) == (5 - made, 5)
+            assert all("named_subscriptions_of_owner" in str(each) for each in refused)
+
+
+async def test_a_reader_whose_name_was_deleted_elsewhere_learns_no_other_names(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 3)
+    ann = holder("ann")
+    async with Engine(log_root) as engine, Engine(log_root) as other:
+        await engine.named.create(holder("bob"), "shop", NamedAsked(name="secret"))
+        await engine.named.create(ann, "shop", NamedAsked(name="billing"))
+        reader = await read(engine, ann, "billing")
+        at = reader.resume_cursor()
+        await other.named.delete(ann, "shop", "billing")
+        with pytest.raises(SubscriptionUnknown) as caught:
+            await engine.named.acknowledge(ann, "shop", "billing", 1, at)
+        assert caught.value.known == ()
+        assert isinstance(reader.error, SubscriptionUnknown)
+        assert reader.error.known == ()
 
 
 async def test_without_the_right_there_are_none(log_root: Path) -> None:
