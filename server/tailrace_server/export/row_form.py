@@ -6,7 +6,7 @@ column                           Avro
 BOOLEAN                          boolean
 SMALLINT, INTEGER                int
 BIGINT                           long
-REAL, DOUBLE                     double
+REAL, DOUBLE                     double; also of the texts "NaN", "Infinity" and "-Infinity"
 DECIMAL(p), DECIMAL(p,s)         bytes, decimal of that precision and scale
 DECIMAL(p,s) in decimal.bytes(t) bytes, decimal of scale t, and of as many digits before the point
 VARBINARY in base64              bytes
@@ -29,6 +29,7 @@ properties of a column are attributes of its field, which Avro readers skip:
 from __future__ import annotations
 
 import base64
+import math
 import re
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from functools import partial
@@ -57,6 +58,8 @@ Row = tuple["Hashable", ...]
 """Values of a row, in the order of its Avro record's fields."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""The texts of floats that JSON lacks. There is one NaN, so that rows with it are equal (`cdcv2.scalars`)."""
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
@@ -354,6 +357,8 @@ def _whole(bound: int, value: object) -> int:
 
 
 def _double(value: object) -> float:
+    if type(value) is str and value in _NO_NUMBERS:
+        return _NO_NUMBERS[value]
     if type(value) is int and int(float(value)) == value:
         return float(value)
     if type(value) is not float:

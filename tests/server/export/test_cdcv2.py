@@ -95,6 +95,22 @@ def test_mangled_output_of_two_exporters_reads_back_equal(
     assert collections(mangled) == (history_of(shop), 46)
 
 
+def test_rows_with_floats_that_json_lacks_are_exported_and_cancelled(
+    log_root: Path, tmp_path: Path
+) -> None:
+    mapping = SchemaMapping.parse('[entity_types.item.columns]\nprice = { type = "DOUBLE" }')
+    images = [b'{"id":1,"price":"%b"}' % text for text in (b"NaN", b"Infinity", b"-Infinity")]
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        for before, after in pairwise((None, *images, images[0], None)):
+            operation = Operation.REMOVE if after is None else Operation.UPSERT
+            writer.append([Mutation("item", "1", operation, before, after)])
+        writer.commit(publish=True)
+    export(log_root, tmp_path / "out")
+    found, frontier = collections(statements(tmp_path / "out"))
+    prices = [[price for _, price in rows] for rows in found.values()]
+    assert (str(prices), frontier) == ("[[nan], [inf], [-inf], [nan], []]", 6)
+
+
 def test_a_restart_goes_on_where_the_folder_ends(
     log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import Any
 
 import pytest
@@ -24,6 +25,9 @@ FITTING: list[tuple[str | None, str, Any, str, Any]] = [
     ("REAL", "json", "double", "0.1", 0.1),
     ("DOUBLE", "json", "double", "3", 3.0),
     ("DOUBLE", "json", "double", "1e300", 1e300),
+    ("DOUBLE", "json", "double", '"NaN"', math.nan),
+    ("REAL", "json", "double", '"Infinity"', math.inf),
+    ("DOUBLE", "json", "double", '"-Infinity"', -math.inf),
     ("DOUBLE", "json", "double", "1000000000000000000", 1e18),
     ("DECIMAL(6,2)", "json", DECIMAL, "12.5", (1250).to_bytes(2, "big")),
     ("DECIMAL(6,2)", "json", DECIMAL, "-0.01", b"\xff"),
@@ -84,6 +88,7 @@ def test_a_value_has_its_place_in_avro(
         ("BIGINT", "json", "true"),
         ("BIGINT", "json", '"7"'),
         ("DOUBLE", "json", '"7"'),
+        ("DOUBLE", "json", '"nan"'),
         ("DOUBLE", "json", "9007199254740993"),
         ("DECIMAL(6,2)", "json", "12345.6"),
         ("DECIMAL(6,2)", "json", "0.001"),
