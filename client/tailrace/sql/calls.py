@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from tailrace.arguments import (
     cursor_of,
@@ -22,8 +22,11 @@ from tailrace.transport.grpc import MAX_MESSAGE_BYTES
 from tailrace.v1.sql_pb2 import (
     SQL_FORM_ARROW,
     SQL_FORM_ROWS,
+    SQL_MISFITS_NULL,
+    SQL_MISFITS_REFUSE,
     QuerySqlRequest,
     SqlForm,
+    SqlMisfits,
     SqlParameter,
 )
 
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 60.0
 """A statement may compute for so long before its first row, where the server's own bound is not higher."""
+Misfits = Literal["refuse", "null"]
+_MISFITS: Final[Mapping[str, SqlMisfits.ValueType]] = {
+    "refuse": SQL_MISFITS_REFUSE,
+    "null": SQL_MISFITS_NULL,
+}
 _A = TypeVar("_A", bound=Answer[Any])
 
 
@@ -57,6 +65,7 @@ class SqlCalls(ReadCalls):
         wait_s: float = 10.0,
         patience_s: float = _ANSWER_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        misfits: Misfits = "refuse",
     ) -> SqlRows:
         """Return the answer to a statement over a catalog's log; it begins when its context is entered.
 
@@ -72,6 +81,8 @@ class SqlCalls(ReadCalls):
             wait_s: For so long at most; then ``DeadlineExceeded``.
             patience_s: For the header, which comes once the columns are known.
             max_message_bytes: A row that is larger is refused.
+            misfits: What becomes of a value that its column's type cannot hold: it ends the statement
+                ("refuse"), or it is None and the column ``_misfits`` has its text ("null").
 
         Raises:
             InvalidRequest: An argument has no meaning.
@@ -85,6 +96,7 @@ class SqlCalls(ReadCalls):
             wait_s,
             max_message_bytes,
             SQL_FORM_ROWS,
+            misfits,
         )
         return self._answer(SqlRows, request, patience_s + (wait_s if wait_for else 0.0))
 
@@ -100,6 +112,7 @@ class SqlCalls(ReadCalls):
         wait_s: float = 10.0,
         patience_s: float = _ANSWER_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        misfits: Misfits = "refuse",
     ) -> SqlArrow:
         """Return the same as an Arrow stream; arguments as ``sql``."""
         request = _request(
@@ -111,6 +124,7 @@ class SqlCalls(ReadCalls):
             wait_s,
             max_message_bytes,
             SQL_FORM_ARROW,
+            misfits,
         )
         return self._answer(SqlArrow, request, patience_s + (wait_s if wait_for else 0.0))
 
@@ -125,6 +139,7 @@ class SqlCalls(ReadCalls):
         parameters: Mapping[str, object] | None = None,
         patience_s: float = _ANSWER_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        misfits: Misfits = "refuse",
     ) -> Poll[SqlRows]:
         """Return the answers to a statement over the changes, one after another as they come.
 
@@ -139,6 +154,7 @@ class SqlCalls(ReadCalls):
             parameters: As ``sql``.
             patience_s: As ``sql``.
             max_message_bytes: As ``sql``.
+            misfits: As ``sql``.
         """
 
         def ask(begin: Beginning) -> SqlRows:
@@ -149,6 +165,7 @@ class SqlCalls(ReadCalls):
                 after=begin if isinstance(begin, Cursor) else None,
                 patience_s=patience_s,
                 max_message_bytes=max_message_bytes,
+                misfits=misfits,
             )
 
         begin = _begin_of(since or None, after) or 0
@@ -170,7 +187,10 @@ def _request(
     wait_s: float,
     max_message_bytes: int,
     form: SqlForm.ValueType,
+    misfits: Misfits,
 ) -> QuerySqlRequest:
+    if misfits not in _MISFITS:
+        raise InvalidRequest(f"misfits {misfits!r}: it is refuse or null")
     with sendable("sql"):
         request = QuerySqlRequest(
             catalog=catalog,
@@ -180,6 +200,7 @@ def _request(
                 for name, value in (parameters or {}).items()
             ],
             form=form,
+            misfits=_MISFITS[misfits],
             wait_for_version=waited_version(wait_for),
             wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
             max_message_bytes=message_bytes(max_message_bytes),

@@ -24,25 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15tailrace/v1/sql.proto\x12\x0btailrace.v1\"\x85\x03\n\x0fQuerySqlRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x11\n\tstatement\x18\x02 \x01(\t\x12,\n\tparameter\x18\x03 \x03(\x0b\x32\x19.tailrace.v1.SqlParameter\x12\"\n\x04\x66orm\x18\x04 \x01(\x0e\x32\x14.tailrace.v1.SqlForm\x12\x1a\n\rsince_version\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\tfrom_time\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1d\n\x10wait_for_version\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x07wait_ms\x18\x08 \x01(\rH\x03\x88\x01\x01\x12\x1e\n\x11max_message_bytes\x18\t \x01(\rH\x04\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\n \x01(\tH\x05\x88\x01\x01\x42\x10\n\x0e_since_versionB\x0c\n\n_from_timeB\x13\n\x11_wait_for_versionB\n\n\x08_wait_msB\x14\n\x12_max_message_bytesB\x08\n\x06_after\"+\n\x0cSqlParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"y\n\x10QuerySqlResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x61rrow\x18\x02 \x01(\x0c\x12&\n\x06header\x18\x03 \x01(\x0b\x32\x16.tailrace.v1.SqlHeader\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.tailrace.v1.SqlEnd\"\xe1\x01\n\tSqlHeader\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x0c\x63\x61talog_uuid\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x01(\x03\x12\x14\n\x0c\x63losed_until\x18\x05 \x01(\x03\x12\x15\n\rresume_cursor\x18\x06 \x01(\t\x12\x1a\n\rsince_version\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\'\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x16.tailrace.v1.SqlColumnB\x10\n\x0e_since_version\"P\n\tSqlColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\'\n\x07members\x18\x03 \x03(\x0b\x32\x16.tailrace.v1.SqlColumn\"\x16\n\x06SqlEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x03*J\n\x07SqlForm\x12\x18\n\x14SQL_FORM_UNSPECIFIED\x10\x00\x12\x11\n\rSQL_FORM_ROWS\x10\x01\x12\x12\n\x0eSQL_FORM_ARROW\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15tailrace/v1/sql.proto\x12\x0btailrace.v1\"\xaf\x03\n\x0fQuerySqlRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x11\n\tstatement\x18\x02 \x01(\t\x12,\n\tparameter\x18\x03 \x03(\x0b\x32\x19.tailrace.v1.SqlParameter\x12\"\n\x04\x66orm\x18\x04 \x01(\x0e\x32\x14.tailrace.v1.SqlForm\x12\x1a\n\rsince_version\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\tfrom_time\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1d\n\x10wait_for_version\x18\x07 \x01(\x03H\x02\x88\x01\x01\x12\x14\n\x07wait_ms\x18\x08 \x01(\rH\x03\x88\x01\x01\x12\x1e\n\x11max_message_bytes\x18\t \x01(\rH\x04\x88\x01\x01\x12\x12\n\x05\x61\x66ter\x18\n \x01(\tH\x05\x88\x01\x01\x12(\n\x07misfits\x18\x0b \x01(\x0e\x32\x17.tailrace.v1.SqlMisfitsB\x10\n\x0e_since_versionB\x0c\n\n_from_timeB\x13\n\x11_wait_for_versionB\n\n\x08_wait_msB\x14\n\x12_max_message_bytesB\x08\n\x06_after\"+\n\x0cSqlParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"y\n\x10QuerySqlResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\r\n\x05\x61rrow\x18\x02 \x01(\x0c\x12&\n\x06header\x18\x03 \x01(\x0b\x32\x16.tailrace.v1.SqlHeader\x12 \n\x03\x65nd\x18\x04 \x01(\x0b\x32\x13.tailrace.v1.SqlEnd\"\xe1\x01\n\tSqlHeader\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x0c\x63\x61talog_uuid\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x18\n\x10\x63ommit_timestamp\x18\x04 \x01(\x03\x12\x14\n\x0c\x63losed_until\x18\x05 \x01(\x03\x12\x15\n\rresume_cursor\x18\x06 \x01(\t\x12\x1a\n\rsince_version\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\'\n\x07\x63olumns\x18\x08 \x03(\x0b\x32\x16.tailrace.v1.SqlColumnB\x10\n\x0e_since_version\"P\n\tSqlColumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\'\n\x07members\x18\x03 \x03(\x0b\x32\x16.tailrace.v1.SqlColumn\"\x16\n\x06SqlEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x03*J\n\x07SqlForm\x12\x18\n\x14SQL_FORM_UNSPECIFIED\x10\x00\x12\x11\n\rSQL_FORM_ROWS\x10\x01\x12\x12\n\x0eSQL_FORM_ARROW\x10\x02*W\n\nSqlMisfits\x12\x1b\n\x17SQL_MISFITS_UNSPECIFIED\x10\x00\x12\x16\n\x12SQL_MISFITS_REFUSE\x10\x01\x12\x14\n\x10SQL_MISFITS_NULL\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tailrace.v1.sql_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SQLFORM']._serialized_start=932
-  _globals['_SQLFORM']._serialized_end=1006
+  _globals['_SQLFORM']._serialized_start=974
+  _globals['_SQLFORM']._serialized_end=1048
+  _globals['_SQLMISFITS']._serialized_start=1050
+  _globals['_SQLMISFITS']._serialized_end=1137
   _globals['_QUERYSQLREQUEST']._serialized_start=39
-  _globals['_QUERYSQLREQUEST']._serialized_end=428
-  _globals['_SQLPARAMETER']._serialized_start=430
-  _globals['_SQLPARAMETER']._serialized_end=473
-  _globals['_QUERYSQLRESPONSE']._serialized_start=475
-  _globals['_QUERYSQLRESPONSE']._serialized_end=596
-  _globals['_SQLHEADER']._serialized_start=599
-  _globals['_SQLHEADER']._serialized_end=824
-  _globals['_SQLCOLUMN']._serialized_start=826
-  _globals['_SQLCOLUMN']._serialized_end=906
-  _globals['_SQLEND']._serialized_start=908
-  _globals['_SQLEND']._serialized_end=930
+  _globals['_QUERYSQLREQUEST']._serialized_end=470
+  _globals['_SQLPARAMETER']._serialized_start=472
+  _globals['_SQLPARAMETER']._serialized_end=515
+  _globals['_QUERYSQLRESPONSE']._serialized_start=517
+  _globals['_QUERYSQLRESPONSE']._serialized_end=638
+  _globals['_SQLHEADER']._serialized_start=641
+  _globals['_SQLHEADER']._serialized_end=866
+  _globals['_SQLCOLUMN']._serialized_start=868
+  _globals['_SQLCOLUMN']._serialized_end=948
+  _globals['_SQLEND']._serialized_start=950
+  _globals['_SQLEND']._serialized_end=972
 # @@protoc_insertion_point(module_scope)

@@ -43,6 +43,33 @@ SQL_FORM_ARROW: SqlForm.ValueType  # 2
 """`arrow`."""
 Global___SqlForm: _TypeAlias = SqlForm  # noqa: Y015
 
+class _SqlMisfits:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SqlMisfitsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SqlMisfits.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SQL_MISFITS_UNSPECIFIED: _SqlMisfits.ValueType  # 0
+    """As REFUSE."""
+    SQL_MISFITS_REFUSE: _SqlMisfits.ValueType  # 1
+    """It ends the statement: INVALID_REQUEST, with row and column."""
+    SQL_MISFITS_NULL: _SqlMisfits.ValueType  # 2
+    """It is null, and every table has the column `_misfits`: a JSON object with the texts of such values, null where
+    there are none.
+    """
+
+class SqlMisfits(_SqlMisfits, metaclass=_SqlMisfitsEnumTypeWrapper): ...
+
+SQL_MISFITS_UNSPECIFIED: SqlMisfits.ValueType  # 0
+"""As REFUSE."""
+SQL_MISFITS_REFUSE: SqlMisfits.ValueType  # 1
+"""It ends the statement: INVALID_REQUEST, with row and column."""
+SQL_MISFITS_NULL: SqlMisfits.ValueType  # 2
+"""It is null, and every table has the column `_misfits`: a JSON object with the texts of such values, null where
+there are none.
+"""
+Global___SqlMisfits: _TypeAlias = SqlMisfits  # noqa: Y015
+
 @_typing.final
 class QuerySqlRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -57,6 +84,7 @@ class QuerySqlRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    MISFITS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     statement: _builtins.str
@@ -83,6 +111,8 @@ class QuerySqlRequest(_message.Message):
     """The same from the version behind this cursor: the `resume_cursor` of the last answer. Unlike a number it says
     which log was read, so one that was restored and written anew is told too. It stands at the end of a version.
     """
+    misfits: Global___SqlMisfits.ValueType
+    """What becomes of a value that its column's type cannot hold."""
     @_builtins.property
     def parameter(self) -> _containers.RepeatedCompositeFieldContainer[Global___SqlParameter]:
         """Values of `$name` in the statement. One that it does not name: INVALID_REQUEST."""
@@ -100,10 +130,11 @@ class QuerySqlRequest(_message.Message):
         wait_ms: _builtins.int | None = ...,
         max_message_bytes: _builtins.int | None = ...,
         after: _builtins.str | None = ...,
+        misfits: Global___SqlMisfits.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "catalog", b"catalog", "form", b"form", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "parameter", b"parameter", "since_version", b"since_version", "statement", b"statement", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_max_message_bytes", b"_max_message_bytes", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "catalog", b"catalog", "form", b"form", "from_time", b"from_time", "max_message_bytes", b"max_message_bytes", "misfits", b"misfits", "parameter", b"parameter", "since_version", b"since_version", "statement", b"statement", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

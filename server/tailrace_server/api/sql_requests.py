@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from tailrace.conditions.numbers import refuse_large
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
-from tailrace.v1.sql_pb2 import SQL_FORM_ARROW
+from tailrace.v1.sql_pb2 import SQL_FORM_ARROW, SQL_MISFITS_NULL
 from tailrace_server.api import requests
 from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
+from tailrace_server.typed.misfits import OnMisfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +47,7 @@ def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
         statement=request.statement,
         parameters=_parameters(request.parameter),
         form=form,
+        on_misfit=OnMisfit.NULL if request.misfits == SQL_MISFITS_NULL else OnMisfit.RAISE,
         **more,
     )
 

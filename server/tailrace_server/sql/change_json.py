@@ -25,10 +25,10 @@ import msgspec
 from tailrace.criteria import Operation
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import unavailable
-from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
+from tailrace_server.wal.schema.decoding import decoding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tailrace.schema import Column
 
@@ -76,7 +76,7 @@ class ChangeJson:
         known = [each for each in written if each.id in shown]
         self._names = {each.name: shown[each.id] for each in known}
         self._decoders = {
-            each.name: decoding.decode
+            each.name: decoding.shown
             for each in known
             if (decoding := decoding_of(each)) is not None
         }
@@ -177,7 +177,9 @@ class ChangeJson:
 
     def _written(self, members: Mapping[str, msgspec.Raw]) -> bytes:
         shown = {
-            self._names[name]: _decoded(self._decoders.get(name), value)
+            self._names[name]: msgspec.Raw(self._decoders[name](bytes(value)))
+            if name in self._decoders
+            else value
             for name, value in members.items()
         }
         return msgspec.json.encode(shown)
@@ -186,13 +188,3 @@ class ChangeJson:
         return ImageMissing(
             f"its source did not send {self._names[name]!r}, so there is no {image} image; {_SETTING}"
         )
-
-
-def _decoded(decode: Callable[[bytes], bytes] | None, value: msgspec.Raw) -> msgspec.Raw:
-    raw = bytes(value)
-    if decode is None or raw == b"null":
-        return value
-    try:
-        return msgspec.Raw(decode(raw))
-    except Undecodable:  # as everywhere it is shown as the source wrote it
-        return value

@@ -12,10 +12,11 @@ from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
-from tailrace_server.sql.shown import reader_of, refuse_hidden
+from tailrace_server.sql.shown import refuse_hidden
 from tailrace_server.sql.shown_changes import CDC_JSON
+from tailrace_server.sql.typed_rows import MISFITS, reader_of
 from tailrace_server.sql.view_changes import RowsInView, ViewChanges
-from tailrace_server.typed.misfits import ValueMisfit
+from tailrace_server.typed.misfits import OnMisfit, ValueMisfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ class ChangeTableRows:
         schema: Schema,
         form: ShownChanges,
         shown: ShownRows | None,
+        on_misfit: OnMisfit = OnMisfit.RAISE,
     ) -> None:
         """Prepare to read.
 
@@ -50,12 +52,14 @@ class ChangeTableRows:
             schema: Whose names the columns have.
             form: The change table.
             shown: What may be read; None: everything.
+            on_misfit: What becomes of a value of a key that its column cannot hold.
         """
         self._view, self._names, self._form, self._shown = view, names, form, shown
         every = names.columns_in(schema)
         self._columns = every if shown is None else shown.columns(every)
         keys = {name: each for each in self._columns for name in form.keys if each.name == name}
-        self._reader = reader_of(view, schema, [keys[name] for name in form.keys if name in keys])
+        named = [keys[name] for name in form.keys if name in keys]
+        self._reader = reader_of(view, schema, named, on_misfit)
         self.fields: list[pa.Field] = [*self._reader.schema]
         """Of the columns."""
         self.bodies: tuple[str, ...] = ()
@@ -114,16 +118,20 @@ class ChangeTableRows:
         return kept
 
     def arrays(
-        self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+        self,
+        head: RecordColumns,
+        rows: NDArray[np.int64],
+        bodies: Mapping[str, pa.BinaryArray],
+        misfits: dict[int, dict[str, object]],
     ) -> dict[str, pa.Array]:
-        """Return the columns of some records of a batch, by name.
+        """Return the columns of some records of a batch, by name, and add the misfits of keys by place.
 
         Raises:
             InvalidRequest: A key is not of its columns' types, or the log does not hold an image.
         """
         schemas, which = self._view.schemas_of(head.versions[rows])
         keys = head.primary_keys.take(pa.array(rows))
-        found = self._key_columns(head, rows, keys, schemas, which)
+        found = self._key_columns(head, rows, keys, schemas, which, misfits)
         if self._form.has_json:
             found[CDC_JSON] = self._json(head, rows, keys, bodies, schemas, which)
         return found
@@ -135,6 +143,7 @@ class ChangeTableRows:
         keys: pa.StringArray,
         schemas: Sequence[Schema],
         which: NDArray[np.int64],
+        misfits: dict[int, dict[str, object]],
     ) -> dict[str, pa.Array]:
         if not self._reader.columns:
             return {}
@@ -148,11 +157,14 @@ class ChangeTableRows:
                 raise self._refused(head, int(rows[mine[0]]), str(error)) from None
             for row, image in zip(mine.tolist(), made, strict=True):
                 images[row] = image
+        array = pa.array(images, pa.binary())
         try:
-            batch = self._reader.read_mixed(pa.array(images, pa.binary()), written, which).batch
+            read = self._reader.read_mixed(array, written, which)
         except ValueMisfit as error:
-            raise self._refused(head, int(rows[error.misfit.row]), str(error)) from None
-        return dict(zip(batch.schema.names, batch.columns, strict=True))
+            reason = f"{error}; with misfits null it is NULL, and {MISFITS} has its text"
+            raise self._refused(head, int(rows[error.misfit.row]), reason) from None
+        misfits |= self._reader.misfit_texts(read, array, written, which)
+        return dict(zip(read.batch.schema.names, read.batch.columns, strict=True))
 
     def _json(
         self,

@@ -1,4 +1,4 @@
-"""What SHOW and DESCRIBE answer: the tables of a log, its views and its change tables, and their columns."""
+"""The answers of SHOW, DESCRIBE and EXPLAIN: tables, views, change tables, columns, the cost of a scan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tailrace_server.sql.shown_changes import CDC_JSON
-from tailrace_server.units import format_seconds
+from tailrace_server.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
     from tailrace_server.sql.ddl import Show
     from tailrace_server.sql.defined_names import DefinedNames
+    from tailrace_server.sql.scans import StatementScan
     from tailrace_server.wal.files.definition_documents import ChangeTableDocument
 
 _MICROS: Final = 1_000_000
@@ -119,3 +120,35 @@ def _change_tables(names: DefinedNames) -> pa.Table:
             "created": pa.array([each.created for each in tables], _TIME),
         }
     )
+
+
+def line_of(scan: StatementScan) -> str:
+    """Return the line of EXPLAIN about a scan: the table, the part that is read, and its share of the log.
+
+    Raises:
+        TailraceError: The log could not be read, of which this looks at heads where no key files are.
+    """
+    use = scan.use
+    if use.changes is None:
+        what = f"state of {use.entity_type} as of version {use.version}"
+    else:
+        first, last = use.versions.both(use.changes)
+        what = f"changes of {use.entity_type}, " + (
+            f"versions {first} to {last}" if first <= last else "no versions"
+        )
+        if use.change_types is not None:
+            what += f"; {', '.join(sorted(use.change_types)) or 'none'} alone"
+    keys = "all keys" if use.keys is None else counted(len(use.keys), "key")
+    columns = ", ".join(scan.schema.names)
+    line = f"{use.alias}: {what}; {keys}; columns {columns}"
+    if use.form is not None and use.form.salt_buckets > 1:
+        line += f"; {use.form.salt_buckets} scans at once"
+    amount = scan.amount()
+    if amount is None:
+        return line
+    base = "" if not amount.base else f"a base of version {amount.base} and "
+    read = (
+        f"reads {base}{amount.batches:,} of {counted(amount.all_batches, 'batch', 'batches')}, "
+        f"at most {amount.bytes:,} of {amount.all_bytes:,} bytes"
+    )
+    return f"{line}; {read}"

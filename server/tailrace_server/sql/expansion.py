@@ -27,18 +27,18 @@ from tailrace_server.sql.ddl import image_names
 from tailrace_server.sql.shown import ROWS_MET, THROUGH, RowsMet
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
 from tailrace_server.sql.statements import SPANS
+from tailrace_server.sql.typed_rows import MISFITS, own_columns
 from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.settings.values import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tailrace_server.sql.defined_names import DefinedNames, Definition
 
 _HINT: Final = re.compile(r"\+\s*(\w+)\s*(?:\(([^)]*)\))?\s*", re.ASCII)
 _HINT_NAME: Final = "CDC_INCLUDE"
 _CHANGES: Final = "CHANGES"
-_OF_STATE: Final = ("_primary_key", "_version", "_index", "_commit_timestamp")
 _DATE_PARTS: Final = {
     "yyyy": "%Y",
     "MM": "%m",
@@ -57,6 +57,8 @@ def expand(
     wanted: frozenset[str] | None,
     version_of: Callable[[exp.Expr], int],
     now: int,
+    *,
+    with_misfits: bool,
 ) -> None:
     """Put what is defined in terms of entity types; changes the query.
 
@@ -66,18 +68,20 @@ def expand(
         wanted: Names in it, in lower case; None: it may mean any column.
         version_of: Returns the version that a constant means: a version, or the last one up to a time.
         now: When it began, µs since the epoch.
+        with_misfits: True if tables have the column ``_misfits``.
 
     Raises:
         InvalidRequest: A view or a change table is asked for what it has not.
     """
     hints = _Hints(query)
+    own = own_columns(of_changes=False, with_misfits=with_misfits)
     places = _places(query, names)
     _functions(query, places)
     for table, definition in places:
         if isinstance(definition, ViewDocument):
-            _expand_view(table, definition, names, version_of)
+            _expand_view(table, definition, names, wanted, own, version_of)
         else:
-            _expand_change_table(table, definition, names, hints.images_at(table), wanted, now)
+            _expand_change_table(table, definition, names, hints.images_at(table), wanted, now, own)
     hints.refuse_unused()
 
 
@@ -165,6 +169,8 @@ def _expand_view(
     table: exp.Table,
     view: ViewDocument,
     names: DefinedNames,
+    wanted: frozenset[str] | None,
+    own: Iterable[str],
     version_of: Callable[[exp.Expr], int],
 ) -> None:
     version = names.view.published
@@ -176,9 +182,15 @@ def _expand_view(
     inner.meta[THROUGH] = view.name
     for part in ("version", "when"):
         inner.set(part, table.args.get(part))
-    shown = [exp.alias_(_column(inside), name, quoted=True) for name, inside in found.shown.items()]
-    more = [each for each in _OF_STATE if each not in found.shown]
-    select = exp.Select(expressions=[*shown, *map(_column, more)]).from_(inner)
+    columns = found.shown | {name: name for name in own if name not in found.shown}
+    # No value of a column that the statement does not name is looked at, whether it fits its type or not.
+    # PHOENIX_ROW_TIMESTAMP() names the time.
+    shown = [
+        exp.alias_(_column(inside), name, quoted=True)
+        for name, inside in columns.items()
+        if wanted is None or name == "_commit_timestamp" or name.lower() in wanted
+    ]
+    select = exp.Select(expressions=shown).from_(inner)
     if view.where:
         inner.meta[ROWS_MET] = RowsMet(view.name, renamed(parse(view.where), found.asked))
     _replace(table, select, view.name)
@@ -194,6 +206,7 @@ def _expand_change_table(
     images: tuple[str, ...] | None,
     wanted: frozenset[str] | None,
     now: int,
+    own: Iterable[str],
 ) -> None:
     if table.args.get("version") or table.args.get("when"):
         raise InvalidRequest(
@@ -204,7 +217,11 @@ def _expand_change_table(
     keys = names.schema.key_columns(entity_type)
     chosen = [
         name
-        for name in (*(keys or ("_primary_key",)), CDC_JSON)
+        for name in (
+            *(keys or ("_primary_key",)),
+            CDC_JSON,
+            *(each for each in own if each == MISFITS),
+        )
         if wanted is None or name.lower() in wanted
     ]
     shown = ShownChanges(

@@ -21,11 +21,10 @@ from tailrace.position import END, FIRST, Position
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
-from tailrace_server.sql.definitions_shown import described, shown
+from tailrace_server.sql.definitions_shown import described, line_of, shown
 from tailrace_server.sql.duck.databases import HERE, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
-from tailrace_server.sql.plan import line_of
 from tailrace_server.sql.scans import StatementScan
 from tailrace_server.sql.statements import (
     TOO_DEEP,
@@ -36,6 +35,7 @@ from tailrace_server.sql.statements import (
     nearest,
     parsed,
 )
+from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import format_seconds
 from tailrace_server.wal.definitions.kept import newest_definitions
 
@@ -101,6 +101,7 @@ class Query:
         may_define: bool = False,
         databases: Databases | None = None,
         readers_of: Callable[[str], int] = lambda name: 0,
+        on_misfit: OnMisfit = OnMisfit.RAISE,
     ) -> None:
         """Look the tables up, and begin.
 
@@ -115,6 +116,7 @@ class Query:
             may_define: Whether it may define views and change tables, and drop them.
             databases: Where it is computed; None: in this process.
             readers_of: Returns how many subscriptions read a view now, which is not dropped then.
+            on_misfit: What becomes of a value that its column's type cannot hold.
 
         Raises:
             InvalidRequest: What is wrong with the statement, and where.
@@ -130,6 +132,7 @@ class Query:
         self._parameters = dict(parameters or {})
         self._pushes = pushes
         self._polled = polled
+        self._on_misfit = on_misfit
         self._error: Exception | None = None
         """What the log said while DuckDB read it."""
         self._is_closed = False
@@ -286,7 +289,9 @@ class Query:
         )
         query = parsed(text)
         self._take_parameters(named_parameters(query))
-        expand(query, self._names, names_in(query), self._last_version, self._began_us)
+        with_misfits = self._on_misfit is OnMisfit.NULL
+        given = (query, self._names, names_in(query), self._last_version, self._began_us)
+        expand(*given, with_misfits=with_misfits)
         return bound(query, tables)
 
     def _take_parameters(self, named: set[str]) -> None:
@@ -306,8 +311,8 @@ class Query:
         for use in statement.uses:
             self._refuse_trimmed(use.changes)
             self._refuse_older(use)
-            scan = StatementScan(self._source, use, lambda: self.interruption.is_asked)
-            self.scans.append(scan)
+            given = (self._source, use, lambda: self.interruption.is_asked, self._on_misfit)
+            self.scans.append(StatementScan(*given))
         values = self._values(statement.parameters)
         self._refuse_stopped()
         self._is_clean = False  # until the last row was read

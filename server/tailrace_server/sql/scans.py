@@ -7,7 +7,7 @@ replaces while they are read are found again in a newer view, behind the last ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,11 +20,17 @@ from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
 from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
-from tailrace_server.sql.shown import hidden_in, read_shown, reader_of
 from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.sql.statements import refuse_alike
+from tailrace_server.sql.typed_rows import (
+    MISFITS,
+    TIMESTAMP,
+    TypedRows,
+    misfits_array,
+    own_columns,
+)
 from tailrace_server.sql.view_conditions import ViewFilter
-from tailrace_server.typed.misfits import ValueMisfit
+from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -58,19 +64,6 @@ _FIRST_ROWS: Final = 2_048
 _FEW_ROWS: Final = 64
 """Of a batch, that are joined with those of others."""
 _FEW_BATCHES, _FEW_BYTES = 16, 4 << 20
-_OF_STATE: Final = {
-    "_primary_key": pa.string(),
-    "_version": pa.int64(),
-    "_index": pa.int32(),
-    "_commit_timestamp": pa.timestamp("us", "UTC"),
-}
-_OF_CHANGES: Final = {
-    "_commit_version": pa.int64(),
-    "_index": pa.int32(),
-    "_commit_timestamp": pa.timestamp("us", "UTC"),
-    "_change_type": pa.string(),
-    "_primary_key": pa.string(),
-}
 _IMAGES: Final = ("before", "after")
 
 
@@ -101,13 +94,20 @@ class LogSource:
 class StatementScan:
     """One table of a statement. Iterated once, in the thread that runs the statement."""
 
-    def __init__(self, source: LogSource, use: TableUse, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        source: LogSource,
+        use: TableUse,
+        stopped: Callable[[], bool],
+        on_misfit: OnMisfit = OnMisfit.RAISE,
+    ) -> None:
         """Prepare to read.
 
         Args:
             source: The log.
             use: What of it.
-            stopped: Whether nobody wants the rest; asked before each part.
+            stopped: Returns True once the rest is not needed; called before each part.
+            on_misfit: What becomes of a value that its column cannot hold.
         """
         self.use = use
         self._source = source
@@ -116,7 +116,6 @@ class StatementScan:
         schema = self._view.schema_of(use.version)
         if use.entity_type not in schema.entity_types:
             schema = self._view.schema_of(self._view.published)
-        self._schema = schema
         self._names = EntityNames(schema, use.entity_type)
         self._shown: ShownRows | None = None
         is_change = use.changes is not None
@@ -127,18 +126,25 @@ class StatementScan:
             self._shown = of = ChangesOfView(self._view, self._names, schema, use.view, self._shown)
             every = of.named(every)
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
+        is_named = use.names is None or MISFITS in use.names
+        self._with_misfits = is_named and on_misfit is OnMisfit.NULL
         # Of images without one of these names DuckDB could not say which names there are.
-        self._columns = tuple(named or (every if use.changes is not None else ()))
-        refuse_alike(use, self._columns)
-        self._reader_of = partial(reader_of, self._view, schema)
-        self._reader = self._reader_of(self._columns)
+        self._columns = tuple(named or (every if is_change else ()))
+        self._columns = tuple(every) if self._with_misfits else self._columns
+        refuse_alike(use, self._columns if is_change else named)
+        typed = (self._view, schema, use.entity_type, self._names, self._columns)
+        self._typed = TypedRows(
+            *typed, shown=self._shown, shown_of=self._shown_of, on_misfit=on_misfit
+        )
         self._form = None
         if use.form is not None:
-            self._form = ChangeTableRows(self._view, self._names, schema, use.form, self._shown)
+            given = (self._view, self._names, schema, use.form, self._shown)
+            self._form = ChangeTableRows(*given, on_misfit)
+        self._own = own_columns(of_changes=is_change, with_misfits=on_misfit is OnMisfit.NULL)
         self._met = ViewFilter.of(use, self._view, self._shown)
         self.schema = self._arrow_schema()
         """Of the batches."""
-        metadata = _OF_STATE if use.changes is None else {**_OF_CHANGES, **dict.fromkeys(_IMAGES)}
+        metadata = (*self._own, *(() if use.changes is None else _IMAGES))
         outer = () if use.shown is None else use.shown.document.columns
         self.all_columns = (*(outer or (each.name for each in every)), *metadata)
         if use.form is not None:
@@ -156,12 +162,12 @@ class StatementScan:
         names = self.use.names
         if self.use.changes is None:
             taken = {column.name.lower() for column in self._columns}
-            more = [(name, kind) for name, kind in _OF_STATE.items() if name not in taken]
-            fields = [*self._reader.schema, *(pa.field(*each) for each in more)]
+            more = [(name, kind) for name, kind in self._own.items() if name not in taken]
+            fields = [*self._typed.schema, *(pa.field(*each) for each in more)]
         else:
-            fields = [pa.field(*each) for each in _OF_CHANGES.items()]
+            fields = [pa.field(*each) for each in self._own.items()]
             if self._form is None:
-                image = pa.struct(list(self._reader.schema))
+                image = pa.struct(list(self._typed.schema))
                 fields += [pa.field(name, image) for name in _IMAGES]
             else:
                 fields += self._form.fields
@@ -217,13 +223,17 @@ class StatementScan:
             yield self._state_batch(rows.taken(which[start : start + _PART_ROWS]))
 
     def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
-        typed = self._typed(rows.images, rows.versions, rows.indexes, rows.primary_keys)
+        typed, misfits = self._typed.read(
+            *(rows.images, rows.versions, rows.indexes, rows.primary_keys),
+            with_misfits=self._with_misfits,
+        )
         arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
         more = {
             "_primary_key": lambda: rows.primary_keys,
             "_version": lambda: pa.array(rows.versions),
             "_index": lambda: pa.array(rows.indexes),
             "_commit_timestamp": lambda: self._times(rows.versions),
+            MISFITS: lambda: misfits_array(len(rows), misfits),
         }
         arrays |= {name: more[name]() for name in self.schema.names if name not in arrays}
         return pa.record_batch([arrays[name] for name in self.schema.names], schema=self.schema)
@@ -232,7 +242,7 @@ class StatementScan:
         """Return when versions were committed; null where the log has forgotten it."""
         found = self._view.known_timestamps_of(versions)
         times = pa.array(found, mask=None if found.all() else found == 0)
-        return times.view(_OF_STATE["_commit_timestamp"])
+        return times.view(TIMESTAMP)
 
     def amount(self) -> Amount | None:
         """Return how much of the log it will read, as far as that can be known without reading it.
@@ -431,14 +441,26 @@ class StatementScan:
         needed = _IMAGES if self._judges is not None else ()
         if self._form is not None:
             return tuple(dict.fromkeys((*self._form.bodies, *needed)))
-        return needed or tuple(each for each in _IMAGES if each in self.schema.names)
+        return needed or self._images_shown
+
+    @cached_property
+    def _images_shown(self) -> tuple[str, ...]:
+        if self._with_misfits:
+            return _IMAGES
+        return tuple(each for each in _IMAGES if each in self.schema.names)
 
     def _changes_batch(
         self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> pa.RecordBatch:
         places = pa.array(rows)
         versions, indexes = head.versions[rows], head.indexes[rows]
-        more = {} if self._form is None else self._form.arrays(head, rows, bodies)
+        misfits: dict[int, dict[str, object]] = {}
+        if self._form is None:
+            images = self._images_shown
+            more = {each: self._image_structs(each, bodies, head, rows, misfits) for each in images}
+        else:
+            more = self._form.arrays(head, rows, bodies, misfits)
+        more[MISFITS] = misfits_array(len(rows), misfits)
         arrays = []
         for name in self.schema.names:
             match name:
@@ -452,49 +474,27 @@ class StatementScan:
                     arrays.append(change_types(head, rows))
                 case "_primary_key":
                     arrays.append(head.primary_keys.take(places))
-                case _ if name in more:
-                    arrays.append(more[name])
                 case _:
-                    arrays.append(self._image_structs(bodies[name], places, head, rows))
+                    arrays.append(more[name])
         return pa.record_batch(arrays, schema=self.schema)
 
     def _image_structs(
-        self, bodies: pa.BinaryArray, places: pa.Array, head: RecordColumns, rows: NDArray[np.int64]
+        self,
+        name: str,
+        bodies: Mapping[str, pa.BinaryArray],
+        head: RecordColumns,
+        rows: NDArray[np.int64],
+        misfits: dict[int, dict[str, object]],
     ) -> pa.Array:
-        images = bodies if bodies.null_count == len(bodies) else bodies.take(places)
+        """Return the images of a name as structures, and add the texts of their misfits by row."""
+        places, found = pa.array(rows), bodies[name]
+        images = found if found.null_count == len(found) else found.take(places)
         if images.null_count == len(images):  # as before inserts
-            return pa.nulls(len(rows), pa.struct(list(self._reader.schema)))
+            return pa.nulls(len(rows), pa.struct(list(self._typed.schema)))
         keys = None if self._shown is None else head.primary_keys.take(places)
-        typed = self._typed(images, head.versions[rows], head.indexes[rows], keys)
+        at = (head.versions[rows], head.indexes[rows])
+        typed, texts = self._typed.read(images, *at, keys, with_misfits=self._with_misfits)
+        for row, each in texts.items():
+            misfits.setdefault(row, {})[name] = each
         fields = list(typed.schema)
         return pa.StructArray.from_arrays(typed.columns, fields=fields, mask=images.is_null())
-
-    # Both.
-
-    def _typed(
-        self,
-        images: pa.BinaryArray,
-        versions: NDArray[np.int64],
-        indexes: NDArray[np.int32],
-        keys: pa.StringArray | None,
-    ) -> pa.RecordBatch:
-        """Return the columns of images, each read by the schema of its version, as far as they are shown.
-
-        Raises:
-            InvalidRequest: A value is not one of its column's type.
-        """
-        if not self._columns:
-            return pa.record_batch([], schema=self._reader.schema)
-        schemas, which = self._view.schemas_of(versions)
-        written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
-        try:
-            if self._shown is not None and keys is not None:
-                hidden = hidden_in(self._shown, self._columns, keys)
-                return read_shown(self._reader, self._reader_of, images, written, which, hidden)
-            return self._reader.read_mixed(images, written, which).batch
-        except ValueMisfit as error:
-            row = error.misfit.row
-            raise InvalidRequest(
-                f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or "
-                "read the row with `tailrace state` or `tailrace changes`"
-            ) from None

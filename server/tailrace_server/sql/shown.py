@@ -13,12 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.typed.forms import narrow_form_of
-from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -162,57 +159,3 @@ def refuse_hidden(
             raise InvalidRequest(
                 f"{asked} is judged by {column!r}, which you may see in some rows only"
             )
-
-
-def reader_of(view: LogView, schema: Schema, columns: Sequence[Column]) -> ColumnReader:
-    """Return what reads columns for DuckDB, which has no decimals above 38 digits.
-
-    Args:
-        view: The log.
-        schema: Whose columns they are.
-        columns: The columns.
-    """
-    return ColumnReader(
-        columns,
-        stated=first_stated(view.schemas()),
-        placeholders=schema.placeholders,
-        form_of=narrow_form_of,
-    )
-
-
-def read_shown(
-    reader: ColumnReader,
-    reader_of: Callable[[Sequence[Column]], ColumnReader],
-    images: pa.BinaryArray,
-    written: Sequence[Sequence[Column]],
-    which: NDArray[np.int64],
-    hidden: Mapping[str, pa.BooleanArray],
-) -> pa.RecordBatch:
-    """Return the columns of images; a value that is hidden is null, and never looked at.
-
-    Args:
-        reader: Of all of the columns.
-        reader_of: Makes one of some.
-        images: As of ``ColumnReader.read_mixed``, …
-        written: … as are these …
-        which: … and these.
-        hidden: As of ``hidden_in``.
-
-    Raises:
-        ValueMisfit: A value is not one of its column's type. Of one that is hidden nothing is told.
-    """
-    if not hidden:
-        return reader.read_mixed(images, written, which).batch
-    # 1. Columns that every row shows are read together.
-    found: dict[str, pa.Array] = {}
-    open_ones = [each for each in reader.columns if each.name not in hidden]
-    if open_ones:
-        batch = reader_of(open_ones).read_mixed(images, written, which).batch
-        found = dict(zip(batch.schema.names, batch.columns, strict=True))
-    # 2. Each of the others is read of the images that show it.
-    for column in reader.columns:
-        if column.name in hidden:
-            kept = pc.if_else(hidden[column.name], pa.scalar(None, images.type), images)
-            read = reader_of((column,)).read_mixed(kept, written, which)
-            found[column.name] = read.batch.column(0)
-    return pa.record_batch([found[each] for each in reader.schema.names], schema=reader.schema)

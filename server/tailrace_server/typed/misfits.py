@@ -1,18 +1,32 @@
-"""Values that their column's type cannot hold: what becomes of them, and how they are told."""
+"""Values that their column's type cannot hold, and the choice between an error and null."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
+from tailrace.errors import InvalidRequest
+
 
 class OnMisfit(Enum):
-    """What becomes of a value that its column cannot hold."""
+    """The treatment of values that their column cannot hold."""
 
-    RAISE = "raise"
-    """`ValueMisfit`."""
+    RAISE = "refuse"
+    """Raise `ValueMisfit`."""
     NULL = "null"
-    """It is null, and told in `TypedColumns.misfits`."""
+    """Read them as null, and list them in `TypedColumns.misfits`."""
+
+    @classmethod
+    def named(cls, choice: str) -> OnMisfit:
+        """Return the treatment that ``--misfits`` names.
+
+        Raises:
+            InvalidRequest: It is neither ``refuse`` nor ``null``.
+        """
+        try:
+            return cls(choice)
+        except ValueError:
+            raise InvalidRequest(f"--misfits {choice!r}: it is refuse or null") from None
 
 
 class ValueMisfit(ValueError):

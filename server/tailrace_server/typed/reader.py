@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,7 +20,9 @@ from tailrace_server.typed.loops import loops_for
 from tailrace_server.typed.members import Members
 from tailrace_server.typed.misfits import ColumnMisfit, OnMisfit, ValueMisfit
 from tailrace_server.typed.values import ValueReader
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.wal.schema.decoding import decoding_of
 from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_or_shown
 
 if TYPE_CHECKING:
@@ -164,6 +167,32 @@ class ColumnReader:
         # 2. Back in the order in which they came.
         return self._joined(parts, np.argsort(np.concatenate(rows)))
 
+    def misfit_texts(
+        self,
+        found: TypedColumns,
+        images: pa.BinaryArray,
+        written: Sequence[Sequence[Column]],
+        which: NDArray[np.int64],
+    ) -> dict[int, dict[str, object]]:
+        """Return, by row and column, the texts of values that do not fit, decoded where that is possible.
+
+        Args:
+            found: What ``read_mixed`` has returned for the arguments that follow.
+            images: As for `read_mixed`, …
+            written: … as are these …
+            which: … and these.
+        """
+        texts: dict[int, dict[str, object]] = {}
+        places = {column.name: place for place, column in enumerate(self.columns)}
+        for name, unknown in found.unknown.items():
+            for row in np.flatnonzero(unknown.exists).tolist():
+                source = self._sources_of(written[which[row]])[places[name]]
+                assert source.name is not None  # as it has a value
+                assert source.read_as is not None
+                value = bytes(decode_members(images[row].as_py())[source.name])
+                texts.setdefault(row, {})[name] = _text_of(source.read_as, value)
+        return texts
+
     def _joined(self, parts: Sequence[TypedColumns], places: NDArray[np.intp]) -> TypedColumns:
         order = pa.array(places)
         batch = pa.concat_batches([each.batch for each in parts]).take(order)
@@ -207,7 +236,7 @@ class ColumnReader:
             stated = self._stated.get(column.id)
             read, wanted = read_as(source, stated), read_as(column, stated)
             conversion = conversion_of(read, (wanted.sql_type, wanted.encoding))
-            found.append(_Source(source.name, conversion))
+            found.append(_Source(source.name, conversion, read))
         return tuple(found)
 
     def _restated(self, source: _Source, raw: bytes) -> bytes:
@@ -251,6 +280,8 @@ class _Source:
     """Of the member; None where the version has no such column."""
     conversion: tuple[Stated, Stated] | None
     """What the values are written in and wanted in, where that differs."""
+    read_as: Column | None = None
+    """The column whose type and encoding say how the values are read."""
 
 
 def with_nulls(
@@ -270,6 +301,13 @@ def _unknown(count: int, found: ColumnValues) -> UnknownValues:
     exists[[row for row, _ in found.misfits]] = True
     rows[found.unsent] = True
     return UnknownValues(rows | exists, exists)
+
+
+def _text_of(column: Column, value: bytes) -> str:
+    """Return the text of a value: decoded, without the quotes of a JSON string."""
+    decoding = decoding_of(column)
+    shown = value if decoding is None else decoding.shown(value)
+    return msgspec.json.decode(shown, type=str) if shown[:1] == b'"' else shown.decode()
 
 
 def _field(column: Column, form: Form) -> pa.Field:

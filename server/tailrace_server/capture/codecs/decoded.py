@@ -22,7 +22,7 @@ from tailrace_server.capture.codecs.protobuf import PROTOBUF
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.text_columns import Texts
 from tailrace_server.wal.record.unavailable import unavailable
-from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
+from tailrace_server.wal.schema.decoding import decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,23 +120,11 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
 @lru_cache(maxsize=1_024)
 def _reading_of(columns: tuple[Column, ...], placeholders: tuple[str, ...]) -> _Reading:
     decoders = {
-        column.name: _decoder(decoding.decode)
+        column.name: decoding.shown
         for column in columns
         if (decoding := decoding_of(column)) is not None
     }
     return _Reading(decoders, unavailable(placeholders))
-
-
-def _decoder(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    def decoder(raw: bytes) -> bytes:
-        if raw == b"null":
-            return raw
-        try:
-            return decode(raw)
-        except Undecodable:
-            return raw
-
-    return decoder
 
 
 JSON_DECODED: Final = DecodedCodec(JSON)

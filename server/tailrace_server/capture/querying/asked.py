@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END
+from tailrace_server.typed.misfits import OnMisfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,8 @@ class SqlAsked:
     """Wait until this version is published."""
     wait_s: float = 10.0
     """For so long at most."""
+    on_misfit: OnMisfit = OnMisfit.RAISE
+    """What becomes of a value that its column's type cannot hold."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

@@ -198,6 +198,7 @@ class SqlRead(LogRead):
             may_define=self._may_define,
             databases=self._databases(),
             readers_of=readers_of,
+            on_misfit=asked.on_misfit,
         )
         self._batches: Iterator[pa.RecordBatch] = query.batches()
         return form_of(asked.form, query.schema), answer_columns(query.schema)

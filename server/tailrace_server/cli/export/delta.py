@@ -109,9 +109,6 @@ def delta(
     from tailrace_server.export.delta.export import DeltaSettings
     from tailrace_server.typed.misfits import OnMisfit
 
-    choices = {"refuse": OnMisfit.RAISE, "null": OnMisfit.NULL}
-    if misfits not in choices:
-        raise InvalidRequest(f"--misfits {misfits!r}: it is refuse or null")
     if gate and not follow:
         raise InvalidRequest("--gate holds publication up unless somebody follows: add --follow")
     if gate and every is not None:
@@ -122,7 +119,7 @@ def delta(
         target=target.resolve(),
         entity_types=tuple(dict.fromkeys(entity_types or ())),
         gate=gate,
-        on_misfit=choices[misfits],
+        on_misfit=OnMisfit.named(misfits),
         tidy_every=tidy_every,
         keep_hours=_hours(keep),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from contextlib import closing
@@ -22,6 +23,7 @@ from tailrace_server.cli.tables.sql_shell import SqlShell, line_editing
 from tailrace_server.cli.tables.sql_sources import ServerAnswers, SqlStatement, local_answers
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
+from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import counted, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -57,7 +59,12 @@ def sql(
     log: typed.LogOrServer = None,
     server: Annotated[
         str | None,
-        _option("--server", "Ask this server, and look into no log root.", _WHERE, "HOST:PORT"),
+        _option(
+            "--server",
+            "Ask this server, and look into no log root. [env: TAILRACE_SERVER, without a log root]",
+            _WHERE,
+            "HOST:PORT",
+        ),
     ] = None,
     parameter: Annotated[
         list[str] | None,
@@ -102,6 +109,16 @@ def sql(
             "SIZE",
         ),
     ] = "512MiB",
+    misfits: Annotated[
+        str,
+        _option(
+            "--misfits",
+            "A value that its column's type cannot hold: refuse ends the statement, null reads it as NULL and "
+            "has its text in the column _misfits.",
+            _STATEMENT,
+            "refuse,null",
+        ),
+    ] = "refuse",
     token_file: typed.TokenFile = None,
     tls: typed.WithTls = False,
     tls_ca: typed.TlsCa = None,
@@ -128,12 +145,13 @@ def sql(
         _parameters(parameter or ()),
         begin,
         options.wait_s(every, "--every"),
+        OnMisfit.named(misfits),
     )
     form = "json" if as_json else "csv" if csv else "arrow" if arrow else "text"
     limits = _limits(memory, timeout)
-    if server is None and log is None:
+    if server is None and log is None and not (server := os.environ.get("TAILRACE_SERVER")):
         raise InvalidRequest(
-            "give --log ROOT (or TAILRACE_LOG) to read a log, or --server HOST:PORT"
+            "give --log ROOT (or TAILRACE_LOG) to read a log, or --server HOST:PORT (or TAILRACE_SERVER)"
         )
     if server is None:
         assert log is not None

@@ -25,6 +25,7 @@ from tailrace_server.cli.output import note
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query
 from tailrace_server.sql.scans import LogSource
+from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.segment.reader import BatchReader
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace import Client, SqlArrow
     from tailrace.errors import LogCorrupted
+    from tailrace.sql.calls import Misfits
     from tailrace.sql.poll import Beginning
     from tailrace_server.sql.query import QueryLimits
     from tailrace_server.wal.segment.reader import SegmentMissing
@@ -55,6 +57,13 @@ class SqlStatement:
     """Of ``--follow``: the first version, or the time from which on it is looked for."""
     every_s: float = 1.0
     """How often it is asked again then."""
+    on_misfit: OnMisfit = OnMisfit.RAISE
+    """What becomes of a value that its column's type cannot hold."""
+
+    @property
+    def misfits(self) -> Misfits:
+        """The same as the client names it."""
+        return "null" if self.on_misfit is OnMisfit.NULL else "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,10 @@ def local_answers(
                 # Each has an interruption of its own; Ctrl-C asks for the end of the one that runs.
                 interruption = stopped if since is None else Interruption()
                 given = (source, asked.text, asked.parameters, limits, interruption)
-                with Query(*given, polled=polled, may_define=since is None) as query:
+                query = Query(
+                    *given, polled=polled, may_define=since is None, on_misfit=asked.on_misfit
+                )
+                with query:
                     yield ShownAnswer(query.version, query.schema, query.batches())
                 if since is None:
                     return
@@ -138,7 +150,9 @@ class ServerAnswers:
         """Yield the answer, or with ``since`` one after another for ever; in any other thread."""
         asked = self._asked
         if asked.since is None:
-            answer = self._client.sql_arrow(asked.catalog, asked.text, parameters=asked.parameters)
+            answer = self._client.sql_arrow(
+                *(asked.catalog, asked.text), parameters=asked.parameters, misfits=asked.misfits
+            )
             with self._entered(answer):
                 yield self._shown(answer)
             return
@@ -149,6 +163,7 @@ class ServerAnswers:
                 parameters=asked.parameters,
                 since=None if isinstance(begin, Cursor) else begin,
                 after=begin if isinstance(begin, Cursor) else None,
+                misfits=asked.misfits,
             )
 
         poll = Poll(ask, asked.since, asked.every_s, Retry(), Timeouts())

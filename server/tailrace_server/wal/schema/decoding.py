@@ -67,6 +67,15 @@ class Decoding(NamedTuple):
     decode: Callable[[bytes], bytes]
     """JSON text, not null → JSON text; raises `Undecodable`."""
 
+    def shown(self, raw: bytes) -> bytes:
+        """Return a value decoded; null, and a value that cannot be decoded, as the source wrote it."""
+        if raw == b"null":
+            return raw
+        try:
+            return self.decode(raw)
+        except Undecodable:
+            return raw
+
 
 def decoding_of(column: Column) -> Decoding | None:
     """Return how the values of a column are decoded; None where they say themselves what they are."""

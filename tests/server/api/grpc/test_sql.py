@@ -12,8 +12,11 @@ import pytest
 import tailrace
 from tailrace.errors import InvalidRequest
 from tests.conformance.shop import upsert
+from tests.server.sql.misfits import MISFITS, write_misfit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.inprocess import ModelWriter
 
 VALUES = """
@@ -51,6 +54,28 @@ async def test_values_are_pythons_with_pyarrow_and_without(serve: Any, writer: M
             table = await arrow.to_arrow()
         assert table == pa.table({"i": range(100_000)})
         assert arrow.end.rows == 100_000
+
+
+async def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
+    serve: Any, log_root: Path
+) -> None:
+    write_misfit(log_root)
+    served = await serve()
+    text = "SELECT day, _misfits FROM item"
+    async with tailrace.connect(served.target) as client:
+        with pytest.raises(InvalidRequest, match="misfits null"):
+            async with client.sql("shop", "SELECT day FROM item") as answer:
+                [row async for row in answer]
+        async with client.sql("shop", text, misfits="null") as answer:
+            assert [row async for row in answer] == [{"day": None, "_misfits": MISFITS}]
+        async with client.sql_arrow("shop", text, misfits="null") as arrow:
+            assert (await arrow.to_arrow()).to_pylist() == [{"day": None, "_misfits": MISFITS}]
+        changes = "SELECT after.day, _misfits FROM CHANGES('item', $from, $to)"
+        async with client.poll("shop", changes, misfits="null") as poll:
+            rows = [row async for row in await anext(poll)]
+            assert rows == [{"day": None, "_misfits": f'{{"after":{MISFITS}}}'}]
+        with pytest.raises(InvalidRequest, match="it is refuse or null"):
+            client.sql("shop", text, misfits="text")  # type: ignore[arg-type]
 
 
 async def test_a_parameter_is_a_value_and_never_sql(serve: Any, writer: ModelWriter) -> None:

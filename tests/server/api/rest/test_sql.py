@@ -14,10 +14,12 @@ from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import sql_requests
 from tests.conformance.shop import upsert
 from tests.server.api.rest.test_documents import check, component
+from tests.server.sql.misfits import MISFITS, write_misfit
 from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
@@ -53,6 +55,19 @@ async def test_all_formats_carry_the_same_rows(serve: Serve, writer: ModelWriter
         (await served.http.post(SQL, json=asked, headers=arrow)).content
     ) as stream:
         assert stream.read_all()["key"].to_pylist() == ["1", "2"]
+
+
+async def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
+    serve: Serve, log_root: Path
+) -> None:
+    write_misfit(log_root)
+    served = await serve()
+    asked = {"statement": "SELECT day, _misfits FROM item", "misfits": "NULL"}
+    check(asked, component("QuerySql"))
+    answer = await served.http.post(SQL, json=asked)
+    assert answer.json()["rows"] == [{"day": None, "_misfits": MISFITS}]
+    refused = await served.http.post(SQL, json={"statement": "SELECT day FROM item"})
+    assert "misfits null" in refused.json()["detail"]
 
 
 async def test_what_is_refused_is_a_problem_with_its_code(

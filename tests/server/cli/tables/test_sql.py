@@ -11,6 +11,7 @@ import pytest
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.tables.sql import sql
 from tailrace_server.wal.log_writer import LogWriter
+from tests.server.sql.misfits import MISFITS, write_misfit
 from tests.server.wal.logs import update, upsert
 
 if TYPE_CHECKING:
@@ -42,6 +43,32 @@ def test_a_table_is_shown_with_its_version(orders: Path, capfd: CaptureFixture[s
     assert "1 row as of version 2" in err
     out, _ = shown(capfd, orders, 'SELECT id, value FROM "order" WHERE value > 7')
     assert out.split() == ["id", "value"]
+
+
+def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
+    log_root: Path, capfd: CaptureFixture[str]
+) -> None:
+    write_misfit(log_root)
+    text = "SELECT day, _misfits FROM item"
+    out, _ = shown(capfd, log_root, text, as_json=True, misfits="null")
+    assert json.loads(out) == {"day": None, "_misfits": MISFITS}
+    with pytest.raises(InvalidRequest, match="--misfits null"):
+        sql("shop", "SELECT day FROM item", log_root)
+    with pytest.raises(InvalidRequest, match="it is refuse or null"):
+        sql("shop", text, log_root, misfits="raise")
+
+
+def test_the_environment_names_the_server_where_there_is_no_log_root(
+    orders: Path, capfd: CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 'SELECT count(*) AS n FROM "order"'
+    with pytest.raises(InvalidRequest, match="TAILRACE_SERVER"):
+        sql("shop", count)
+    monkeypatch.setenv("TAILRACE_SERVER", "there:is:none")
+    with pytest.raises(InvalidRequest, match="there:is:none"):
+        sql("shop", count)
+    out, _ = shown(capfd, orders, count, as_json=True)
+    assert json.loads(out) == {"n": 1}
 
 
 def test_lines_of_json_and_csv_have_every_value(orders: Path, capfd: CaptureFixture[str]) -> None:

@@ -1,0 +1,216 @@
+"""The columns of rows as DuckDB gets them: typed, exact, and without the values that a caller may not see.
+
+A value that its column's type cannot hold ends the statement. With ``OnMisfit.NULL`` it is null, and the column
+``_misfits`` has its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.sql.shown import hidden_in
+from tailrace_server.typed.forms import narrow_form_of
+from tailrace_server.typed.misfits import OnMisfit, ValueMisfit
+from tailrace_server.typed.reader import ColumnReader
+from tailrace_server.wal.schema.restating import first_stated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.sql.shown import ShownRows
+    from tailrace_server.typed.reader import TypedColumns
+    from tailrace_server.wal.state.entity_names import EntityNames
+    from tailrace_server.wal.state.view import LogView
+
+MISFITS: Final = "_misfits"
+"""The column that has the texts of values that are null because their type cannot hold them."""
+
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+"""The type of commit timestamps."""
+_OF_STATE: Final = {
+    "_primary_key": pa.string(),
+    "_version": pa.int64(),
+    "_index": pa.int32(),
+    "_commit_timestamp": TIMESTAMP,
+}
+_OF_CHANGES: Final = {
+    "_commit_version": pa.int64(),
+    "_index": pa.int32(),
+    "_commit_timestamp": TIMESTAMP,
+    "_change_type": pa.string(),
+    "_primary_key": pa.string(),
+}
+
+
+def own_columns(*, of_changes: bool, with_misfits: bool) -> dict[str, pa.DataType]:
+    """Return the columns that a table has beside those of its entity type."""
+    misfits = {MISFITS: pa.string()} if with_misfits else {}
+    return (_OF_CHANGES if of_changes else _OF_STATE) | misfits
+
+
+class RowsRead(NamedTuple):
+    """The columns of some rows."""
+
+    batch: pa.RecordBatch
+    misfits: Mapping[int, dict[str, object]]
+    """By row and column, the texts of values that do not fit; empty unless they were asked for."""
+
+
+class TypedRows:
+    """Reads some columns of one entity type. Use it from one thread at a time."""
+
+    def __init__(
+        self,
+        view: LogView,
+        schema: Schema,
+        entity_type: str,
+        names: EntityNames,
+        columns: Sequence[Column],
+        *,
+        shown: ShownRows | None,
+        shown_of: Callable[[tuple[Column, ...]], tuple[Column, ...]],
+        on_misfit: OnMisfit,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            view: The log.
+            schema: The schema whose columns are read.
+            entity_type: Its name, for errors.
+            names: Its names, version by version.
+            columns: The columns to read.
+            shown: What may be read of single rows; None: everything.
+            shown_of: Returns the columns among some that may be read.
+            on_misfit: What becomes of a value that its column cannot hold.
+        """
+        self._view, self._shown, self._shown_of = view, shown, shown_of
+        self._entity_type, self._names = entity_type, names
+        self._reader_of = partial(reader_of, view, schema, on_misfit=on_misfit)
+        self._reader = self._reader_of(columns)
+        self.schema = self._reader.schema
+        """Of the batches."""
+
+    def read(
+        self,
+        images: pa.BinaryArray,
+        versions: NDArray[np.int64],
+        indexes: NDArray[np.int32],
+        keys: pa.StringArray | None,
+        *,
+        with_misfits: bool,
+    ) -> RowsRead:
+        """Return the columns of images, each read by the schema of its version.
+
+        Args:
+            images: JSON objects; null counts as an object without members.
+            versions: The version of each.
+            indexes: The index of each, for errors.
+            keys: The key of each, where some rows hide columns.
+            with_misfits: Whether to return the texts of values that do not fit.
+
+        Raises:
+            InvalidRequest: A value does not fit its column, and is not to be null.
+        """
+        if not self._reader.columns:
+            return RowsRead(pa.record_batch([], schema=self.schema), {})
+        schemas, which = self._view.schemas_of(versions)
+        written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
+        try:
+            if self._shown is not None and keys is not None:
+                hidden = hidden_in(self._shown, self._reader.columns, keys)
+                found = _read_shown(self._reader, self._reader_of, images, written, which, hidden)
+            else:
+                found = self._reader.read_mixed(images, written, which)
+        except ValueMisfit as error:
+            row = error.misfit.row
+            raise InvalidRequest(
+                f"{self._entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or ask "
+                f"with misfits null (--misfits null of `tailrace sql`), which has the text in {MISFITS}"
+            ) from None
+        texts = self._reader.misfit_texts(found, images, written, which) if with_misfits else {}
+        return RowsRead(found.batch, texts)
+
+
+def misfits_array(count: int, by_row: Mapping[int, object]) -> pa.StringArray:
+    """Return the column ``_misfits`` of some rows: a JSON object, or null for a row whose values all fit."""
+    texts: list[str | None] = [None] * count
+    for row, found in by_row.items():
+        texts[row] = msgspec.json.encode(found).decode()
+    return pa.array(texts, pa.string())
+
+
+def reader_of(
+    view: LogView,
+    schema: Schema,
+    columns: Sequence[Column],
+    on_misfit: OnMisfit = OnMisfit.RAISE,
+) -> ColumnReader:
+    """Return a reader of columns for DuckDB, which has no decimals above 38 digits.
+
+    Args:
+        view: The log.
+        schema: The schema whose columns they are.
+        columns: The columns.
+        on_misfit: What becomes of a value that its column cannot hold.
+    """
+    return ColumnReader(
+        columns,
+        stated=first_stated(view.schemas()),
+        placeholders=schema.placeholders,
+        on_misfit=on_misfit,
+        form_of=narrow_form_of,
+    )
+
+
+def _read_shown(
+    reader: ColumnReader,
+    reader_of: Callable[[Sequence[Column]], ColumnReader],
+    images: pa.BinaryArray,
+    written: Sequence[Sequence[Column]],
+    which: NDArray[np.int64],
+    hidden: Mapping[str, pa.BooleanArray],
+) -> TypedColumns:
+    """Return the columns of images; a value that is hidden is null, and never looked at.
+
+    Args:
+        reader: Reads all of the columns.
+        reader_of: Makes a reader of some of them.
+        images: As of ``ColumnReader.read_mixed``, …
+        written: … as are these …
+        which: … and these.
+        hidden: As of ``hidden_in``.
+
+    Raises:
+        ValueMisfit: A value is not one of its column's type. Nothing is reported of one that is hidden.
+    """
+    if not hidden:
+        return reader.read_mixed(images, written, which)
+    # 1. Columns that every row shows are read together, 2. each of the others of the images that show it.
+    parts: list[TypedColumns] = []
+    open_ones = [each for each in reader.columns if each.name not in hidden]
+    if open_ones:
+        parts.append(reader_of(open_ones).read_mixed(images, written, which))
+    for column in reader.columns:
+        if column.name in hidden:
+            kept = pc.if_else(hidden[column.name], pa.scalar(None, images.type), images)
+            parts.append(reader_of((column,)).read_mixed(kept, written, which))
+    arrays = {name: array for part in parts for name, array in _named(part.batch)}
+    batch = pa.record_batch([arrays[each] for each in reader.schema.names], schema=reader.schema)
+    unknown = {name: each for part in parts for name, each in part.unknown.items()}
+    return replace(parts[0], batch=batch, unknown=unknown)
+
+
+def _named(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.Array]]:
+    return zip(batch.schema.names, batch.columns, strict=True)
