@@ -71,13 +71,18 @@ TEXTS: Final = [
     "x\ny",
 ]
 NUMBERS: Final = ["0", "-0.0", "1", "1.00", "1.5", "-2", "0.1", "1e2"]
-MIXED: Final = ['"a"', '"1"', '"ab"', "true", "false", "null", '{"a":1}', "[1]", '"true"', *NUMBERS]
+ODD_NUMBERS: Final = ["1e400", "-1e-2147483647", "1e" + "9" * 20, "1" * 90, str(2**256 + 1)]
+MIXED: Final = [
+    *('"a"', '"1"', '"ab"', "true", "false", "null", '{"a":1}', "[1e400]", '"true"'),
+    *NUMBERS,
+    *ODD_NUMBERS,
+]
 DAYS: Final = ["0001-01-01", "2024-02-29", "9999-12-31"]
 VALUES: Final[dict[str, list[str]]] = {
     "name": [json.dumps(each, ensure_ascii=False) for each in TEXTS],
     "note": MIXED,
     "loose": MIXED,
-    "total": [*NUMBERS, "9" * 50, "0." + "0" * 45 + "1"],
+    "total": [*NUMBERS, *ODD_NUMBERS, "9" * 50, "0." + "0" * 45 + "1"],
     "price": ["0", "0.01", "1.00", "-2", "999999.99"],
     "big": [*NUMBERS[:4], "9" * 60, "-" + "9" * 40],
     "ratio": ["0.1", "-0.0", "0", "1e300"],

@@ -31,7 +31,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,7 @@ import orjson
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import DEFAULT
+from tailrace_server.wal.schema.column_types import EXACTLY
 from tailrace_server.wal.schema.restating import (
     conversion_of,
     read_as,
@@ -65,10 +66,6 @@ _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 """Numbers of an Avro int and long are below this, and not below its negative."""
 _DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\((\d+)\)")
-_EXACTLY: Final = Context(
-    prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
-)
-"""Arithmetic that refuses to round."""
 _LOGICAL: Final = {
     "debezium.Date": ("int", "date"),
     "debezium.Time": ("int", "time-millis"),
@@ -390,8 +387,8 @@ def _decimal(precision: int, scale: int, value: bytes) -> bytes:
         # Checked before scaling: an exponent of a billion would make a number of a billion digits.
         if number and number.adjusted() + scale >= precision:
             raise ValueError
-        number = number.scaleb(scale, _EXACTLY)
-        unscaled = int(number.to_integral_exact(context=_EXACTLY))
+        number = number.scaleb(scale, EXACTLY)
+        unscaled = int(number.to_integral_exact(context=EXACTLY))
     except ArithmeticError:
         raise ValueError from None
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MIN_ETINY, Decimal, InvalidOperation
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PATTERN_MAX: Final = 1_000
 """Letters of a pattern."""
+_FITS_WIDE: Final = rf"^-?[0-9]{{1,{WIDE.precision - WIDE.scale}}}(?:\.[0-9]{{1,{WIDE.scale}}})?$"
+"""Numbers that `WIDE` holds, without an exponent."""
+_FARTHEST, _NEAREST = Decimal("Infinity"), Decimal((0, (1,), MIN_ETINY))
 _KERNELS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUAL: pc.equal,
     Operator.UNEQUAL: pc.not_equal,
@@ -108,8 +111,9 @@ class AskedColumn:
         if self.kind is Family.BOOLEAN:
             words = pc.is_in(array, value_set=pa.array(["true", "false"]))
             return pc.if_else(words, pc.equal(array, "true"), None)
-        found = orjson.loads(f"[{','.join(text or 'null' for text in array.to_pylist())}]")
-        return pa.array([each if type(each) is str else None for each in found], pa.string())
+        # Only texts are parsed: the parser refuses a number or document with a number beyond every double.
+        texts = (text if text and text[0] == '"' else "null" for text in array.to_pylist())
+        return pa.array(orjson.loads(f"[{','.join(texts)}]"), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +264,14 @@ def _floats_compared(array: pa.Array, operator: Operator, border: Border) -> pa.
 
 def _digits_compared(array: pa.StringArray, operator: Operator, border: Border) -> pa.BooleanArray:
     """Compare numbers that come as their digits."""
-    try:
+    # Arrow is given only what it surely reads: of more than 76 digits it drops the upper bits in silence, and
+    # an exponent of -2147483647 makes it read outside of its memory.
+    if pc.all(pc.match_substring_regex(array, _FITS_WIDE)).as_py() is not False:
         return _compared(array.cast(WIDE), operator, border)
-    except pa.ArrowInvalid:  # one of them has more digits: all are compared one by one
-        number = border.number
-        assert number is not None
-        compare = _PYTHON[operator]
-        return _one_by_one(array, lambda each: compare(each, number))
+    number = border.number
+    assert number is not None
+    compare = _PYTHON[operator]
+    return _one_by_one(array, lambda each: compare(each, number))
 
 
 def _digits_among(array: pa.StringArray, numbers: set[Decimal | None]) -> pa.BooleanArray:
@@ -274,8 +279,24 @@ def _digits_among(array: pa.StringArray, numbers: set[Decimal | None]) -> pa.Boo
 
 
 def _one_by_one(array: pa.StringArray, judge: Callable[[Decimal], bool]) -> pa.BooleanArray:
-    found = [None if text is None else judge(Decimal(text)) for text in array.to_pylist()]
+    found = [None if text is None else judge(_ordered(text)) for text in array.to_pylist()]
     return pa.array(found, pa.bool_())
+
+
+def _ordered(text: str) -> Decimal:
+    """Return a number that compares with the numbers of conditions as the JSON number of a text does.
+
+    Decimals have exponents of 18 digits. Beyond them a number is larger, or nearer to zero, than each number of
+    a condition, which `refuse_large` bounds.
+    """
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        significand, exponent = text.lower().split("e")
+        number = Decimal(significand)
+        if not number:
+            return number
+        return (_NEAREST if exponent[0] == "-" else _FARTHEST).copy_sign(number)
 
 
 _PYTHON: Final[dict[Operator, Callable[[Decimal, Decimal], bool]]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest
@@ -131,6 +131,10 @@ def test_what_is_in_is_what_duckdb_says(
         ("n = 100", ["1e2", "100.000", "1" + "0" * 80], [True, True, False]),
         ("n IN (1, 0.1)", ["1.0", "0.10", "2", None], [True, True, False, None]),
         ("n < 1e400", ["1", "-" + "9" * 500], [True, True]),
+        ("n > 1", ["1e-2147483647", "1e2147483647", "1e" + "9" * 20], [False, True, True]),
+        ("n = 0", ["0e-2147483647", "0e" + "9" * 20, "-1e-" + "9" * 20], [True, True, False]),
+        # Of so many digits Arrow keeps the lower bits: 5.
+        ("n = 5", [str(2**256 + 5), "5"], [False, True]),
     ],
 )
 def test_numbers_that_have_no_digits_stated_are_compared_exactly(
@@ -140,6 +144,59 @@ def test_numbers_that_have_no_digits_stated_are_compared_exactly(
     batch = pa.record_batch({"n": pa.array(digits, pa.string())})
     columns = (Column("n", sql_type="DECIMAL"),)
     assert bind(parse(text), columns, {}).mask.of(batch).to_pylist() == expected
+
+
+NUMBERS = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "-"]),
+        st.from_regex(r"0|[1-9][0-9]{0,90}", fullmatch=True) | st.just("1" * 5_000),
+        st.just("") | st.from_regex(r"\.[0-9]{1,40}", fullmatch=True),
+        st.just("") | st.from_regex(r"[eE][-+]?[0-9]{1,22}", fullmatch=True),
+    ),
+)
+"""Every number of JSON."""
+
+
+def place_of(text: str) -> tuple[int, ...]:
+    """Return what orders numbers as JSON means them, without any arithmetic on their digits."""
+    significand, _, power = text.lower().partition("e")
+    whole, _, fraction = significand.removeprefix("-").partition(".")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return (0,)
+    sign = -1 if text[0] == "-" else 1
+    highest = int(power or 0) - len(fraction) + len(digits)
+    return (sign, sign * highest, *(sign * int(each) for each in digits.rstrip("0")), -sign)
+
+
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=4),
+    st.sampled_from(["0", "1", "-0.5", "100", "5e-30", "9" * 90, "1e990", "-1e-990"]),
+    orders,
+)
+@example([str(2**256 + 5)], "5", "=")
+def test_every_number_of_json_is_compared_exactly(
+    digits: list[str], literal: str, order: str
+) -> None:
+    """In a column of numbers, and among other values in one whose type is not known."""
+    compare = {"=": "__eq__", "<>": "__ne__", "!=": "__ne__"} | dict(
+        zip(["<", "<=", ">", ">="], ["__lt__", "__le__", "__gt__", "__ge__"], strict=True)
+    )
+    expected = [getattr(place_of(each), compare[order])(place_of(literal)) for each in digits]
+    mixed = ['"x"', *digits, '{"a":1e400}', None]
+    for column, values, found in (
+        (Column("n", sql_type="DECIMAL"), digits, expected),
+        (Column("n"), mixed, [None, *expected, None, None]),
+    ):
+        batch = pa.record_batch({"n": pa.array(values, pa.string())})
+        for text in (f"n {order} {literal}", f"n IN ({literal}, {literal})"):
+            if "IN" in text and order != "=":
+                continue
+            assert bind(parse(text), (column,), {}).mask.of(batch).to_pylist() == found
+    texts = bind(parse("n = 'x'"), (Column("n"),), {}).mask
+    batch = pa.record_batch({"n": pa.array(mixed, pa.string())})
+    assert texts.of(batch).to_pylist() == [True, *[None] * (len(digits) + 2)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ type.
 
 from __future__ import annotations
 
+import math
 import re
+import struct
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,6 +148,10 @@ _PARAMETERS: Final = {"DECIMAL": 2, "VARCHAR": 1}
 _PLAIN: Final = frozenset({*_INTEGERS, *_FLOATS, *_TEXTS, *_TIMES, BOOLEAN, DECIMAL, JSON})
 _NUMBER: Final = re.compile(rb"-?(\d+)(?:\.(\d+))?([eE][+-]?\d+)?")
 
+EXACTLY: Final = Context(
+    prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
+)
+"""Arithmetic that refuses to round."""
 _ENCODINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Date", "Time", "MicroTime", "NanoTime", "Timestamp"), "number"),
     **dict.fromkeys(("MicroTimestamp", "NanoTimestamp", "Year", "MicroDuration"), "number"),
@@ -198,8 +205,7 @@ def fault_of(
     if base in _INTEGERS:
         return _integer_fault(_INTEGERS[base], value)
     if base in _FLOATS:
-        fits = value in _NO_NUMBERS or _NUMBER.fullmatch(value)
-        return None if fits else f"{_shown(value)} is no number"
+        return _float_fault(base, value)
     if base == DECIMAL:
         return _decimal_fault(first, second or 0, value)
     if value[:1] != b'"':
@@ -227,6 +233,8 @@ def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
         pattern = rb"true|false"
     elif base in _INTEGERS:
         pattern = rb"-?\d{1,%d}" % {16: 4, 32: 9, 64: 18}[_INTEGERS[base]]
+    elif base in _FLOATS:
+        pattern = rb"-?\d{1,%d}(?:\.\d+)?" % {"REAL": 38, "DOUBLE": 308}[base]
     elif base == DECIMAL and first is not None:
         scale = second or 0
         if scale > first:
@@ -271,17 +279,44 @@ def _integer_fault(bits: int, value: bytes) -> str | None:
     return None
 
 
+def _float_fault(base: str, value: bytes) -> str | None:
+    if value in _NO_NUMBERS:
+        return None
+    if _NUMBER.fullmatch(value) is None:
+        return f"{_shown(value)} is no number"
+    number = float(value)
+    try:
+        if base == "REAL":
+            struct.pack("<f", number)
+    except OverflowError:
+        number = math.inf
+    return f"{_shown(value)} is out of range" if math.isinf(number) else None
+
+
 def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | None:
     found = _NUMBER.fullmatch(value)
     if found is None:
         return f"{_shown(value)} is no number"
-    if precision is None or found[3]:
+    if precision is None:
         return None
-    fraction = (found[2] or b"").rstrip(b"0")
-    digits = (found[1] + fraction.ljust(scale, b"0")).lstrip(b"0")
-    if len(fraction) > scale or len(digits) > precision:
-        return f"{_shown(value)} has more digits"
-    return None
+    if found[3]:
+        fits = _fits_decimal(precision, scale, value)
+    else:
+        fraction = (found[2] or b"").rstrip(b"0")
+        digits = (found[1] + fraction.ljust(scale, b"0")).lstrip(b"0")
+        fits = len(fraction) <= scale and len(digits) <= precision
+    return None if fits else f"{_shown(value)} has more digits"
+
+
+def _fits_decimal(precision: int, scale: int, value: bytes) -> bool:
+    """Return whether a decimal holds a number with an exponent, without writing its digits out."""
+    try:
+        number = Decimal(value.decode()).normalize(EXACTLY)
+    except ArithmeticError:  # more digits than a decimal has, or an exponent beyond all numbers
+        return False
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return not number or (-exponent <= scale and number.adjusted() < precision - scale)
 
 
 def _shown(value: bytes) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import replace
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -36,6 +36,7 @@ from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.column_types import (
     DECIMAL,
+    EXACTLY,
     JSON,
     VARCHAR,
     fault_of,
@@ -90,11 +91,6 @@ TEXTS: Final = tuple(
 AS_TEXT: Final = ((VARCHAR, "json"), (VARCHAR, "debezium.Enum"), (VARCHAR, "debezium.EnumSet"))
 """Types and encodings that have any text."""
 _SECOND: Final = 1_000_000_000
-_DIGITS_MAX: Final = 10_000
-_EXACTLY: Final = Context(
-    prec=_DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
-)
-"""Arithmetic that refuses to round."""
 
 
 class _Count(NamedTuple):
@@ -305,7 +301,7 @@ def _meaning(value: bytes, written: Stated) -> _Meaning | None:
         found = orjson.loads(value)
         return Decimal(found) if encoding == "decimal.string" else str(found)
     if encoding == "json" and base_of(sql_type) in ("REAL", "DOUBLE"):
-        return Decimal(value.decode()).normalize(_EXACTLY)  # 5.0 is 5, as in the source's own text
+        return Decimal(value.decode()).normalize(EXACTLY)  # 5.0 is 5, as in the source's own text
     if encoding == "debezium.Year" or (encoding == "json" and base_of(sql_type) in NUMERIC):
         return Decimal(value.decode())
     if encoding == "json" and value[:1] == b'"' and sql_type not in (None, JSON):
@@ -370,16 +366,16 @@ def _whole(value: Decimal) -> bytes | None:
 
 
 def _digits(value: Decimal) -> str:
-    if abs(value.adjusted()) > _DIGITS_MAX:
-        raise ValueError(f"more than {_DIGITS_MAX} digits")
+    if abs(value.adjusted()) > EXACTLY.prec:
+        raise ValueError(f"more than {EXACTLY.prec} digits")
     return f"{value:f}"
 
 
 def _scaled(value: Decimal, scale: int) -> str:
     """Return the unscaled number of a scale in base64, two's complement, big endian; refuse to round."""
-    if value and abs(value.adjusted()) > _DIGITS_MAX:
-        raise ValueError(f"more than {_DIGITS_MAX} digits")
-    unscaled = int(value.scaleb(scale, _EXACTLY).to_integral_exact(context=_EXACTLY))
+    if value and abs(value.adjusted()) > EXACTLY.prec:
+        raise ValueError(f"more than {EXACTLY.prec} digits")
+    unscaled = int(value.scaleb(scale, EXACTLY).to_integral_exact(context=EXACTLY))
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
 
@@ -388,7 +384,7 @@ def _unscaled(text: str, scale: int) -> Decimal:
     data = base64.b64decode(text, validate=True)
     if not data:
         raise ValueError("no bytes are no number")
-    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACTLY)
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, EXACTLY)
 
 
 def base_of(sql_type: str | None) -> str:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.schema import Column
+from tailrace_server.typed.forms import Misfit, form_of
 from tailrace_server.wal.schema import column_types
 from tailrace_server.wal.schema.column_types import (
     TypeInference,
@@ -56,7 +58,11 @@ def test_widening_is_a_join(one: str | None, other: str | None, third: str | Non
         ("SMALLINT", "json", ["0", "-32768"], ["32768", "1.0", '"1"', "true"]),
         ("BIGINT", "json", ["9223372036854775807"], ["9223372036854775808", "1e3"]),
         ("DECIMAL(4,2)", "json", ["99.99", "-0.10", "12", "1.500"], ["100", "0.001", '"1"']),
+        ("DECIMAL(4,2)", "json", ["1e1", "0.99e2", "1200e-2", "0e9"], ["1e2", "1e-3", "1e400"]),
+        ("DECIMAL(4,2)", "json", ["0.010e0"], ["1e99999999999999999999", "1e-2147483647"]),
         ("DECIMAL", "json", ["1e400", "0.1"], ['"1"', "[]"]),
+        ("DOUBLE", "json", ["1.7e308", "1e-400", "9" * 308], ["1e309", "1e400", "1" * 310]),
+        ("REAL", "json", ["3.4e38", "1e-400", "-" + "9" * 38], ["1e39", "1e400", "9" * 39]),
         ("DECIMAL(4,2)", "decimal.bytes(2)", ['"AfQ="'], ["1.5"]),
         ("DOUBLE", "json", ["1", "1e3", '"NaN"', '"-Infinity"'], ['"nan"', "NaN"]),
         ("BOOLEAN", "json", ["true", "false"], ["1"]),
@@ -74,6 +80,25 @@ def test_what_a_type_holds(
 ) -> None:
     assert [fault_of(sql_type, encoding, value.encode()) for value in held] == [None] * len(held)
     assert all(fault_of(sql_type, encoding, value.encode()) for value in not_held)
+
+
+@given(
+    st.sampled_from(["SMALLINT", "BIGINT", "REAL", "DOUBLE"])
+    | st.builds("DECIMAL({},{})".format, st.integers(4, 40), st.integers(0, 4)),
+    st.from_regex(
+        r"-?(0|[1-9]\d{0,45})(\.\d{1,6})?([eE][-+]?\d{1,3}|e-?2147483647|e\d{20})?",
+        fullmatch=True,
+    ),
+)
+def test_a_type_takes_the_numbers_that_its_readers_can_read(sql_type: str, value: str) -> None:
+    """A number that is refused when it is written ends no reader."""
+    taken = fault_of(sql_type, "json", value.encode()) is None
+    try:
+        form_of(Column("", sql_type=sql_type)).decode(value.encode())
+    except Misfit:
+        assert not taken
+    else:
+        assert taken
 
 
 TYPES = [
