@@ -9,7 +9,7 @@ from tailrace.criteria import CaptureKind, Content
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
-from tailrace.typed.values import JSON
+from tailrace.typed.row_reader import untyped_row
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -71,15 +71,17 @@ class Capture(NamedTuple):
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
 
         With ``typed=True`` in the request the values are Python's, by the columns of this version
-        (docs/python-client.md). Without it they are what JSON says. Either way numbers with a point or an
-        exponent are Decimals, so no digit is lost. A null is None. With ``typed=True`` or ``decoded=True``, a
-        column whose value the source did not send is missing: it has the value from before.
+        (docs/python-client.md). Without it they are what JSON says. Either way numbers with a point, an
+        exponent or more than 4,300 digits are Decimals, so no digit is lost. A null is None. With
+        ``typed=True`` or ``decoded=True``, a column whose value the source did not send is missing: it has the
+        value from before.
 
         Args:
             content: ``Content.BEFORE``, ``AFTER`` or ``CHANGE``: this body alone. None = as said.
 
         Raises:
-            ValueNotHeld: Python's type for a column cannot hold its value; the image has it.
+            ValueNotHeld: Python's type for a column cannot hold its value, or no Decimal has the exponent of a
+                number; the image has it.
             InvalidRequest: ``content`` names no body, or several.
         """
         if content is None:
@@ -93,8 +95,7 @@ class Capture(NamedTuple):
         # `change` has columns in it only if there was a row before.
         if self.reader is not None and (content is not Content.CHANGE or self.changed is not None):
             return self.reader.read(image)
-        row: dict[str, Any] = JSON.decode(str(image, "utf-8"))
-        return row
+        return untyped_row(self.entity_type or "", image)
 
     @property
     def position(self) -> Position:

@@ -22,8 +22,8 @@ from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position, TimestampMicros
 from tailrace.reads.pinned_read import PinnedRead
+from tailrace.typed.row_reader import untyped_row
 from tailrace.typed.state import TypedState
-from tailrace.typed.values import JSON
 from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts
 
 if TYPE_CHECKING:
@@ -84,19 +84,20 @@ class StateRow:
     """With ``where``: the row may meet the condition or not, as a value that it needs is not known."""
     reader: RowReader | None = field(default=None, repr=False, compare=False)
     """With ``typed=True``: knows the columns as of the row's version."""
+    entity_type: str = field(default="", repr=False, compare=False)
+    """As `StateHeader.entity_type`."""
 
     def values(self) -> dict[str, Any] | None:
         """Return the row's values, as `Capture.row`; None without an image.
 
         Raises:
-            ValueNotHeld: Python's type for a column cannot hold its value; the image has it.
+            ValueNotHeld: As `Capture.row`.
         """
         if self.image is None:
             return None
         if self.reader is not None:
             return self.reader.read(self.image)
-        found: dict[str, Any] = JSON.decode(self.image.decode())
-        return found
+        return untyped_row(self.entity_type, self.image)
 
 
 class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow]):
@@ -162,7 +163,8 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
 
     def _take(self, message: ReadStateResponseParts) -> None:
         if message.rows:
-            rows = _rows(wire.captures(message.rows, self.header.catalog_uuid))
+            captures = wire.captures(message.rows, self.header.catalog_uuid)
+            rows = _rows(captures, self.header.entity_type)
             self._current.extend(rows)
             self._came += len(rows)
         if message.HasField("end"):
@@ -172,7 +174,7 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
             self._end = StateEnd(next_page=end.next_page or None, rows=end.rows)
 
 
-def _rows(captures: Sequence[Capture]) -> list[StateRow]:
+def _rows(captures: Sequence[Capture], entity_type: str) -> list[StateRow]:
     return [
         StateRow(
             each.primary_key or "",
@@ -182,6 +184,7 @@ def _rows(captures: Sequence[Capture]) -> list[StateRow]:
             each.omitted_bytes,
             1 if each.change is None else int(json.loads(each.change)["diff"]),
             each.transition is Transition.UNKNOWN,
+            entity_type=entity_type,
         )
         for each in captures
     ]

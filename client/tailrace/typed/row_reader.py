@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ValueNotHeld
 from tailrace.typed.not_sent import NotSent
-from tailrace.typed.values import JSON, NotHeld, convert_of, label_of
+from tailrace.typed.values import (
+    BeyondDecimal,
+    NotHeld,
+    convert_of,
+    label_of,
+    parsed,
+    refuse_beyond,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,12 +49,7 @@ class RowReader:
         Raises:
             ValueNotHeld: Python's type for a column cannot hold its value.
         """
-        try:
-            row: dict[str, Any] = JSON.decode(str(image, "utf-8"))
-        except ValueError as error:
-            # Python takes no whole number of more than 4,300 digits.
-            text = image[:_SHOWN_MAX].decode(errors="replace")
-            raise ValueNotHeld(self.entity_type, "", "a JSON object", text, str(error)) from None
+        row, has_beyond = _members(self.entity_type, image)
         if self._not_sent.may_be_in(image):
             row = {name: value for name, value in row.items() if not self._not_sent.is_one(value)}
         for name, (convert, label) in self._converts.items():
@@ -56,6 +59,43 @@ class RowReader:
             try:
                 row[name] = convert(value)
             except NotHeld as misfit:
-                text = json.dumps(value, ensure_ascii=False, default=str)
+                text = _shown(value)
                 raise ValueNotHeld(self.entity_type, name, label, text, str(misfit)) from None
+        if has_beyond:
+            _refuse_beyond(self.entity_type, row)
         return row
+
+
+def untyped_row(entity_type: str, image: bytes) -> dict[str, Any]:
+    """Return the row of an image with the values that JSON has: a Decimal for each number that is no int.
+
+    Raises:
+        ValueNotHeld: No Decimal has the exponent of a number, or the values nest too deeply.
+    """
+    row, has_beyond = _members(entity_type, image)
+    if has_beyond:
+        _refuse_beyond(entity_type, row)
+    return row
+
+
+def _members(entity_type: str, image: bytes) -> tuple[dict[str, Any], bool]:
+    """Parse an image; return also whether a `BeyondDecimal` is in it."""
+    try:
+        return parsed(str(image, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        text = image[:_SHOWN_MAX].decode(errors="replace")
+        raise ValueNotHeld(entity_type, "", "a JSON object", text, str(error)) from None
+
+
+def _refuse_beyond(entity_type: str, row: dict[str, Any]) -> None:
+    for name, value in row.items():
+        try:
+            refuse_beyond(value)
+        except NotHeld as misfit:
+            raise ValueNotHeld(entity_type, name, "JSON", _shown(value), str(misfit)) from None
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Decimal | BeyondDecimal):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -20,7 +20,9 @@ JSON, debezium.Json, not known       what it says  text that is no JSON
 ===================================  ============  ====================================================
 
 Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits: a decimal has the source's digits.
+``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits: a decimal has the source's digits. JSON
+sets numbers no limits. Whole numbers of more than 4,300 digits are Decimals, as Python makes no int of them. A
+number whose exponent has more than 18 digits is a misfit in every column but REAL and DOUBLE.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types.
 """
@@ -33,7 +35,7 @@ import math
 import re
 import struct
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
 
-JSON: Final = json.JSONDecoder(parse_float=Decimal)
-"""Parses an image so that no digit is lost."""
+_JSON: Final = json.JSONDecoder(parse_float=Decimal)
 
 _BITS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -78,12 +79,78 @@ _SCALE_MAX: Final = 16_383
 _UNSCALED_BYTES_MAX: Final = 1_785
 """As the server decodes them."""
 _YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
+_BEYOND: Final = "its exponent is beyond those of a Decimal, which have 18 digits"
 _LATE: Final = "a time of day ends before 24:00"
 _FINE: Final = "it has parts of a microsecond"
 
 
 class NotHeld(ValueError):
     """A value that its column's type cannot hold; says why."""
+
+
+class BeyondDecimal:
+    """A number whose exponent no Decimal has."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        """Keep the text of the number."""
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parsed(text: str) -> tuple[Any, bool]:
+    """Parse JSON so that no digit is lost; return also whether a `BeyondDecimal` is in the result.
+
+    Raises:
+        ValueError: It is no JSON.
+        RecursionError: Its values nest too deeply.
+    """
+    try:
+        return _JSON.decode(text), False
+    except (ValueError, InvalidOperation):
+        # A decoder with functions for all numbers takes twice as long, so it is used only where it must be.
+        found = _ANY_NUMBER.decode(text)
+        return found, holds_beyond(found)
+
+
+def holds_beyond(value: object) -> bool:
+    """Return whether a parsed value is a `BeyondDecimal`, or has one in it."""
+    left = [value]
+    while left:
+        match left.pop():
+            case BeyondDecimal():
+                return True
+            case dict() as members:
+                left.extend(members.values())
+            case list() as items:
+                left.extend(items)
+    return False
+
+
+def refuse_beyond(value: object) -> None:
+    """Raise `NotHeld` if a parsed value is a `BeyondDecimal`, or has one in it."""
+    if holds_beyond(value):
+        raise NotHeld(_BEYOND)
+
+
+def _exact(text: str) -> Decimal | BeyondDecimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return BeyondDecimal(text)
+
+
+def _whole_or_exact(text: str) -> int | Decimal | BeyondDecimal:
+    try:
+        return int(text)
+    except ValueError:  # more digits than Python turns into an int
+        return _exact(text)
+
+
+_ANY_NUMBER: Final = json.JSONDecoder(parse_float=_exact, parse_int=_whole_or_exact)
 
 
 def convert_of(column: Column) -> Callable[[Any], object] | None:
@@ -127,7 +194,10 @@ def _is_number(value: object) -> bool:
 
 def _whole(bits: int, value: object) -> int:
     if type(value) is not int:
-        raise NotHeld("it is no whole number" if isinstance(value, Decimal) else "it is no number")
+        if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+            raise NotHeld("it is out of range")  # a whole number of more than 4,300 digits
+        is_number = isinstance(value, Decimal | BeyondDecimal)
+        raise NotHeld("it is no whole number" if is_number else "it is no number")
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NotHeld("it is out of range")
     return value
@@ -137,7 +207,9 @@ def _float(form: str, value: Any) -> float:
     """Return the nearest number of a form of `struct`: of 32 or 64 bits."""
     if isinstance(value, str) and value in _NO_NUMBERS:
         return _NO_NUMBERS[value]
-    if not _is_number(value):
+    if isinstance(value, BeyondDecimal):
+        value = value.text
+    elif not _is_number(value):
         raise NotHeld("it is no number")
     try:
         found = float(value)
@@ -150,6 +222,7 @@ def _float(form: str, value: Any) -> float:
 
 
 def _decimal(value: Any) -> Decimal:
+    refuse_beyond(value)
     if not _is_number(value):
         raise NotHeld("it is no number")
     return Decimal(value)
@@ -159,7 +232,7 @@ def _quoted(value: object) -> Decimal:
     text = _text(value)
     if _NUMBER.fullmatch(text) is None:
         raise NotHeld("it is no number")
-    return Decimal(text)
+    return _decimal(_exact(text))
 
 
 def _scaled(scale: int, value: object) -> Decimal:
@@ -208,12 +281,14 @@ def _uuid(value: object) -> UUID:
 
 
 def _document(value: object) -> object:
+    text = _text(value)
     try:
-        return JSON.decode(_text(value))
-    except NotHeld:
-        raise
+        found, has_beyond = parsed(text)
     except ValueError:
         raise NotHeld("it is no JSON") from None
+    if has_beyond:
+        raise NotHeld(_BEYOND)
+    return found
 
 
 def _date(value: object) -> date:

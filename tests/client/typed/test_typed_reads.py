@@ -162,3 +162,41 @@ async def test_a_value_that_was_not_sent_is_missing(log_root: Path) -> None:
         assert row.values() == {"id": 1}
         span = await client._schema_span("shop", 1)
         assert (span.since, span.until, span.schema.placeholders) == (1, 1, ())
+
+
+async def test_a_number_beyond_python_or_a_double_ends_no_reader(log_root: Path) -> None:
+    """Its row is handed over as the others are; with a condition on its column too."""
+    odd = ["1e400", "1" * 5_000, "1e-2147483647", "1e" + "9" * 20, '{"in":2e308}']
+    texts = ['"x"', *odd, '"y"']
+    with LogWriter.open(log_root, "shop") as log:
+        for place, text in enumerate(texts):
+            image = b'{"id":%d,"v":%b}' % (place, text.encode())
+            log.append([Mutation("product", str(place), after=image)])
+    meeting = {
+        None: [*range(len(texts))],
+        "v IN ('x', 'y')": [0, 6],
+        "v LIKE '_'": [0, 6],
+        "v > 1": [1, 2, 4],
+        "v = 1": [],
+    }
+    async with connected(log_root) as client:
+        for where, places in meeting.items():
+            keys = {str(each) for each in places}
+            async with client.state("shop", "product", where=where, typed=True) as state:
+                rows = [row async for row in state]
+            assert {row.primary_key for row in rows} == keys
+            for row in rows:
+                if row.primary_key == "4":
+                    with pytest.raises(ValueNotHeld, match="'v' of 'product'"):
+                        row.values()
+                else:
+                    assert row.values()
+            criteria = Criteria(area=Area.DATA, entity_type=("product",), where=where)
+            async with client.subscribe(
+                "shop", criteria, since=0, content=Content.AFTER
+            ) as captures:
+                assert {(await anext(captures)).primary_key for _ in keys} == keys
+        async with client.table("shop", "product") as table:
+            assert [table[str(each)]["id"] for each in (0, 1, 2, 3, 5, 6)] == [0, 1, 2, 3, 5, 6]
+            with pytest.raises(ValueNotHeld, match="18 digits"):
+                table["4"]

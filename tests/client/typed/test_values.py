@@ -7,7 +7,8 @@ import json
 import math
 import pickle
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace import Column, ValueNotHeld
-from tailrace.typed.row_reader import RowReader
+from tailrace.typed.row_reader import RowReader, untyped_row
 from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
 
 Read = tuple[str | None, str, str, object]
@@ -116,9 +117,72 @@ def test_a_value_that_the_type_cannot_hold_is_an_error_that_says_so(
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_number_of_more_digits_than_python_reads_is_an_error() -> None:
-    with pytest.raises(ValueNotHeld, match="4300"):
-        reader_of("DECIMAL", "json").read(b'{"value":%b}' % (b"9" * 5_000))
+NUMBERS = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "-"]),
+        st.from_regex(r"0|[1-9][0-9]{0,30}", fullmatch=True) | st.just("9" * 5_000),
+        st.just("") | st.from_regex(r"\.[0-9]{1,30}", fullmatch=True),
+        st.just("") | st.from_regex(r"[eE][-+]?[0-9]{1,22}", fullmatch=True),
+    ),
+)
+"""Every number of JSON."""
+
+
+@given(NUMBERS)
+@example("1e400")
+@example("9" * 5_000)
+@example("-1e99999999999999999999")
+def test_every_number_of_json_is_read_exactly_or_named_with_its_column(number: str) -> None:
+    """Also in a document, and beside columns that can be read."""
+    try:
+        exact: Decimal | None = Decimal(number)
+    except InvalidOperation:
+        exact = None
+    image = b'{"id":1,"value":%b}' % number.encode()
+    document = b'{"id":1,"value":{"in":[%b]}}' % number.encode()
+    for read in (
+        partial(untyped_row, "product"),
+        reader_of(None, "json").read,
+        reader_of("DECIMAL", "json").read,
+    ):
+        if exact is not None:
+            assert read(image) == {"id": 1, "value": exact}
+            continue
+        with pytest.raises(ValueNotHeld, match="18 digits") as caught:
+            read(image)
+        assert caught.value.column == "value"
+        assert caught.value.value == number[:40] + "…" * (len(number) > 40)
+    if exact is not None:
+        assert untyped_row("product", document)["value"] == {"in": [exact]}
+    else:
+        with pytest.raises(ValueNotHeld, match="18 digits"):
+            untyped_row("product", document)
+    # A double is the nearest one, as everywhere else.
+    if math.isinf(float(number)):
+        with pytest.raises(ValueNotHeld, match="out of range"):
+            reader_of("DOUBLE", "json").read(image)
+    else:
+        assert reader_of("DOUBLE", "json").read(image)["value"] == float(number)
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "encoding", "text", "reason"),
+    [
+        ("BIGINT", "json", "9" * 5_000, "out of range"),
+        ("BIGINT", "json", "1e" + "9" * 20, "no whole number"),
+        ("DATE", "debezium.Date", "9" * 5_000, "out of range"),
+        ("VARCHAR", "json", "1e" + "9" * 20, "no text"),
+        ("DECIMAL", "decimal.string", '"1e%s"' % ("9" * 20), "18 digits"),
+        ("JSON", "debezium.Json", '"[1e%s]"' % ("9" * 20), "18 digits"),
+        (None, "json", "[" * 100_000, "recursion|JSON"),
+    ],
+)
+def test_a_number_beyond_those_of_python_is_named_in_every_type(
+    sql_type: str | None, encoding: str, text: str, reason: str
+) -> None:
+    with pytest.raises(ValueNotHeld, match=reason):
+        reader_of(sql_type, encoding).read(b'{"value":%b}' % text.encode())
 
 
 def test_null_absent_and_not_sent_are_told_apart() -> None:
