@@ -46,7 +46,13 @@ import pyarrow as pa
 
 from tailrace_server.typed.value_table import Notation
 from tailrace_server.wal.schema.column_types import parts_of
-from tailrace_server.wal.schema.decoding import YEARS, Undecodable, decoding_of
+from tailrace_server.wal.schema.decoding import (
+    HOURS,
+    LAST_HOUR,
+    YEARS,
+    Undecodable,
+    decoding_of,
+)
 from tailrace_server.wal.schema.restating import SCALED, UNITS
 
 if TYPE_CHECKING:
@@ -102,8 +108,10 @@ _EXACTLY: Final = Context(
 _WHOLE: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
+_HOUR: Final = r"(\d\d)"
+_CLOCK: Final = _HOUR + r":(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
 _TIME: Final = re.compile(_CLOCK, re.ASCII)
+_SPAN: Final = re.compile(rf"(-)?(\d{{1,3}}){_CLOCK.removeprefix(_HOUR)}", re.ASCII)
 _ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?)"
 _MOMENT: Final = re.compile(rf"(\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}({_ZONE})?", re.ASCII)
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -114,6 +122,7 @@ _MICROS: Final = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
 """The first and the last microsecond of the years."""
 _UNIT_NAMES: Final = {1_000_000: "ms", 1_000: "us", 1: "ns"}
 """Nanoseconds → Arrow's name of the unit."""
+UNITS_IN_SECOND: Final = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SHOWN_MAX: Final = 40
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -172,6 +181,20 @@ def narrow_form_of(column: Column) -> Form:
     decode = form.decode
     digits = replace(form, notation=Notation.LEFT, type=pa.string())
     return replace(digits, decode=lambda raw: f"{decode(raw):f}")
+
+
+def span_form_of(column: Column) -> Form:
+    """Return the same with times as durations: MySQL's TIME is one, from -838:59:59 to 838:59:59."""
+    form = form_of(column)
+    if not pa.types.is_time(form.type):
+        return form
+    kind = pa.duration(form.type.unit)
+    if form.notation is Notation.TIME:
+        # Compiled code reads times of day, and leaves the others to `decode`.
+        return replace(form, type=kind, decode=_span)
+    greatest = (LAST_HOUR + 1) * 3_600 * UNITS_IN_SECOND[kind.unit] - 1
+    decode = partial(_integer, -greatest, greatest, HOURS)
+    return replace(form, type=kind, decode=decode, least=-greatest, greatest=greatest)
 
 
 def _plain(label: str, base: str) -> Form:
@@ -365,6 +388,17 @@ def _micros_of_day(hour: str, minute: str, second: str | None, fraction: str | N
         raise Misfit("it has parts of a microsecond")
     seconds = int(hour) * 3_600 + int(minute) * 60 + int(second or 0)
     return seconds * 1_000_000 + int((fraction or "")[:6].ljust(6, "0"))
+
+
+def _span(raw: bytes) -> int:
+    found = _SPAN.fullmatch(_text(raw))
+    if found is None:
+        raise Misfit("it is no time of the form 26:15:00.25")
+    sign, hours, *clock = found.groups()
+    if int(hours) > LAST_HOUR:
+        raise Misfit(HOURS)
+    micros = int(hours) * 3_600_000_000 + _micros_of_day("00", *clock)
+    return -micros if sign else micros
 
 
 def _moment(raw: bytes) -> int:

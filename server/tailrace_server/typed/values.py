@@ -163,7 +163,7 @@ class ValueReader:
             values.append(value)
         mask = np.zeros(len(present), np.bool_)
         mask[left] = True
-        array = pc.replace_with_mask(found.array, pa.array(mask), pa.array(values, self._form.type))
+        array = _replaced(found.array, mask, pa.array(values, self._form.type))
         unsent = members.has(place, ~present)
         return ColumnValues(array, pa.array(present), misfits, unsent)
 
@@ -233,6 +233,17 @@ def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.Da
     else:
         data = numbers.astype(f"i{kind.bit_width // 8}", copy=False).view(np.uint8)
     return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data)])
+
+
+def _replaced(array: pa.Array, mask: NDArray[np.bool_], values: pa.Array) -> pa.Array:
+    """Return an array with other values in the places of a mask."""
+    kind = array.type
+    if not pa.types.is_duration(kind):
+        return pc.replace_with_mask(array, pa.array(mask), values)
+    # Arrow's function does not take durations.
+    whole = pa.int64()
+    found = pc.replace_with_mask(array.view(whole), pa.array(mask), values.view(whole))
+    return found.view(kind)
 
 
 def _bitmap(states: NDArray[np.uint8]) -> pa.Buffer | None:

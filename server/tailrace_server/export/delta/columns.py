@@ -9,7 +9,8 @@ column                        Delta                    what it is
 the columns of the schema     by `typed`               without dropped ones, nullable
 ============================  =======================  ============================================
 
-What Delta has no type for is a string: times of day, timestamps in nanoseconds, decimals beyond 38 digits.
+What Delta has no type for is a string: times, also those of MySQL below 0 and beyond a day, timestamps in
+nanoseconds, decimals beyond 38 digits.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace_server.export.delta.errors import LakeColumnUnfit
+from tailrace_server.typed.forms import UNITS_IN_SECOND, span_form_of
 from tailrace_server.typed.reader import ColumnReader
 
 if TYPE_CHECKING:
@@ -65,7 +68,13 @@ class LakeColumns:
         """
         shown = [column for column in columns if not column.dropped]
         _refuse_names(entity_type, [column.name for column in shown])
-        reader = ColumnReader(shown, stated=stated, placeholders=placeholders, on_misfit=on_misfit)
+        reader = ColumnReader(
+            shown,
+            stated=stated,
+            placeholders=placeholders,
+            on_misfit=on_misfit,
+            form_of=span_form_of,
+        )
         own = [pa.field(KEY, pa.string(), nullable=False), pa.field(VERSION, pa.int64())]
         own += [pa.field(COUNT, pa.int64())] if counted else []
         fields = [pa.field(each.name, lake_type(each.type)) for each in reader.schema]
@@ -85,14 +94,40 @@ def lake_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that a column of a type has in a Delta table."""
     if pa.types.is_timestamp(kind):
         return pa.string() if kind.unit == "ns" else pa.timestamp("us", kind.tz)
-    if pa.types.is_time(kind) or pa.types.is_decimal256(kind):
+    if pa.types.is_duration(kind) or pa.types.is_decimal256(kind):
         return pa.string()
     return kind
 
 
 def _as_lake(column: pa.Array) -> pa.Array:
+    if pa.types.is_duration(column.type):
+        return _clocks(column)
     wanted = lake_type(column.type)
     return column if wanted == column.type else column.cast(wanted)
+
+
+def _clocks(column: pa.Array) -> pa.Array:
+    """Return durations as Arrow writes times of day, with more hours and a sign where there is one."""
+    unit = column.type.unit
+    in_second = UNITS_IN_SECOND[unit]
+    # 1. Arrow writes those that are times of a day.
+    counts = column.cast(pa.int64())
+    of_day = pc.and_(pc.greater_equal(counts, 0), pc.less(counts, 86_400 * in_second))
+    times = pc.if_else(of_day, counts, pa.scalar(None, pa.int64()))
+    whole, kind = (pa.int32(), pa.time32) if unit == "ms" else (pa.int64(), pa.time64)
+    texts = times.cast(whole).cast(kind(unit)).cast(pa.string())
+    # 2. The others, mostly none, are written one by one.
+    others = pc.fill_null(pc.invert(of_day), False)
+    written = [_clock(each, in_second) for each in counts.filter(others).to_pylist()]
+    return pc.replace_with_mask(texts, others, pa.array(written, pa.string())) if written else texts
+
+
+def _clock(count: int, in_second: int) -> str:
+    seconds, fraction = divmod(abs(count), in_second)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    digits = len(str(in_second)) - 1
+    return f"{'-' if count < 0 else ''}{hours:02}:{minute:02}:{second:02}.{fraction:0{digits}}"
 
 
 def _refuse_names(entity_type: str, names: Sequence[str]) -> None:

@@ -10,7 +10,12 @@ import orjson
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tailrace.schema import Column
+from tailrace_server.export.delta.columns import LakeColumns
+from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -27,6 +32,7 @@ from tests.server.export.delta.lakes import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+LAST_MICRO = 839 * 3_600 * 1_000_000 - 1
 _KINDS: list[tuple[str, str, Any, str, Any]] = [
     ("BOOLEAN", "json", True, "boolean", True),
     ("SMALLINT", "json", -32768, "short", -32768),
@@ -47,6 +53,13 @@ _KINDS: list[tuple[str, str, Any, str, Any]] = [
     ("VARBINARY", "base64", "AAH/", "binary", b"\x00\x01\xff"),
     ("DATE", "debezium.Date", 19782, "date", date(2024, 2, 29)),
     ("TIME", "debezium.MicroTime", 49_020_250_000, "string", "13:37:00.250000"),
+    ("TIME", "debezium.MicroTime", 86_400_000_000, "string", "24:00:00.000000"),
+    ("TIME", "debezium.MicroTime", -3_020_399_000_001, "string", "-838:59:59.000001"),
+    ("TIME", "debezium.Time", 3_020_399_999, "string", "838:59:59.999"),
+    ("TIME", "debezium.Time", 49_020_250, "string", "13:37:00.250"),
+    ("TIME", "debezium.NanoTime", -1, "string", "-00:00:00.000000001"),
+    ("TIME", "json", "13:37", "string", "13:37:00.000000"),
+    ("TIME", "json", "-26:15:00.5", "string", "-26:15:00.500000"),
     (
         *("TIMESTAMP", "debezium.Timestamp", 1_709_213_820_250, "timestamp_ntz"),
         datetime(2024, 2, 29, 13, 37, 0, 250_000),
@@ -94,6 +107,20 @@ def test_values_are_those_of_the_source_in_the_type_that_delta_has_for_them(
         assert getattr(found, "type", found) == kind[3], kind
         assert first[f"c{place}"] is None
         assert second[f"c{place}"] == kind[4], kind
+
+
+@given(st.lists(st.integers(-LAST_MICRO, LAST_MICRO)))
+def test_every_time_of_mysql_has_its_exact_text(counts: list[int]) -> None:
+    time = Column("t", sql_type="TIME", encoding="debezium.MicroTime")
+    own: dict[str, Any] = {"counted": False, "stated": {}, "placeholders": ()}
+    columns = LakeColumns.of("item", [time], on_misfit=OnMisfit.RAISE, **own)
+    images = pa.array([b'{"t":%d}' % each for each in counts], pa.binary())
+    (found,) = columns.columns_of(columns.reader.read(images, [time]).batch)
+    for count, text in zip(counts, found.to_pylist(), strict=True):
+        hours, minutes, seconds = text.removeprefix("-").split(":")
+        whole, fraction = seconds.split(".")
+        micros = ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 1_000_000 + int(fraction)
+        assert (micros, text[0] == "-") == (abs(count), count < 0)
 
 
 @pytest.mark.parametrize(
