@@ -117,6 +117,7 @@ UNITS = {
             "files",
             "ids",
             "intervals",
+            "keys",
             "records",
             "rows",
             "segments",

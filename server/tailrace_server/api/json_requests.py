@@ -29,6 +29,7 @@ from tailrace.v1.capture_pb2 import Body, Condition
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
+from tailrace_server.api.many_keys import KEYS_MAX, refuse_many_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,8 +42,8 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_UINT32: range(1 << 32),
     FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
 }
-JSON_VALUES_MAX: Final = 500_000
-"""Values in the JSON of one request, by its commas and brackets: 100,000 keys have room."""
+JSON_VALUES_MAX: Final = 2 * KEYS_MAX
+"""Values in the JSON of one request, by its commas and brackets: 100,000 keys have room beside others."""
 ELSEWHERE: Final = ("catalog", "encoding", "values")
 """Fields of a request that no JSON face reads: the catalog stands in the path, the encoding is JSON, and how
 values stand is part of the form (rest/forms.py)."""
@@ -108,13 +109,14 @@ def from_json(
         without: JSON names of fields that stand elsewhere, as the catalog does in the path.
 
     Raises:
-        InvalidRequest: A value of the wrong type or out of range, or too many criteria; names its path.
+        InvalidRequest: A value of the wrong type or out of range, or too many criteria or keys; names its path.
         Unsupported: A field or enum value that this server does not know; names its path.
     """
     if isinstance(value, dict) and isinstance(criteria := value.get("criteria"), list):
         requests.refuse_excess(len(criteria), criteria_max)
     message = kind()
     _fill(message, value, "", frozenset(without))
+    in_json(refuse_many_keys)(message)
     return message
 
 

@@ -1,13 +1,21 @@
-"""The turn of requests that name many keys: read beside the event loop, one after the other."""
+"""Requests that name many keys: their limit, and their turn to be read beside the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
+
+from tailrace.errors import InvalidRequest
+from tailrace.v1.capture_pb2 import Condition
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from google.protobuf.message import Message
 
     from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
 
@@ -16,6 +24,40 @@ _Read = TypeVar("_Read")
 
 KEYS_AT_ONCE: Final = 2_000
 """Keys that are read on the event loop, in about a millisecond."""
+
+
+KEYS_MAX: Final = 100_000
+"""Keys of one request, and the same of names of each kind: as objects of Python they take 20 MB, and 0.1 s to
+read."""
+
+
+def refuse_many_keys(message: Message) -> None:
+    """Refuse a request with too many keys, or names of one kind, in all its criteria together.
+
+    Conditions have a limit of their own.
+
+    Raises:
+        InvalidRequest: It has; says of what, how many, and the limit.
+    """
+    counts: Counter[str] = Counter()
+    _count(message, counts)
+    for name, count in counts.items():
+        if count > KEYS_MAX:
+            raise InvalidRequest(
+                f"{name}: {count:,} in one request, the limit is {KEYS_MAX:,}; ask in several requests"
+            )
+
+
+def _count(message: Message, counts: Counter[str]) -> None:
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if field.is_repeated:
+                counts[field.name] += len(value)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and (
+            field.message_type is not Condition.DESCRIPTOR
+        ):
+            for each in value if field.is_repeated else (value,):
+                _count(each, counts)
 
 
 def has_many_keys(message: SubscribeRequest | ReadChangesRequest) -> bool:

@@ -73,7 +73,7 @@ class EngineSettings:
         1_000,
         "criteria",
         "of one request at most, by any face: each is compared with every change; keys of equal criteria "
-        "belong in one, where 10,000 are fine",
+        "belong in one, which may have 100,000",
     )
     send_deadline_s: float = setting(
         60.0,

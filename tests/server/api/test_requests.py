@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
 from tailrace.criteria import Since
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace.v1 import capture_pb2
-from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
+from tailrace.v1.change_capture_pb2 import (
+    DemandRequest,
+    ReadChangesRequest,
+    ReadStateRequest,
+    SubscribeRequest,
+)
+from tailrace.v1.named_subscription_pb2 import CreateSubscriptionRequest
 from tailrace_server.api import requests
-from tailrace_server.api.many_keys import reading
+from tailrace_server.api.grpc.requests import parse
+from tailrace_server.api.json_requests import from_json
+from tailrace_server.api.many_keys import KEYS_MAX, reading
 from tailrace_server.api.requests import criteria, history_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -50,6 +64,41 @@ def test_criteria_that_contradict_themselves_are_named_by_their_place() -> None:
     bad = capture_pb2.Criteria(entity_type=["product", ""])
     with pytest.raises(InvalidRequest, match=r"criteria\[1\]\.entity_type: an empty name"):
         criteria([good, bad])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "form"),
+    [
+        (SubscribeRequest, "primaryKey", lambda *lists: {"criteria": lists}),
+        (ReadChangesRequest, "entityType", lambda *lists: {"criteria": lists}),
+        (ReadChangesRequest, "containerName", lambda *lists: {"criteria": lists}),
+        (ReadStateRequest, "primaryKey", lambda one, two: {n: one[n] + two[n] for n in one}),
+        (ReadStateRequest, "column", lambda one, two: {n: one[n] + two[n] for n in one}),
+        (CreateSubscriptionRequest, "primaryKey", lambda *lists: {"criteria": lists}),
+        (DemandRequest, "primaryKey", lambda *lists: {"subscribe": {"criteria": lists}}),
+    ],
+)
+def test_a_request_has_so_many_keys_or_names_in_all_its_lists_and_no_more(
+    kind: type[Any], name: str, form: Callable[..., dict[str, Any]]
+) -> None:
+    half = {name: [str(number) for number in range(KEYS_MAX // 2)]}
+    message = from_json(kind, plain(form(half, half)), criteria_max=10)
+    assert parse(kind, message.SerializeToString(), criteria_max=10) == message
+    more = plain(form(half, {name: [*half[name], "one more"]}))
+    with pytest.raises(
+        InvalidRequest, match=f"^{name}: 100,001 in one request, the limit is 100,0"
+    ):
+        from_json(kind, more, criteria_max=10)
+    large = kind()
+    ParseDict(more, large)
+    with pytest.raises(InvalidRequest, match=r"^[a-z_]+: 100,001 in one request"):
+        parse(kind, large.SerializeToString(), criteria_max=10)
+
+
+def plain(form: dict[str, Any]) -> dict[str, Any]:
+    """Return a form with its tuples as lists, as JSON has them."""
+    found: dict[str, Any] = json.loads(json.dumps(form))
+    return found
 
 
 @pytest.mark.parametrize("many", [True, False])

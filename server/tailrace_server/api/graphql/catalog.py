@@ -202,7 +202,12 @@ class GraphqlCatalog:
         if not document.reads_schema_only(prepared.operation):
             context = self._context(prepared, peer)
             with context.pages:
-                found = self._run(prepared, context)
+                if _has_many(prepared.asked.variables):
+                    # Reading the variables takes long. Nothing runs yet that needs the event loop.
+                    async with self.engine.turns.many_keys:
+                        found = await asyncio.to_thread(self._run, prepared, context)
+                else:
+                    found = self._run(prepared, context)
                 try:
                     return encoded(found if isinstance(found, ExecutionResult) else await found)
                 except AnswerTooLarge as error:
@@ -264,7 +269,8 @@ class GraphqlCatalog:
         many = _has_many(variables)
         if many:
             # 100,000 keys take graphql-core 0.1 s, for which the event loop would serve nobody.
-            values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
+            async with self.engine.turns.many_keys:
+                values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
         else:
             values = document.coerced(prepared.operation, variables)
         selection, field, arguments = document.compiled(prepared.operation, values)

@@ -13,6 +13,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition
+from tailrace_server.api.many_keys import refuse_many_keys
 from tailrace_server.api.requests import refuse_excess
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def parse(kind: type[_Request], data: bytes, *, criteria_max: int) -> _Request:
     """Return a request message.
 
     Raises:
-        InvalidRequest: It has too many criteria, or is no such message.
+        InvalidRequest: It has too many criteria or keys, or is no such message.
         Unsupported: It has a field or an enum value that this server does not know; names it.
     """
     try:
@@ -33,6 +34,7 @@ def parse(kind: type[_Request], data: bytes, *, criteria_max: int) -> _Request:
     except DecodeError as error:
         raise InvalidRequest(f"not a {kind.DESCRIPTOR.full_name}: {error}") from error
     _refuse_unknown(request, "", criteria_max)
+    refuse_many_keys(request)
     return request
 
 

@@ -94,6 +94,27 @@ async def test_many_keys_in_variables_are_coerced_in_another_thread_and_mean_the
     assert threads == [True, False]
 
 
+async def test_many_keys_in_variables_of_a_query_are_read_in_another_thread_too(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    run = GraphqlCatalog._run
+
+    def noted(self: GraphqlCatalog, *given: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return run(self, *given)
+
+    monkeypatch.setattr(GraphqlCatalog, "_run", noted)
+    served = await serve()
+    writer.write([upsert("7"), upsert("x")])
+    query = "query ($c: [Criteria!]) { changes(criteria: $c) { edges { node { primaryKey } } } }"
+    for keys in (10, 5_000):
+        criteria = [{"primaryKey": [str(each) for each in range(keys)]}]
+        answer = await ask(served, query, c=criteria)
+        assert answer == {"changes": {"edges": [{"node": {"primaryKey": "7"}}]}}
+    assert threads == [True, False]
+
+
 async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWriter) -> None:
     served = await serve(heartbeat_interval_s=0.01)
     async with client(served) as one:
