@@ -21,14 +21,14 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean
+.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
 	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces, hostile peers, 200 kills"
-	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling"
+	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling, vulnerable packages"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
 	@echo "make proto       generate client/tailrace/v1 from proto/"
@@ -96,7 +96,7 @@ programs:
 
 # The types take as long as all the rest, which runs beside them.
 check: $(READY)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint audit
 
 types: $(READY)
 	$(BIN)/mypy $(SOURCES)
@@ -108,6 +108,9 @@ lint: $(READY)
 	$(BIN)/python -m tools.structure
 	$(BIN)/vulture
 	$(BIN)/codespell $(SOURCES) docs *.md
+
+audit: $(READY)
+	$(BIN)/python -m tools.vulnerabilities
 
 format: $(READY)
 	$(BIN)/ruff format $(SOURCES)
