@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
@@ -24,3 +25,21 @@ def check_input(folder: Path) -> None:
         next(iter(folder.iterdir()), None)
     except OSError as error:
         raise InvalidRequest(f"--input {folder}: {error.strerror}") from error
+
+
+def unreadable_names(folder: Path) -> list[bytes]:
+    """Return the files below an input that Spark passes over, since their names are not UTF-8."""
+    return sorted(
+        path
+        for place, _, names in os.walk(os.fsencode(folder))
+        for name in names
+        if not _is_text(path := os.path.join(place, name)) and not name.startswith((b".", b"_"))
+    )
+
+
+def _is_text(path: bytes) -> bool:
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

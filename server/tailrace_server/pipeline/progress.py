@@ -333,6 +333,14 @@ class ProgressReporter:
                 "now is not read; write new lines into new files"
             )
 
+    def unreadable(self, names: Sequence[bytes]) -> None:
+        """Write an error line for input files that Spark cannot open by their names."""
+        if names:
+            self.complain(
+                f"{counted(len(names), 'input file')} cannot be read, as the name is not UTF-8, first "
+                f"{names[0]!r}; rename it"
+            )
+
     def lacking(self, counters: IngestCounters) -> None:
         """Write a line for each snapshot that lacks rows of the log, once."""
         for entity_type, found in list(counters.lacking.items()):

@@ -29,7 +29,8 @@ class Killable:
         with self._said.open("wb") as said:
             return subprocess.Popen(
                 self._command,
-                env=environment(failpoints),
+                # In this locale Java alone would read no file whose name has a letter beyond ASCII.
+                env=environment(failpoints) | {"LC_ALL": "C"},
                 stderr=said,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -52,7 +53,7 @@ class Command(Killable):
     """The command; it reads ``input`` and writes ``catalog``."""
 
     def __init__(self, source: str, folder: Path, log_root: Path, *options: str) -> None:
-        self.input = folder / "input"
+        self.input = folder / "Eingänge"
         self.catalog = log_root / "shop"
         given = ("--input", self.input, "--log", log_root, "--catalog", "shop", *options)
         super().__init__(folder, "tailrace_server", "ingest", source, *given)

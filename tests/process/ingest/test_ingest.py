@@ -14,12 +14,13 @@ from pyspark.errors import StreamingQueryException
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import InputGone
 from tailrace_server.pipeline.spark.errors import SparkFailed
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
-from tailrace_server.pipeline.transactions.ingest import checkpoint_folder
+from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -479,6 +480,36 @@ def test_a_folder_is_read_by_its_name_and_no_pattern_and_a_file_however_old(
         os.utime(each / "a.json", (-1_000, -1_000))
     outcome = source.ingest(input=folder, small_batch_rows=rows)
     assert (outcome.counters.lines, outcome.counters.versions) == (1, 1)
+
+
+def test_a_file_may_have_any_name_that_is_utf_8(
+    source: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = (
+        "2026-11-28T10:00:00",
+        ":a",
+        "a:b:c",
+        "d:/e:f",
+        "a%3Ab",
+        "a\nb",
+        "'\"a b",
+        "ä",
+        "{a}[1]*?\\",
+    )
+    for number, name in enumerate(names, 1):
+        path = source.input / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(row(number, number) + b"\nno row\n")
+    with open(os.path.join(os.fsencode(source.input), b"\xff.json"), "xb"):
+        pass
+    counters = run_ingest(source.settings, ProgressReporter(), source.spark).counters
+    assert (counters.versions, counters.quarantined) == (len(names), len(names))
+    set_aside = (source.catalog / "quarantine").glob("*.jsonl")
+    lines = [orjson.loads(each) for file in set_aside for each in file.read_bytes().splitlines()]
+    assert {os.path.basename(each["file"]) for each in lines} == {
+        os.path.basename(f"{name}.json") for name in names
+    }
+    assert "1 input file cannot be read, as the name is not UTF-8" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(source: Source) -> None:

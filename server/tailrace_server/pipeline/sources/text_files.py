@@ -22,6 +22,9 @@ def read_text_files(spark: SparkSession, folder: Path, batch_bytes: int) -> Data
         # Spark would pass over files that are older than the newest by this much.
         .option("maxFileAge", "36500d")
         .option("maxBytesPerTrigger", str(batch_bytes))
+        # Hadoop's own file system looks for a sum beside each file, under a name that a colon makes invalid.
+        .option("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+        .option("fs.file.impl.disable.cache", "true")
         .load(_GLOB.sub(r"\\\g<0>", str(folder)))
         .selectExpr(
             "cast(value as binary) as value",

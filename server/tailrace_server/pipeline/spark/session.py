@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
 import sys
@@ -83,6 +84,9 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the current folder
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if locale.getencoding().lower() != "utf-8":
+        # Java passes over files whose names the locale cannot write, without a word.
+        os.environ["LC_ALL"] = "C.UTF-8"
     temporary = tempfile.gettempdir()  # what TMPDIR says, which a JVM does not ask
     options = [
         f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
-from tailrace_server.pipeline.input_folder import check_input
+from tailrace_server.pipeline.input_folder import check_input, unreadable_names
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.spark.errors import SparkFailed, reason_of
 from tailrace_server.pipeline.spark.idle_listener import IdleListener, listening
@@ -93,6 +93,7 @@ def run_ingest(
     """
     # 1. What can fail without a trace comes first: to open the catalog makes it, and fences its writer.
     check_input(settings.input)
+    reporter.unreadable(unreadable_names(settings.input))
     if spark is None:
         ensure_java()
     checkpoint = Checkpoint(checkpoint_folder(settings))
