@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 60.0
 _SHARE: Final = 50
 """A walk takes at most one part in so many of the time."""
+_WALKS_PER_S: Final = 8
+"""Walks of all catalogs together: of a thousand small ones, each every two minutes."""
 _BLOCK_BYTES: Final = 512
 """Of ``st_blocks``, whatever the file system."""
 
@@ -54,7 +56,8 @@ class DiskMeasurements:
                 usage = await loop.run_in_executor(self._threads, measured, path, stopping)
                 if usage is not None:
                     self.found[catalog] = usage
-                await asyncio.sleep(max(_EVERY_S, _SHARE * (loop.time() - begun)))
+                took_s, catalogs = loop.time() - begun, len(self.found)
+                await asyncio.sleep(max(_EVERY_S, _SHARE * took_s, catalogs / _WALKS_PER_S))
         finally:
             stopping.set()  # the walk is still on its way, and the threads are waited for
             self.found.pop(catalog, None)

@@ -44,6 +44,7 @@ from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.capture.statistics import Counters, EngineStatistics
 from tailrace_server.capture.thread_pools import shut_down
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
+from tailrace_server.wal.state.tail_pool import TailPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.delivery.version_waits import VersionWait
+    from tailrace_server.capture.faults import ServerFault
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
@@ -88,7 +90,7 @@ class Engine:
         self._admissions = admissions
         self._root = root
         self.settings = settings or EngineSettings()
-        self._counters = Counters()
+        self.counters = Counters()  # of all subscriptions since it began
         self._catalogs: dict[str, ObservedCatalog] = {}
         memory_bytes = self.settings.memory_bytes
         self.criteria = KeptBytes("criteria", memory_bytes, CRITERIA_SHARE)
@@ -109,26 +111,27 @@ class Engine:
         They are opened at once, each in its own time: one whose storage does not answer is not waited for
         longer than ``opening_patience_s``, and joins the others when it does.
         """
+        memory_bytes = self.settings.memory_bytes
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
         self._stack.push_async_callback(shut_down, threads)
         self._folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
         self._stack.push_async_callback(shut_down, self._folder_threads)
+        self._tails = TailPool()
+        self._stack.callback(self._tails.close)
         self._disks = DiskMeasurements(self._root, self._folder_threads)
         self._cache = BatchCache(
-            self.settings.memory_bytes,
-            self.settings.frames_bytes,
-            self.settings.reads_bytes,
-            threads,
+            *(memory_bytes, self.settings.frames_bytes, self.settings.reads_bytes, threads),
             loads_max=_LOADS_EACH * self.settings.reader_threads,
-            readers=lambda: self._counters.subscriptions + len(self.reads.open),
+            readers=lambda: self.counters.subscriptions + len(self.reads.open),
         )
         self._rings = RingBudget(self.settings.rings_bytes)
-        self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
+        self._large = LargeMessages(memory_bytes, self.settings.message_bytes)
         self.reads = Reads(self.settings, self._admissions, self._large, self._observer)
         self._stack.push_async_callback(self.reads.statements.close)
-        self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
+        self._governor = MemoryGovernor(memory_bytes, self._cache, self._large)
         self._faults = FaultWatch(
-            self._root, self.settings.room_bytes, self._catalogs, self._admissions.faults
+            *(self._root, self.settings.room_bytes, self._catalogs),
+            *(self._admissions.faults, self._tails.polled),
         )
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
@@ -139,8 +142,7 @@ class Engine:
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
         self._start(self.named.follow(), "named subscriptions")
-        self._start(self._faults.run(), "faults")
-        self._start(self._faults.look_at_files(self._folder_threads), "files on the disk")
+        self._start(self._faults.run(self._folder_threads), "faults")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -305,16 +307,20 @@ class Engine:
         return EngineStatistics(
             observers=tuple(each.statistics() for _, each in self._observers(sees)),
             unreadable={name: why for name, why in self.unreadable(caller).items() if sees(name)},
-            faults=self._faults.found(sees),
+            faults=self.faults(caller),
             cache=self._cache.statistics(),
-            **self._counters.totals(),
+            **self.counters.totals(),
             message_bytes_max=self._large.message_bytes_max,
             waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
-            latencies=dict(self._counters.latencies),
+            latencies=dict(self.counters.latencies),
             disks={name: usage for name, usage in sorted(self._disks.found.items()) if sees(name)},
             sql=self.reads.statements.statistics(),
         )
+
+    def faults(self, caller: Principal) -> tuple[ServerFault, ...]:
+        """Return what is wrong now; with catalogs only where their statistics are granted."""
+        return self._faults.found(partial(door.may, caller, Action.STATISTICS))
 
     def shows_itself_to(self, caller: Principal) -> bool:
         """Return whether a caller is granted the statistics of every catalog, and so those of the server."""
@@ -323,19 +329,13 @@ class Engine:
 
     def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
-        return [
-            (name, each)
-            for name, observer in self._observers(partial(door.may, caller, Action.STATISTICS))
-            for each in observer.subscriptions
-        ]
+        shown = self._shown_to(caller)
+        return [(name, each) for name, observer in shown for each in observer.subscriptions]
 
     def publishers(self, caller: Principal) -> list[tuple[str, Publisher[Subscription]]]:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
-        return [
-            (name, each)
-            for name, observer in self._observers(partial(door.may, caller, Action.STATISTICS))
-            for each in observer.publishers()
-        ]
+        shown = self._shown_to(caller)
+        return [(name, each) for name, observer in shown for each in observer.publishers()]
 
     def end_subscription(
         self, caller: Principal, id: str, reason: str, peer: Peer = IN_PROCESS
@@ -364,6 +364,10 @@ class Engine:
             each.stop()
         for _, observer in self._observers():
             observer.log.waits.end(ServerStopping("the server is stopping; connect again shortly"))
+
+    def _shown_to(self, caller: Principal) -> list[tuple[str, Observer]]:
+        """Return the observers of the catalogs whose statistics are granted, by name."""
+        return self._observers(partial(door.may, caller, Action.STATISTICS))
 
     def _all_subscriptions(self) -> list[Subscription]:
         return [each for _, observer in self._observers() for each in observer.subscriptions]
@@ -410,9 +414,8 @@ class Engine:
         return catalog.require()
 
     def _names(self, caller: Principal) -> list[str]:
-        return [
-            name for name in self._catalogs if name != SYSTEM_CATALOG and door.knows(caller, name)
-        ]
+        known = (name for name in self._catalogs if door.knows(caller, name))
+        return [name for name in known if name != SYSTEM_CATALOG]
 
     async def _open_existing(self) -> None:
         """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""
@@ -457,19 +460,16 @@ class Engine:
     async def _discover(self) -> None:
         """Begin to open catalogs that have appeared; those that have gone end by themselves."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._folder_threads, catalog_names, self._root)
+        found = await loop.run_in_executor(
+            self._folder_threads, catalog_names, self._root, frozenset(self._catalogs)
+        )
         for name in found:
             if name not in self._catalogs:
                 catalog = ObservedCatalog(
                     self._root / name,
                     self._folder_threads,
-                    self._cache,
-                    self._rings,
-                    self._large,
-                    self.criteria,
-                    self.settings,
-                    self._counters,
-                    self.turns,
+                    *(self._cache, self._rings, self._large, self.criteria),
+                    *(self.settings, self.counters, self.turns, self._tails),
                 )
                 self._catalogs[name] = catalog
                 self._start(self._observe(name, catalog), f"observe {name}")

@@ -3,6 +3,7 @@
 A fault is there as long as its cause is, and goes by itself::
 
     log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
+    log_polled           the kernel's limits for inotify are used up; the log is read at intervals
     log_not_read         its storage does not answer, or its reader stands still
     base_damaged         state is read around a file that keeps rows of tables, more slowly
     unpublished          versions are durable, and whoever is to publish them does not
@@ -29,15 +30,17 @@ import structlog
 from tailrace_server.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from tailrace_server.wal.state.tail_pool import Followed
     from tailrace_server.wal.upkeep.excess import Excess
 
 FaultKind = Literal[
     "log_unreadable",
     "log_not_read",
+    "log_polled",
     "base_damaged",
     "unpublished",
     "too_large",
@@ -56,6 +59,8 @@ _UNTRIMMED_S: Final = 900.0
 _FREE_FILES_MIN: Final = 1_000
 """The fewest free inodes that are no fault: a busy writer makes that many files in less than a minute."""
 _EVERY_S: Final = 1.0
+_CATALOGS_PER_S: Final = 250
+"""Catalogs that are looked at: of a thousand, each every 4 s. /health looks when it is requested."""
 _log = structlog.get_logger("tailrace.faults")
 
 
@@ -123,6 +128,7 @@ class FaultWatch:
         room_bytes: int,
         catalogs: Mapping[str, CanBeFaulty],
         others: Callable[[], tuple[ServerFault, ...]] = tuple,
+        polled: Mapping[Followed, str] | None = None,
     ) -> None:
         """Bind to what is watched.
 
@@ -131,7 +137,9 @@ class FaultWatch:
             room_bytes: Less than this free on a file system is told.
             catalogs: By name; others change it.
             others: Returns what is wrong beside the logs.
+            polled: Logs that are read at intervals, each with the used-up limit or ""; others change it.
         """
+        self._polled = {} if polled is None else polled
         self._others = others
         self._root = root
         self._room_bytes = room_bytes
@@ -149,29 +157,44 @@ class FaultWatch:
         seen = (*self._unpublished, *self._too_large)
         unkept = [each for each in seen if may_read(each.subject)]
         full = room_faults(self._rooms, self._first_rooms, self._room_bytes)
-        return (*filter(None, logs), *unkept, *full, *self._others())
+        polled = polled_faults(self._root, [*filter(None, self._polled.values())])
+        return (*filter(None, logs), *unkept, *polled, *full, *self._others())
 
-    async def run(self) -> None:
-        """Look every second until cancelled, and write to the log what comes and goes."""
-        told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            now = time.monotonic()
-            versions = {name: each.versions() for name, each in self._catalogs.items()}
-            self._unpublished = unpublished.see(versions, now)
-            excesses = {name: each.excess() for name, each in self._catalogs.items()}
-            self._too_large = too_large.see(excesses, now)
-            told.tell(self.found())
+    async def run(self, threads: Executor) -> None:
+        """Look again and again until cancelled, at files in ``threads``, and log what comes and goes."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_at_files(threads))
+            told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
+            while True:
+                await asyncio.sleep(self._every_s)
+                now = time.monotonic()
+                versions = {name: each.versions() for name, each in self._catalogs.items()}
+                self._unpublished = unpublished.see(versions, now)
+                excesses = {name: each.excess() for name, each in self._catalogs.items()}
+                self._too_large = too_large.see(excesses, now)
+                told.tell(self.found())
 
-    async def look_at_files(self, threads: Executor) -> None:
-        """Look at file systems, and at damaged files, every second until cancelled; waits for slow ones."""
+    async def _look_at_files(self, threads: Executor) -> None:
+        """Look at file systems and at damaged files; wait for slow ones."""
         loop = asyncio.get_running_loop()
         while True:
             found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
             self._first_rooms = found | self._first_rooms
             self._rooms = found
             await loop.run_in_executor(threads, _look_at, tuple(self._catalogs.values()))
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(self._every_s)
+
+    @property
+    def _every_s(self) -> float:
+        return max(_EVERY_S, len(self._catalogs) / _CATALOGS_PER_S)
+
+
+def polled_faults(root: Path, shortages: Sequence[str]) -> list[ServerFault]:
+    """Return the fault of logs that are read at intervals, as limits of the kernel are used up; one for all."""
+    if not shortages:
+        return []
+    reason = f"each of {len(shortages)} logs {shortages[0]}; the server notices that within seconds"
+    return [ServerFault("log_polled", str(root), reason)]
 
 
 def _look_at(catalogs: Iterable[CanBeFaulty]) -> None:
@@ -250,7 +273,7 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
     """Return the file systems on which a log root and its catalogs lie, each by the first folder on it."""
     found: dict[str, Room] = {}
     devices = set()
-    for folder in (root, *(root / name for name in catalogs)):
+    for folder in (str(root), *(f"{root}/{name}" for name in catalogs)):
         try:
             device = os.stat(folder).st_dev
             if device not in devices:
@@ -258,7 +281,7 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
                 status = os.statvfs(folder)
                 free = status.f_bavail * status.f_frsize
                 files = status.f_favail if status.f_files else None
-                found[str(folder)] = Room(free, bool(status.f_flag & os.ST_RDONLY), files)
+                found[folder] = Room(free, bool(status.f_flag & os.ST_RDONLY), files)
         except OSError:
             continue  # it has gone, or cannot be looked at: that its log cannot be read is told
     return found

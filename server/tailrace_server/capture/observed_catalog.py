@@ -24,7 +24,7 @@ from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.tailer import Tailer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
     from concurrent.futures import Executor
     from pathlib import Path
     from uuid import UUID
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
     from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.tail_pool import TailPool
     from tailrace_server.wal.state.view import LogView
     from tailrace_server.wal.upkeep.excess import Excess
 
@@ -57,10 +58,12 @@ class ObservedCatalog:
         settings: EngineSettings,
         counters: Counters,
         turns: LoopTurns,
+        tails: TailPool,
     ) -> None:
-        """Bind to a folder; nothing is read before ``run``, and all of it in ``threads``."""
+        """Bind to a folder; nothing is read before ``run``, and all of it in the threads that are given."""
         self._path = path
         self._threads = threads
+        self._tails = tails
         self._cache = cache
         self._rings = rings
         self._large = large
@@ -102,9 +105,7 @@ class ObservedCatalog:
         if self.error is not None:
             return ServerFault("log_unreadable", name, str(self.error))
         tailer, since = self._tailer, self._opening_since
-        unseen_s = now - (
-            tailer.looked_at if tailer is not None else now if since is None else since
-        )
+        unseen_s = now - (tailer.due_at if tailer is not None else now if since is None else since)
         if unseen_s < self._settings.standstill_s:
             damaged = None if self._reading is None else self._reading.damaged_bases.reason()
             return None if damaged is None else ServerFault("base_damaged", name, damaged)
@@ -167,6 +168,9 @@ class ObservedCatalog:
             LogMissing: Its folder is gone since it was opened last, and may come back.
             TailraceError: As ``open_catalog``.
         """
+        self._opening_since = (
+            time.monotonic()
+        )  # now, and not when it was put in line behind other catalogs
         if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
             raise LogMissing(self._path.name)
         return open_catalog(self._path.parent, self._path.name)
@@ -192,7 +196,6 @@ class ObservedCatalog:
 
     async def _observe(self, forget: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._opening_since = time.monotonic()
         log = await loop.run_in_executor(self._threads, self._open)
         view = log.view
         self._uuid = view.uuid
@@ -229,6 +232,7 @@ class ObservedCatalog:
                 observer.views,
                 Tailer(
                     log,
+                    self._tails,
                     prepare=small_commits.read_published,
                     read_ahead=small_commits.read_arriving,
                 ) as tailer,
@@ -252,7 +256,7 @@ def _is_gone(path: Path) -> bool:
     return False
 
 
-def catalog_names(root: Path) -> tuple[str, ...]:
-    """Return the catalogs under a root, the system log among them if it exists."""
-    system = (root / SYSTEM_CATALOG / "catalog.json").exists()
-    return (*list_catalogs(root), *((SYSTEM_CATALOG,) if system else ()))
+def catalog_names(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
+    """Return the catalogs under a root, the system log among them; ``known`` ones are not looked at again."""
+    system = SYSTEM_CATALOG in known or (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
+    return (*list_catalogs(root, known), *((SYSTEM_CATALOG,) if system else ()))

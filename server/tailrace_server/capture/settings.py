@@ -110,7 +110,7 @@ class EngineSettings:
     standstill_s: float = setting(
         10.0,
         "seconds",
-        "how long a log may go without a look at it, which it has every second, before /health says so",
+        "how long a look at a log may be overdue or take before /health says so",
     )
     room_bytes: int = setting(
         64 << 20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from tailrace.errors import LogCorrupted
 from tailrace_server.capture import faults
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.faults import (
     UNPUBLISHED_S,
@@ -29,8 +31,10 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reads.state_asked import StateAsked
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.base.making import make_base
+from tailrace_server.wal.files.inotify import Inotify, InotifyUnavailable
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.state import tailer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.excess import Excess
 from tests.server.wal.logs import upsert
@@ -73,6 +77,34 @@ async def test_contract_33_a_reader_that_stands_still_is_told_and_so_is_its_retu
             pipe.unlink()
             os.close(descriptor)
             await until(lambda: told(lines, "fault mended") == [("log_not_read", "shop")])
+            await until(lambda: faults_of(engine) == [])
+
+
+async def test_contract_33_logs_that_inotify_cannot_watch_are_one_fault_until_it_can(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read at intervals meanwhile, and nothing of them is missed."""
+    monkeypatch.setattr(tailer, "_WATCH_AGAIN_S", 0.01)
+    watch = Inotify.watch
+
+    def refused(self: Inotify, folder: str, mask: int) -> int:
+        raise InotifyUnavailable(errno.ENOSPC, "inotify_add_watch")
+
+    with (
+        LogWriter.open(log_root, "shop") as writer,
+        LogWriter.open(log_root, "depot"),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(Inotify, "watch", refused)
+        async with Engine(log_root) as engine:
+            await until(lambda: faults_of(engine) == [("log_polled", str(log_root))])
+            [fault] = engine.faults(ANONYMOUS)
+            assert "each of 3 logs is read at intervals" in fault.reason
+            assert "raise fs.inotify.max_user_watches" in fault.reason
+            writer.append([upsert("1")])
+            writer.commit(publish=True)
+            await engine.view(ANONYMOUS, "shop", VersionWait(1, 20.0))
+            patch.setattr(Inotify, "watch", watch)
             await until(lambda: faults_of(engine) == [])
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Start
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.wal.files.local_watch import FileWait
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.refs import BatchRef
 
@@ -306,15 +307,15 @@ async def test_contract_22_a_failed_tailer_ends_its_catalog_and_no_other(
     writer.write([upsert(0)])
     other = ModelWriter(log_root, "depot", ModelLog())
     other.write([upsert(0)])
-    follow = Tailer._follow
+    read_new = Tailer._read_new
     broken = True
 
-    def failing(self: Tailer) -> None:
+    def failing(self: Tailer, waits: FileWait) -> float:
         if self._log.path.name == "shop" and broken:
             raise RuntimeError("not foreseen")
-        follow(self)
+        return read_new(self, waits)
 
-    monkeypatch.setattr(Tailer, "_follow", failing)
+    monkeypatch.setattr(Tailer, "_read_new", failing)
     settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
     async with Engine(log_root, settings) as engine:
         neighbour = await engine.subscribe(ANONYMOUS, "depot", codec=JSON)
@@ -542,10 +543,10 @@ def hang_for(
     """Let a function of one path hang for a catalog until the event that is returned is set."""
     released, real = threading.Event(), getattr(owner, name)
 
-    def hanging(path: Path, **options: bool) -> object:
+    def hanging(path: Path, *others: object, **options: bool) -> object:
         if path.name == catalog:
             released.wait(PATIENCE_S)
-        return real(path, **options)
+        return real(path, *others, **options)
 
     monkeypatch.setattr(owner, name, hanging)
     return released

@@ -363,13 +363,12 @@ class HttpFace:
 
     def _state(self, caller: Principal) -> dict[str, Any]:
         """Return what ``/health`` answers once the catalogs are open; to some, the status alone."""
-        statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)
             for name, reason in self._not_accepting().items()
         ]
         of_tls = () if self._tls is None else self._tls.faults()
-        degraded = (*not_accepting, *of_tls, *self._door.faults(), *statistics.faults)
+        degraded = (*not_accepting, *of_tls, *self._door.faults(), *self._engine.faults(ANONYMOUS))
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
         if not self._engine.shows_itself_to(caller):
             return {"status": status}
@@ -377,7 +376,7 @@ class HttpFace:
             "status": status,
             "catalogs": len(self._engine.catalogs(caller)),
             "faults": [asdict(each) for each in degraded],
-            "subscriptions": statistics.subscriptions,
+            "subscriptions": self._engine.counters.subscriptions,
         }
 
     async def _metrics(self, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.excess import excess_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from tailrace_server.capture.observer import Observer
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _EVERY_S: Final = 5.0
+_QUIET_AT_ONCE: Final = 100
+"""Catalogs without named subscriptions that are looked at in one round: of a thousand, each every 50 s."""
 _NEAR: Final = 5
 """A loss is near when one part in so many of what is kept, or held, is left."""
 _log = structlog.get_logger("tailrace.named")
@@ -48,6 +51,8 @@ class LossWatch:
         self._observers = observers
         self._found: dict[str, tuple[WatchedSubscription, ...]] = {}
         self._looking: set[str] = set()
+        self._looked_at: dict[str, float] = {}
+        """Monotonic time at which the last look at each catalog began."""
         self._warned: dict[tuple[str, str], str] = {}
         """What was logged last of each subscription."""
 
@@ -64,11 +69,20 @@ class LossWatch:
                 self._found = {
                     name: each for name, each in self._found.items() if name in observers
                 }
-                for name, observer in observers.items():
-                    if name not in self._looking:
-                        self._looking.add(name)
-                        tasks.create_task(self._look_at(name, observer))
+                for name in self._due(observers):
+                    self._looking.add(name)
+                    tasks.create_task(self._look_at(name, observers[name]))
                 await asyncio.sleep(_EVERY_S)
+
+    def _due(self, names: Iterable[str]) -> list[str]:
+        """Return the catalogs of this round: all with named subscriptions, and as many others as are due."""
+        before, now = self._looked_at, time.monotonic()
+        due = [name for name in names if name not in self._looking]
+        quiet = [name for name in due if not self._found.get(name)]
+        first = heapq.nsmallest(_QUIET_AT_ONCE, quiet, key=lambda name: before.get(name, 0.0))
+        due = [name for name in due if self._found.get(name)] + first
+        self._looked_at = {name: before.get(name, 0.0) for name in names} | dict.fromkeys(due, now)
+        return due
 
     async def _look_at(self, catalog: str, observer: Observer) -> None:
         view = observer.log.view

@@ -33,8 +33,8 @@ class KnownDefinitions:
         self._known = Definitions()
         self._entity_types: Collection[str] = ()
         """Those that there were when the last look began that found something."""
-        self.has_had_views = False
-        """Whether a look has ever found a view: until then nobody can have asked for one."""
+        self.had_views = asyncio.Event()
+        """Set once a look has found a view: until then nobody can have requested one."""
         self.told: set[str] = set()
         """Names in grants that mean nothing here, and that the log has told of."""
         self._turn = asyncio.Lock()
@@ -99,5 +99,6 @@ class KnownDefinitions:
             )
         except LogError as error:
             return kept(error)
-        self.has_had_views |= bool(self._known.views)
+        if self._known.views:
+            self.had_views.set()
         return self._known

@@ -70,10 +70,8 @@ class ViewWatch:
 
     def _viewed(self) -> Iterator[tuple[Publisher[Subscription], ViewedRows]]:
         """Yield the publishers of what views show."""
-        if (
-            not self._log.definitions.has_had_views
-        ):  # most logs have none, and thousands of publishers
-            return
+        if not self._log.definitions.had_views.is_set():
+            return  # most logs have no view, and thousands of publishers
         for publisher in self._publishers():
             shown = publisher.predicate.shown
             if isinstance(shown, ViewedRows):
@@ -87,6 +85,7 @@ class ViewWatch:
         ]
 
     async def _follow(self) -> None:
+        await self._log.definitions.had_views.wait()  # a thousand quiet catalogs cost no look
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:

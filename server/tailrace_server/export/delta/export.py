@@ -13,6 +13,7 @@ at any moment is followed by one that goes on.
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from tailrace_server.export.delta.tables import TableExport, TableStep
 from tailrace_server.failpoints import reach
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, open_catalog
+from tailrace_server.wal.files.inotify import InotifyUnavailable, polled_because
+from tailrace_server.wal.files.local_watch import FileWait, LocalWatcher
 from tailrace_server.wal.gate import publish_behind, put_up_gate, refuse_other_gate
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
@@ -47,6 +50,7 @@ GATE: Final = "delta"
 """Name of the gate of this export."""
 _STEP_RECORDS: Final = 200_000
 """Records of the log, about, that go into one commit of a table while it is behind."""
+_log = logging.getLogger("tailrace.delta")
 _CHECK_S: Final = 1.0
 _POLL_S: Final = 0.05
 _TRIES: Final = 5
@@ -100,9 +104,10 @@ class DeltaExport:
         self._notified = False
         """Whether changes of the log are reported; otherwise it is looked at."""
         self._stopping = Event()
-        self._watch = log.store.watch(notified=True)
+        self._watcher, self._waits = LocalWatcher(), FileWait()
         self._open = ExitStack()
-        self._open.callback(self._watch.close)
+        self._open.callback(self._watcher.close)
+        self._open.callback(self._waits.close)
         self._reader = self._open.enter_context(BatchReader(log.path))
 
     @classmethod
@@ -162,7 +167,7 @@ class DeltaExport:
     def stop(self) -> None:
         """End ``advance`` behind the current step and ``follow`` at once; any thread may call it."""
         self._stopping.set()
-        self._watch.wake()
+        self._watcher.wake()
 
     def advance(
         self, tell: Callable[[DeltaProgress], None] = lambda progress: None
@@ -216,7 +221,12 @@ class DeltaExport:
             InvalidRequest: Another gate has been put up meanwhile.
             As ``advance``.
         """
-        self._notified = self._watch.start()
+        try:
+            self.log.store.watch(self._watcher, self)
+            self._notified = True
+        except InotifyUnavailable as error:
+            if error.is_shortage:
+                _log.warning("catalog %s %s", self._settings.catalog, polled_because(error))
         if self._settings.gate and not self._gated:
             # The tables come close before the gate stands, so that publication does not wait while they are
             # written for the first time, which may take long.
@@ -250,14 +260,13 @@ class DeltaExport:
             # The gate is asked too: who took it away expects no more publications of this process.
             if newest > done or (self._gated and self.log.state.gate is None):
                 return
-            self._watch.wait(_CHECK_S if self._notified else _POLL_S)
-            self._watch.take_new_entries()
+            self._watcher.wait(_CHECK_S if self._notified else _POLL_S)
 
     def _refresh(self) -> None:
         """Read what is new; a writer that makes the name of an entry durable is waited for a moment."""
 
         def marked(path: str, is_marked: Callable[[], bool]) -> bool:
-            return self._watch.wait_until(path, is_marked, MARK_PATIENCE_S)
+            return self._waits.wait_until(f"{self.log.path}/{path}", is_marked, MARK_PATIENCE_S)
 
         self.log.refresh(wait=marked if self._notified else None)
 

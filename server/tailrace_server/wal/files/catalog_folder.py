@@ -40,7 +40,7 @@ from tailrace_server.wal.files.settings_documents import SETTINGS, SettingsDocum
 from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
     from tailrace.clock import Clock
@@ -232,15 +232,16 @@ def refuse_system(name: str) -> None:
         )
 
 
-def list_catalogs(root: Path) -> tuple[str, ...]:
+def list_catalogs(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
     """Return the names of the catalogs below a log's root, sorted, the system log left out.
 
-    A root that does not exist yet has none.
+    A root that does not exist yet has none. A folder of a ``known`` name counts without a look into it, as a
+    server lists a thousand catalogs twice a second.
 
     Raises:
         LogUnreadable: The root may not be read, or is not a folder.
     """
-    return tuple(name for name in _folders(root) if name != SYSTEM_CATALOG)
+    return tuple(name for name in _folders(root, known) if name != SYSTEM_CATALOG)
 
 
 def is_catalog(path: Path) -> bool:
@@ -262,13 +263,14 @@ def has_folder(root: Path, name: str) -> bool:
     return os.path.isdir(root / name)
 
 
-def _folders(root: Path) -> list[str]:
+def _folders(root: Path, known: Container[str]) -> list[str]:
     try:
         with os.scandir(root) as entries:
             return sorted(
                 entry.name
                 for entry in entries
-                if _NAME.fullmatch(entry.name) and is_catalog(root / entry.name)
+                if entry.name in known
+                or (_NAME.fullmatch(entry.name) and is_catalog(root / entry.name))
             )
     except FileNotFoundError:
         return []

@@ -1,7 +1,7 @@
 """Notices of the kernel that a folder has changed, on Linux, for local file systems.
 
 A few calls of the C library; see inotify(7). A remote file system does not report what other machines do,
-so those are refused here and the tailer polls instead.
+so those are refused here, and the tailer polls.
 """
 
 from __future__ import annotations
@@ -54,8 +54,25 @@ _REMOTE_FILE_SYSTEMS: Final = frozenset(
 )
 
 
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM})
+
+
 class InotifyUnavailable(OSError):
-    """Not Linux, a remote file system, or no watches left: poll instead."""
+    """Not Linux, a remote file system, or a limit of the kernel is used up: poll instead."""
+
+    @property
+    def is_shortage(self) -> bool:
+        """True if the kernel would watch the folder if its limits were higher."""
+        return self.errno in _SHORTAGES
+
+
+def polled_because(error: InotifyUnavailable) -> str:
+    """Return why a log is polled although its file system reports changes, and the remedy, after a subject."""
+    return (
+        f"is read at intervals, which costs time and delays its changes: inotify cannot watch it ({error}); "
+        "raise fs.inotify.max_user_watches (five for each catalog) or fs.inotify.max_user_instances (five for "
+        "each process) by sysctl"
+    )
 
 
 class Event(NamedTuple):
@@ -65,6 +82,11 @@ class Event(NamedTuple):
     """The number of the watch."""
     padded_name: bytes
     """Name of the file in the folder, with zeros behind it."""
+
+    @property
+    def is_overflow(self) -> bool:
+        """True if the kernel dropped events at this place: its queue was full."""
+        return self.watch < 0
 
     @property
     def name(self) -> str:
@@ -122,10 +144,7 @@ class Inotify:
         return watch
 
     def drain(self) -> list[Event]:
-        """Return the events that are waiting, and forget them.
-
-        One of a watch that ``watch`` has not returned stands for events that were lost.
-        """
+        """Return the events that are waiting, and forget them."""
         events = []
         with suppress(BlockingIOError):
             while True:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files.local_arrivals import LocalArrivals, mark_in, set_mark
-from tailrace_server.wal.files.local_watch import LocalWatch
 from tailrace_server.wal.files.new_file import (
     TEMPORARY_FOLDER,
     NewFile,
@@ -26,6 +25,11 @@ from tailrace_server.wal.files.new_file import (
 from tailrace_server.wal.files.object_store import ObjectContent
 from tailrace_server.wal.files.open_file import OpenFile, open_file, read_open
 from tailrace_server.wal.files.system_errors import os_errors, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tailrace_server.wal.files.object_store import ChangeWatch, ChangeWatcher
 
 _RANDOM: Final = os.urandom(4).hex()
 """Tells this process from one of the same number on another machine."""
@@ -180,9 +184,9 @@ class LocalFiles:
         with os_errors(f"cannot make {path} durable"):
             sync_names(path)
 
-    def watch(self, *, notified: bool = True) -> LocalWatch:
-        """Return a watch on the folders of the log, by inotify unless ``notified`` is False."""
-        return LocalWatch(self._folder, notified=notified)
+    def watch(self, watcher: ChangeWatcher, owner: Hashable) -> ChangeWatch:
+        """Have a watcher report, by ``owner``, all changes of the folders of the log."""
+        return watcher.add(self._folder, owner)
 
     def _status(self, path: str) -> os.stat_result | None:
         try:

@@ -1,10 +1,11 @@
-"""Waiting for a catalog's folder to change: by inotify where the file system has it, else for time to pass."""
+"""Reports of changes in the folders of logs: one inotify for all logs that a process follows."""
 
 from __future__ import annotations
 
 import math
 import os
 import select
+import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,124 +23,186 @@ from tailrace_server.wal.files.inotify import (
 from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
 _NAMES_MAX: Final = 16
 
 
-class LocalWatch:
-    """Watches the folders of one catalog's log; see ``ChangeWatch``."""
+class LocalWatcher:
+    """Reports which logs have changed; see ``ChangeWatcher``."""
 
-    def __init__(self, folder: str, *, notified: bool) -> None:
-        """Open the pipe that ``wake`` writes to; ``start`` opens the rest."""
-        self._folder = folder
+    def __init__(self, *, notified: bool = True) -> None:
+        """Open the pipe that ``wake`` writes to; with ``notified`` False all logs are polled."""
         self._notified = notified
+        self._lock = threading.Lock()
+        """Guards all below, and what each watch has been reported."""
         self._inotify: Inotify | None = None
-        """None before ``start``, and where the file system has none."""
-        self._changes: list[int] = []
-        """Watch descriptors of the changes since the last ``take_new_entries``, one for each event."""
-        self._entries: int | None = None
-        """Watch descriptor of the entries folder; None without inotify."""
-        self._temporaries: int | None = None
-        """Watch descriptor of the folder for temporary names; None where it cannot be watched."""
-        self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
-        """Names of the newest files on their way, each of which may be the next entry."""
-        self._woken = False
+        """None until the first log is added, and while the user's inotify instances are used up."""
+        self._watches: dict[int, LocalWatch] = {}
+        """The log that each watch descriptor belongs to."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._waiting = select.poll()
         self._waiting.register(self._wake_read, select.POLLIN)
 
-    def start(self) -> bool:
-        """Watch all that a view depends on; return whether inotify reports its changes."""
-        self._inotify = self._open_inotify() if self._notified else None
-        if self._inotify is None:
-            return False
-        self._waiting.register(self._inotify.descriptor, select.POLLIN)
-        return True
+    def add(self, folder: str, owner: Hashable) -> LocalWatch:
+        """Watch all that a view of a log depends on; ``wait`` reports changes by ``owner``.
 
-    @property
-    def changed(self) -> bool:
-        """Whether a change was reported that ``take_new_entries`` has not returned yet."""
-        return bool(self._changes)
-
-    def take_new_entries(self) -> int | None:
-        """Return how many entries have appeared since the last call; None if anything may have changed."""
-        changes, self._changes = self._changes, []
-        return len(changes) if set(changes) == {self._entries} else None
-
-    def take_arriving(self) -> list[str]:
-        """Return the temporary names of the newest files on their way, each once."""
-        names = [*dict.fromkeys(self._arriving_names)]
-        self._arriving_names.clear()
-        return names
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a folder to change, for so long, or until woken."""
-        self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
-        self._take_events()
-
-    def wait_until(self, path: str, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition that only a change of one file can bring about; return whether it holds."""
-        if self._inotify is None:
-            return False
-        until = time.monotonic() + seconds
-        # The watch begins before the condition is looked at: a change between the two would be missed.
+        Raises:
+            InotifyUnavailable: The file system reports no changes, or the kernel's limits are used up.
+        """
+        inotify, watch = self._opened(), LocalWatch(self, owner)
+        # Without the lock: a storage that hangs here stops one log, and not the watcher. Events that come
+        # before the watch is entered below are passed over; the first read of the log comes after that.
         try:
-            watch = self._inotify.watch_file(f"{self._folder}/{path}", MARKED | WRITTEN)
+            watch.numbers.append(inotify.watch(folder, GONE))
+            watch.entries = inotify.watch(f"{folder}/{ENTRIES}", CREATED)
+            watch.numbers.append(watch.entries)
+            for each in (PUBLICATIONS, CHECKPOINTS):
+                watch.numbers.append(inotify.watch(f"{folder}/{each}", CREATED))
         except InotifyUnavailable:
-            return False
-        try:
-            while not condition():
-                left = until - time.monotonic()
-                if left <= 0 or self._woken:
-                    return False
-                self.wait(left)
-            return True
-        finally:
-            # The events of this file are no changes of the log. Those of other watches are kept.
-            self._inotify.forget(watch)
-            self._take_events()
-            self._changes = [each for each in self._changes if each != watch]
+            self.remove(watch)
+            raise
+        with suppress(InotifyUnavailable):  # nothing is lost if nothing is read ahead
+            watch.temporaries = inotify.watch(f"{folder}/{TEMPORARY_FOLDER}", WRITTEN)
+            watch.numbers.append(watch.temporaries)
+        with self._lock:
+            self._watches.update(dict.fromkeys(watch.numbers, watch))
+        return watch
 
-    def wait_unless_woken(self, seconds: float) -> None:
-        """Let time pass, whatever changes; return early if woken."""
-        woken = select.poll()
-        woken.register(self._wake_read, select.POLLIN)
-        woken.poll(math.ceil(1_000 * seconds))
+    def wait(self, seconds: float) -> list[Hashable]:
+        """Wait until a log changes, for so long, or until woken; return the owners of what has changed."""
+        self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4_096)
+        with self._lock:
+            events = self._inotify.drain() if self._inotify is not None else ()
+            changed: dict[LocalWatch, None] = {}
+            for event in events:
+                if event.is_overflow:
+                    # The kernel has dropped events, so any log may have changed.
+                    for each in {*self._watches.values()}:
+                        each.note(event.watch, "")
+                        changed[each] = None
+                elif (watch := self._watches.get(event.watch)) is not None:
+                    watch.note(event.watch, event.name)
+                    changed[watch] = None
+            return [each.owner for each in changed]
 
     def wake(self) -> None:
-        """End all waiting, now and later: the byte stays in the pipe."""
-        self._woken = True
-        os.write(self._wake_write, b"\0")
+        """End the wait that is under way, or the next one."""
+        with suppress(BlockingIOError):  # the pipe is full: the wait ends all the same
+            os.write(self._wake_write, b"\0")
+
+    def remove(self, watch: LocalWatch) -> None:
+        """Stop watching a log."""
+        with self._lock:
+            for each in watch.numbers:
+                self._watches.pop(each, None)
+                if self._inotify is not None:
+                    self._inotify.forget(each)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors, once no thread waits any more."""
         if self._inotify is not None:
             self._inotify.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _take_events(self) -> None:
-        for event in self._inotify.drain() if self._inotify is not None else ():
-            if event.watch == self._temporaries:
-                self._arriving_names.append(event.name)
-            else:
-                self._changes.append(event.watch)
+    def _opened(self) -> Inotify:
+        """Return the inotify of all logs; the first call opens it."""
+        if not self._notified:
+            raise InotifyUnavailable(0, "all logs are polled")
+        with self._lock:
+            if self._inotify is None:
+                self._inotify = Inotify()
+                self._waiting.register(self._inotify.descriptor, select.POLLIN)
+                self.wake()  # a wait that is under way does not include the new descriptor
+            return self._inotify
 
-    def _open_inotify(self) -> Inotify | None:
+
+class LocalWatch:
+    """The reported changes of one log; see ``ChangeWatch``."""
+
+    def __init__(self, watcher: LocalWatcher, owner: Hashable) -> None:
+        """Hold no report; ``LocalWatcher.add`` fills in the watch descriptors."""
+        self._watcher = watcher
+        self.owner = owner
+        self.numbers: list[int] = []
+        """The watch descriptors of the log's folders."""
+        self.entries = 0
+        """The one of the entries folder."""
+        self.temporaries = 0
+        """The one of the folder for temporary names; 0 where that cannot be watched."""
+        self._lock = threading.Lock()
+        """A thread takes reports while another one adds some."""
+        self._changes: list[int] = []
+        """Watch descriptors of the changes since the last ``take_new_entries``, one for each event."""
+        self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
+        """Names of the newest files on their way, each of which may be the next entry."""
+
+    @property
+    def changed(self) -> bool:
+        """True if a change was reported that ``take_new_entries`` has not returned yet."""
+        return bool(self._changes)
+
+    def note(self, number: int, name: str) -> None:
+        """Take an event of a watch descriptor."""
+        with self._lock:
+            if number == self.temporaries:
+                self._arriving_names.append(name)
+            else:
+                self._changes.append(number)
+
+    def take_new_entries(self) -> int | None:
+        """Return how many entries have appeared since the last call; None if anything may have changed."""
+        with self._lock:
+            changes, self._changes = self._changes, []
+        return len(changes) if set(changes) == {self.entries} else None
+
+    def take_arriving(self) -> list[str]:
+        """Return the temporary names of the newest files on their way, each once."""
+        with self._lock:
+            names = [*dict.fromkeys(self._arriving_names)]
+            self._arriving_names.clear()
+        return names
+
+    def close(self) -> None:
+        """Stop watching the log."""
+        self._watcher.remove(self)
+
+
+class FileWait:
+    """Waits for changes of one file after another. For one thread, which no other thread has to wake."""
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._inotify: Inotify | None = None
+
+    def wait_until(self, file: str, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition that only a change of a file can bring about; return True if it holds."""
+        until = time.monotonic() + seconds
         try:
-            inotify = Inotify()
+            if self._inotify is None:
+                self._inotify = Inotify()
+            # The watch begins before the first evaluation: a change between the two would be missed.
+            watch = self._inotify.watch_file(file, MARKED | WRITTEN)
         except InotifyUnavailable:
-            return None
+            return False
+        waiting = select.poll()
+        waiting.register(self._inotify.descriptor, select.POLLIN)
         try:
-            inotify.watch(self._folder, GONE)
-            self._entries = inotify.watch(f"{self._folder}/{ENTRIES}", CREATED)
-            inotify.watch(f"{self._folder}/{PUBLICATIONS}", CREATED)
-            inotify.watch(f"{self._folder}/{CHECKPOINTS}", CREATED)
-        except InotifyUnavailable:
-            inotify.close()
-            self._entries = None
-            return None
-        with suppress(InotifyUnavailable):  # nothing is lost if nothing is read ahead
-            self._temporaries = inotify.watch(f"{self._folder}/{TEMPORARY_FOLDER}", WRITTEN)
-        return inotify
+            while not condition():
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                waiting.poll(math.ceil(1_000 * left))
+                self._inotify.drain()
+            return True
+        finally:
+            self._inotify.forget(watch)
+            self._inotify.drain()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._inotify is not None:
+            self._inotify.close()

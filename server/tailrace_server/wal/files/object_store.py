@@ -3,7 +3,7 @@
 An object is a run of bytes under a path relative to the catalog's folder. It appears whole and durable, once,
 by exclusive creation: that alone keeps two writers apart. ``LocalFiles`` is the one implementation. Another
 store is another module in this folder that has the methods of ``ObjectStore``; what only local files can do
-is optional, see ``Arrivals`` and ``ChangeWatch.start``.
+is optional, see ``Arrivals`` and ``ObjectStore.watch``.
 
 Every method may be called from any thread. All raise ``LogFull`` where there is no room, ``LogUnreadable``
 where permission is missing and ``LogError`` for any other fault of the device, if they say nothing else.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
 
 class ObjectContent(NamedTuple):
@@ -91,8 +91,12 @@ class ObjectStore(Protocol):
     def make_durable(self, folder: str) -> None:
         """Make the names in a folder durable, as far as the store lets a reader do that."""
 
-    def watch(self, *, notified: bool = True) -> ChangeWatch:
-        """Return a watch on all that a view of the log depends on; with ``notified`` False one that polls."""
+    def watch(self, watcher: ChangeWatcher, owner: Hashable) -> ChangeWatch:
+        """Have a watcher report, by ``owner``, all changes that a view of the log depends on.
+
+        Raises:
+            InotifyUnavailable: The store does not report changes, or not now; the log is polled.
+        """
 
 
 class OpenObject(Protocol):
@@ -135,15 +139,28 @@ class NewObject(Protocol):
         """End the writing; idempotent."""
 
 
-class ChangeWatch(Protocol):
-    """Waits for a log to change. One thread uses it; ``wake`` alone may be called by any."""
+class ChangeWatcher(Protocol):
+    """Waits for changes of many logs. One thread waits at a time; any thread may call the other methods."""
 
-    def start(self) -> bool:
-        """Begin to watch; return whether the store reports changes. Where it does not, ``wait`` only waits."""
+    def add(self, folder: str, owner: Hashable) -> ChangeWatch:
+        """Watch the folder of a log; errors as ``ObjectStore.watch``."""
+
+    def wait(self, seconds: float) -> list[Hashable]:
+        """Wait until a log changes, for so long, or until woken; return the owners of what has changed."""
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one."""
+
+    def close(self) -> None:
+        """Release what the watcher holds, once no thread waits any more."""
+
+
+class ChangeWatch(Protocol):
+    """The reported changes of one log. One thread at a time takes them."""
 
     @property
     def changed(self) -> bool:
-        """Whether a change was reported that ``take_new_entries`` has not returned yet."""
+        """True if a change was reported that ``take_new_entries`` has not returned yet."""
 
     def take_new_entries(self) -> int | None:
         """Return how many entries have appeared since the last call; None if anything may have changed."""
@@ -151,20 +168,8 @@ class ChangeWatch(Protocol):
     def take_arriving(self) -> list[str]:
         """Return the temporary names of the newest objects on their way, each once."""
 
-    def wait(self, seconds: float) -> None:
-        """Wait for a change, for so long, or until woken."""
-
-    def wait_until(self, path: str, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition that only a change of one object can bring about; return whether it holds."""
-
-    def wait_unless_woken(self, seconds: float) -> None:
-        """Let time pass, whatever changes; return early if woken."""
-
-    def wake(self) -> None:
-        """End all waiting, now and later."""
-
     def close(self) -> None:
-        """Release what the watch holds, once the thread that used it has ended."""
+        """Stop watching the log."""
 
 
 class Arrivals(Protocol):

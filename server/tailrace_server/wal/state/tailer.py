@@ -1,27 +1,33 @@
 """Following a log: a new view as soon as there is one.
 
-A thread waits for the log to change and reads; the event loop only receives views. Where the store reports
-changes (inotify, for local files), everything is still read at least every second, in case a report was lost.
-Elsewhere the thread polls, 1 ms after a change, doubling to 50 ms while nothing comes.
+A pool of threads gives the log a turn when it has changed, and reads; the event loop only receives views. Where
+the store reports changes (inotify, for local files), everything is still read once in a while, in case a report
+was lost. Elsewhere the log is polled, 1 ms after a change, doubling to 50 ms while nothing comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, LogError, TailraceError
+from tailrace_server.wal.files.inotify import InotifyUnavailable, polled_because
 from tailrace_server.wal.files.system_errors import is_scarce
+from tailrace_server.wal.state.tail_pool import TailPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from tailrace_server.wal.files.documents import ReadEntry
-    from tailrace_server.wal.state.commit_log import CommitLog, Prepare
+    from tailrace_server.wal.files.local_watch import FileWait
+    from tailrace_server.wal.files.object_store import ChangeWatch
+    from tailrace_server.wal.state.commit_log import CommitLog, Prepare, Wait
     from tailrace_server.wal.state.view import LogView
 
 _log = logging.getLogger("tailrace.wal")
@@ -32,10 +38,12 @@ POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.05
 """Without inotify, the wait doubles up to this while nothing is new: a quiet log costs 20 reads a second."""
 
-WATCH_CHECK_S: Final = 1.0
-"""Read everything this often, even if the watch reports nothing or entries alone."""
 MARK_PATIENCE_S: Final = 0.02
 """Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
+_SHORTAGE_S: Final = 1.0
+"""Wait so long if the process lacks file descriptors or memory, before everything is read again."""
+_WATCH_AGAIN_S: Final = 10.0
+"""A log that is polled because a limit of the kernel is used up tries to be watched this often."""
 
 
 class Tailer:
@@ -48,9 +56,8 @@ class Tailer:
     def __init__(
         self,
         log: CommitLog,
+        pool: TailPool | None = None,
         *,
-        poll_min_s: float = POLL_MIN_S,
-        poll_max_s: float = POLL_MAX_S,
         inotify: bool = True,
         prepare: Prepare = lambda view, read: None,
         read_ahead: Callable[[ReadEntry], None] = lambda read: None,
@@ -59,37 +66,44 @@ class Tailer:
 
         Args:
             log: The log; others may refresh it too.
-            poll_min_s: First wait after a change, without inotify.
-            poll_max_s: Longest wait, without inotify.
-            inotify: Use it where it works.
-            prepare: As of ``CommitLog.refresh``; called in the tailer's thread, before anybody has the view:
+            pool: The threads that read; None: a pool for this log alone.
+            inotify: Use inotify where it works; for a log with its own pool.
+            prepare: As of ``CommitLog.refresh``; called in a thread of the pool, before anybody has the view:
                 what it reads need not be read later.
-            read_ahead: Called in the tailer's thread with an entry that may become the next one.
+            read_ahead: Called in a thread of the pool with an entry that may become the next one.
         """
         self._on_read_ahead = read_ahead
         self._prepare = prepare
         self._log = log
         self._seen = log.view
-        self._poll_min_s = poll_min_s
-        self._poll_max_s = poll_max_s
-        self._watch = log.store.watch(notified=inotify)
-        self._notified = False
-        """Whether the watch reports changes; otherwise the log is polled."""
-        self._full_check_at = 0.0
+        self._pool = pool or TailPool(notified=inotify)
+        self._own_pool = pool is None
+        self._watch: ChangeWatch | None = None
+        """None while the log is polled."""
+        self._watch_at = 0.0
+        """Monotonic time from which on the log tries to be watched."""
+        self._full_at = 0.0
         """Monotonic time from which on everything is read, even if only entries are reported as new."""
+        self._not_before = 0.0
+        """Monotonic time before which nothing is read, as the process lacked something."""
+        self._poll_s = POLL_MIN_S
+        """The next wait of a log that is polled."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stopping = False
-        self.looked_at = time.monotonic()
-        """Monotonic time of the thread's last turn, of which there is one every ``WATCH_CHECK_S`` at least."""
+        self._left = threading.Event()
+        """Set once the log has had its last turn."""
+        self.due_at = math.inf
+        """Monotonic time at which the turn that is under way began, or by which the next one is to begin. If it
+        lies far back, the storage does not answer."""
 
     async def __aenter__(self) -> Tailer:
-        """Start the thread."""
+        """Begin to follow."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name=f"tail {self._log.path.name}")
-        self._thread.start()
+        self.due_at = time.monotonic()
+        self._pool.add(self)
         return self
 
     async def __aexit__(
@@ -98,14 +112,15 @@ class Tailer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the thread and wait for it, also if cancelled: what it uses is closed only then."""
+        """Wait for the last turn, also if cancelled: what it uses is closed only then."""
         self._stopping = True
-        self._watch.wake()
+        self._pool.call(self)
         try:
             await self._ended.wait()
         finally:
-            self._thread.join()
-            self._watch.close()
+            self._left.wait()
+            if self._own_pool:
+                self._pool.close()
 
     def __aiter__(self) -> Tailer:
         return self
@@ -134,87 +149,114 @@ class Tailer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # From here on: the thread.
+    # From here on: a thread of the pool.
 
-    def _run(self) -> None:
+    def turn(self, waits: FileWait) -> float | None:
+        """Read what is new; see ``Followed``."""
         error: BaseException | None = None
+        self.due_at = time.monotonic()
         try:
-            self._follow()
+            if not self._stopping:
+                wait_s = self._read_new(waits)
+                self.due_at = time.monotonic() + wait_s
+                return wait_s
         except TailraceError as failure:
             error = failure
         except BaseException as failure:  # the consumer must learn that nothing more will come
             error = InternalError(f"the tailer failed: {failure!r}")
             error.__cause__ = failure
-        finally:
-            self._loop.call_soon_threadsafe(self._receive, None, error)
-            self._loop.call_soon_threadsafe(self._ended.set)
-
-    def _follow(self) -> None:
-        # The watch begins before the first read: what changes during that read is reported, so nothing is
-        # missed.
-        self._notified = self._watch.start()
-        try:
-            while not self._stopping:
-                try:
-                    self._follow_on()
-                except (OSError, LogError) as error:
-                    if not is_scarce(error):
-                        raise
-                    self._wait_out(error)
-        finally:
-            self._log.forget_arriving()
-
-    def _follow_on(self) -> None:
-        wait_s = self._poll_min_s
-        while not self._stopping:
-            self.looked_at = time.monotonic()
-            # 1. Read what is new. Changes that are reported meanwhile stay in the watch for the next turn.
-            self._log.refresh(
-                self._prepare,
-                new_entries=self._new_entries(),
-                wait=self._wait_for_mark if self._notified else None,
-            )
-            # 2. Hand over the view if it is another than the last. ``log.view`` and not the value of
-            #    ``refresh``: another caller of ``refresh`` may have made the view.
-            view = self._log.view
-            if view is not self._seen:
-                self._seen = view
-                self._loop.call_soon_threadsafe(self._receive, view, None)
-                wait_s = self._poll_min_s
-            # 3. Wait. Where changes are reported, the time is only a safeguard against a lost report. Where
-            #    they are not, it doubles while nothing comes, so that a quiet log costs little.
-            self._wait_for_change(WATCH_CHECK_S if self._notified else wait_s)
-            wait_s = min(2 * wait_s, self._poll_max_s)
-
-    def _wait_out(self, error: Exception) -> None:
-        """Let some time pass in which the process may get back what it lacks; then read everything."""
-        _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
-        self._full_check_at = 0.0
-        self._watch.wait_unless_woken(WATCH_CHECK_S)
-
-    def _wait_for_change(self, seconds: float) -> None:
-        """Wait until the log may have changed, or for so long; read ahead meanwhile."""
-        until = time.monotonic() + seconds
-        while not self._watch.changed and not self._stopping and time.monotonic() < until:
-            # An entry on its way is read while its writer waits for the disk. That changes nothing in the
-            # log, so the wait goes on after it.
-            for name in self._watch.take_arriving():
-                if (read := self._log.read_ahead(name)) is not None:
-                    self._on_read_ahead(read)
-            self._watch.wait(until - time.monotonic())
-
-    def _new_entries(self) -> int | None:
-        """Return how many entries have appeared; None if everything is to be read.
-
-        Reports of entries alone spare the look at checkpoints and publications, but not for longer than
-        WATCH_CHECK_S: a report may have been lost.
-        """
-        new, now = self._watch.take_new_entries(), time.monotonic()
-        if new is not None and now < self._full_check_at:
-            return new
-        self._full_check_at = now + WATCH_CHECK_S
+        self._leave(error)
         return None
 
-    def _wait_for_mark(self, path: str, is_marked: Callable[[], bool]) -> bool:
+    def _leave(self, error: BaseException | None) -> None:
+        self.due_at = math.inf
+        self._log.forget_arriving()
+        self._pool.polled.pop(self, None)
+        if self._watch is not None:
+            self._watch.close()
+        self._left.set()
+        self._loop.call_soon_threadsafe(self._receive, None, error)
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _read_new(self, waits: FileWait) -> float:
+        """Read what is new; return the seconds until the next turn at the latest."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return self._not_before - now
+        try:
+            # The watch begins before the first read: changes during that read are reported, so none is missed.
+            if self._watch is None and now >= self._watch_at:
+                self._begin_watch(now)
+            if self._watch is None:
+                return self._poll()
+            return self._read_reported(self._watch, now, waits)
+        except (OSError, LogError) as error:
+            if not is_scarce(error):
+                raise
+            # Let time pass in which the process may get back what it lacks; then read everything.
+            _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
+            self._full_at, self._not_before = 0.0, now + _SHORTAGE_S
+            return _SHORTAGE_S
+
+    def _read_reported(self, watch: ChangeWatch, now: float, waits: FileWait) -> float:
+        # 1. Read what is reported as new. Reports of entries alone spare the look at checkpoints and
+        #    publications, but not for long: a report may have been lost.
+        is_full = now >= self._full_at
+        if is_full or watch.changed:
+            new_entries = watch.take_new_entries()
+            if is_full or new_entries is None:
+                new_entries, self._full_at = None, now + self._pool.check_s
+            self._refresh(new_entries, partial(self._wait_for_mark, waits))
+        # 2. Without reports, notice that the folder is gone. That is one system call, as a server may have a
+        #    thousand quiet logs.
+        else:
+            self._log.check_folder()
+        # 3. Read an entry on its way while its writer waits for the disk. That changes nothing in the log.
+        if not watch.changed:
+            self._read_ahead(watch.take_arriving())
+        return self._pool.look_s
+
+    def _poll(self) -> float:
+        """Read everything; wait twice as long as the last time while nothing comes."""
+        wait_s = self._poll_s
+        self._poll_s = min(2 * wait_s, self._pool.longest_poll_s(POLL_MAX_S))
+        if self._refresh(None, None):
+            wait_s = self._poll_s = POLL_MIN_S
+        return wait_s
+
+    def _refresh(self, new_entries: int | None, wait: Wait | None) -> bool:
+        """Read the log and hand over its view; return True if the view is new."""
+        self._log.refresh(self._prepare, new_entries=new_entries, wait=wait)
+        # ``log.view`` and not the value of ``refresh``: another caller of ``refresh`` may have made the view.
+        view = self._log.view
+        if view is self._seen:
+            return False
+        self._seen = view
+        self._loop.call_soon_threadsafe(self._receive, view, None)
+        return True
+
+    def _read_ahead(self, names: list[str]) -> None:
+        for name in names:
+            if (read := self._log.read_ahead(name)) is not None:
+                self._on_read_ahead(read)
+
+    def _begin_watch(self, now: float) -> None:
+        """Have the log watched, or note why it is polled."""
+        try:
+            self._watch = self._log.store.watch(self._pool.watcher, self)
+        except InotifyUnavailable as error:
+            polled = self._pool.polled
+            if not error.is_shortage:  # a file system that reports nothing, and never will
+                polled[self], self._watch_at = "", math.inf
+                return
+            reason, self._watch_at = polled_because(error), now + _WATCH_AGAIN_S
+            if not any(polled.values()):  # one line, however many logs follow
+                _log.warning("catalog %s %s", self._log.path.name, reason)
+            polled[self] = reason
+        else:
+            self._pool.polled.pop(self, None)
+            self._full_at = 0.0
+
+    def _wait_for_mark(self, waits: FileWait, path: str, is_marked: Callable[[], bool]) -> bool:
         """Wait until an entry's writer has marked it, but no longer than a writer should take."""
-        return self._watch.wait_until(path, is_marked, MARK_PATIENCE_S)
+        return waits.wait_until(f"{self._log.path}/{path}", is_marked, MARK_PATIENCE_S)
