@@ -6,6 +6,14 @@ stumbles over them nor forgets them when it writes a checkpoint (docs/adr/0086).
 
 Each object lists all current bases. A base is of use at a version if the log has every record behind it, up
 to there.
+
+Bases and checkpoints are two sequences, so a checkpoint that gives records up relies on a base which another
+process may drop at the same moment. Three rules prevent that:
+
+1. Before the checkpoint with the number k + 1, an object of this sequence reserves the base for k + 1.
+2. An object keeps what the one before it reserves, for as long as the checkpoint does not exist.
+3. Who drops bases reads the newest checkpoint after the newest object of this sequence. So the checkpoint, or
+   its reservation, is among what was read.
 """
 
 from __future__ import annotations
@@ -56,6 +64,11 @@ class KnownBases:
         """The current bases, by version."""
         return () if self.document is None else self.document.bases
 
+    @property
+    def reserved(self) -> Sequence[tuple[int, int]]:
+        """Versions of bases, each with the number of the checkpoint that it is reserved for."""
+        return () if self.document is None else self.document.reserved
+
     def below(self, view: LogView, version: int) -> BaseDocument | None:
         """Return the newest base from which the log leads to a version; None where there is none."""
         found = [each for each in self.bases if view.oldest.version - 1 <= each.version <= version]
@@ -104,7 +117,12 @@ _read: Final[dict[Hashable, KnownBases]] = {}
 
 
 def write_bases(
-    store: ObjectStore, uuid: UUID, known: KnownBases, bases: Sequence[BaseDocument], now: int
+    store: ObjectStore,
+    uuid: UUID,
+    known: KnownBases,
+    bases: Sequence[BaseDocument],
+    reserved: Iterable[tuple[int, int]],
+    now: int,
 ) -> bool:
     """Create the object after the newest one; False when another took its number.
 
@@ -113,6 +131,7 @@ def write_bases(
         uuid: The catalog's.
         known: What is to be followed.
         bases: All current bases from now on, by version.
+        reserved: Those of them that stay until a checkpoint exists, each with its number.
         now: µs since the epoch; files that are named no longer count so from then on.
 
     Raises:
@@ -130,6 +149,7 @@ def write_bases(
         timestamp=now,
         bases=list(bases),
         removed=list(removed.items()),
+        reserved=sorted(reserved),
     )
     store.make_folder(BASES)
     return store.create(
@@ -139,7 +159,7 @@ def write_bases(
 
 def superseded(document: BasesDocument) -> bytes:
     """Return what stays of an object that a later one has replaced."""
-    stub = msgspec.structs.replace(document, bases=[], removed=[], superseded=True)
+    stub = msgspec.structs.replace(document, bases=[], removed=[], reserved=[], superseded=True)
     return documents.sealed(stub)[0]
 
 

@@ -17,6 +17,7 @@ from tailrace.errors import LogError
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.base.base_files import BaseWriter
 from tailrace_server.wal.base.bases import (
+    KnownBases,
     bases_path,
     newest_bases,
     paths_in,
@@ -95,7 +96,7 @@ def make_base(
     version: int | None = None,
     *,
     anew: bool = False,
-    besides: Collection[int] = (),
+    reserve: bool = False,
 ) -> MadeBase | None:
     """Make the base of a version, by default the newest; None where there is one, or nothing to make it from.
 
@@ -105,8 +106,9 @@ def make_base(
         path: The catalog's folder.
         now: µs since the epoch.
         version: A published one.
-        anew: Make it from the log alone, also if there is one: all others are dropped.
-        besides: Versions of bases that stay, although nothing needs them yet.
+        anew: Make it from the log alone, also if there is one. Others stay only if state begins with them.
+        reserve: Keep the base until the next checkpoint exists, which may rely on it: see ``keeps_state``. If
+            the base cannot be made, this keeps the first one behind the version.
 
     Raises:
         LogCorrupted: What it is made from is damaged; nothing was changed.
@@ -119,20 +121,23 @@ def make_base(
         at = view.published if version is None else version
         known = newest_bases(log.store, view.uuid)
         below = None if anew else known.below(view, at)
-        if at == 0 or (below is None and view.oldest.version > 1):
+        if at == 0:
             return None
-        if below is not None and below.version == at:
-            return None
+        if (below is None and view.oldest.version > 1) or (
+            below is not None and below.version == at
+        ):
+            if not reserve or _reserve(log, known, at, now):
+                return None
+            continue
         # 2. Write the files. Nothing names them, so a failure or a kill changes nothing that readers see.
         # 3. Name them all by one object. If that failed, delete them: they were written for its number.
         maker = _Maker(view, below, at, known.number + 1)
         named = False
         try:
             base = maker.make(path)
-            others = [] if anew else [each for each in known.bases if each.version != at]
+            others = [each for each in known.bases if each.version != at]
             bases = sorted([*others, base], key=lambda each: each.version)
-            needed = _needed(bases, log.state, {at, *besides})
-            named = write_bases(log.store, view.uuid, known, needed, now)
+            named = _name(log, known, bases, now, made=at, reserve=at if reserve else None)
         except SegmentMissing:
             # Another process has replaced or trimmed a file of the log or of the base below. Begin anew.
             if (
@@ -158,18 +163,82 @@ def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
                 log.store.delete(each)
 
 
+def keeps_state(log: CommitLog, first: int) -> bool:
+    """Return True if state stays readable once the next checkpoint gives up what is below a version.
+
+    Either a base with the rows of before is reserved for that checkpoint, or no state can be read as it is.
+
+    Args:
+        log: As it is now: the checkpoint is the one after its newest.
+        first: The first version that the checkpoint keeps, or keeps the bodies of.
+    """
+    known = newest_bases(log.store, log.uuid)
+    readable = known.first_readable(log.state.oldest)
+    if readable is None or first <= FIRST.version:
+        return True
+    behind = next((each.version for each in known.bases if each.version >= first - 1), None)
+    return (
+        behind is not None
+        and behind <= max(readable, first - 1)
+        and (behind, log.state.checkpoint + 1) in known.reserved
+    )
+
+
+def _reserve(log: CommitLog, known: KnownBases, version: int, now: int) -> bool:
+    """Reserve the first base from a version on for the next checkpoint, if there is one; False: begin anew."""
+    base = next((each.version for each in known.bases if each.version >= version), None)
+    log.advance()
+    return (
+        base is None
+        or (base, log.state.checkpoint + 1) in known.reserved
+        or _name(log, known, known.bases, now, reserve=base)
+    )
+
+
+def _name(
+    log: CommitLog,
+    known: KnownBases,
+    bases: Sequence[BaseDocument],
+    now: int,
+    *,
+    made: int | None = None,
+    reserve: int | None = None,
+) -> bool:
+    """Create the next list of bases; False if another list came first, or a wanted base is of no use.
+
+    Args:
+        log: The log, which is read to its end here.
+        known: The list that is to be followed.
+        bases: By version; those that nothing needs are left out.
+        now: µs since the epoch.
+        made: Version of the base that was made for this list. It is of no use once the log begins above it.
+        reserve: Version of the base that stays until the next checkpoint exists.
+    """
+    # The log is read after ``known``, however long the work between took. So a checkpoint that relies on one of
+    # the bases has either been read, or ``known`` reserves that base for it (bases.py).
+    log.advance()
+    reserved = {each for each in known.reserved if each[1] > log.state.checkpoint}
+    if reserve is not None:
+        reserved.add((reserve, log.state.checkpoint + 1))
+    needed = _needed(bases, log.state, {version for version, _ in reserved} | {made})
+    versions = {each.version for each in needed}
+    if not {made, reserve} - {None} <= versions:
+        return False
+    reserved = {each for each in reserved if each[0] in versions}
+    return write_bases(log.store, log.uuid, known, needed, reserved, now)
+
+
 def _needed(
-    bases: Sequence[BaseDocument], state: LogState, kept: Collection[int] = ()
+    bases: Sequence[BaseDocument], state: LogState, kept: Collection[int | None]
 ) -> list[BaseDocument]:
     """Return the bases that stay: the newest, and those that state begins with.
 
-    That is the one that a trimmed log begins with, and where an entity type lacks its old bodies, the one from
-    which its state can be read.
+    State begins with a base where the log is trimmed, and where an entity type lacks its old bodies.
 
     Args:
         bases: By version.
         state: The log.
-        kept: Versions of those that stay besides.
+        kept: Versions of others that stay.
     """
     oldest = state.oldest
     of_use = [each for each in bases if each.version >= oldest.version - 1]
@@ -189,11 +258,14 @@ def drop_unneeded(path: Path, now: int) -> None:
     Raises:
         LogFull: No room; they go with the next base.
     """
+    log = CommitLog.open(path)
     for _ in range(_ATTEMPTS):
-        log = CommitLog.open(path)
         known = newest_bases(log.store, log.uuid)
-        needed = _needed(known.bases, log.state)
-        if len(needed) == len(known.bases) or write_bases(log.store, log.uuid, known, needed, now):
+        log.advance()
+        reserved = {version for version, each in known.reserved if each > log.state.checkpoint}
+        if len(_needed(known.bases, log.state, reserved)) == len(known.bases):
+            return
+        if _name(log, known, known.bases, now):
             return
 
 
@@ -214,9 +286,13 @@ class _Maker:
     def make(self, path: Path) -> BaseDocument:
         """Write the files of all tables."""
         schema = self._view.schema_of(self._version)
+        # Where the images of an entity type begin above, no state of it is promised here: it has no table.
+        begins = self._view.bodies.by_name(self._version)
         with BatchReader(path) as reader:
             tables = [
-                self._table(reader, EntityNames(schema, name), name) for name in schema.entity_types
+                self._table(reader, EntityNames(schema, name), name)
+                for name in schema.entity_types
+                if begins.get(name, 0) <= self._version + 1
             ]
         return BaseDocument(self._version, tables)
 

@@ -333,10 +333,18 @@ def state_over(
     version: int,
     base: BaseDocument | None,
 ) -> TableState:
-    """Return a state as one base and the log behind it say; without a base as the log alone says."""
+    """Return a state as one base and the log behind it say; without a base as the log alone says.
+
+    Raises:
+        BodiesExpired: The base was made when the images of its rows were gone already.
+    """
     after = 0 if base is None else base.version
     table = LogTable(view, reader, names, names.first_name(view), counted=False)
-    rows = table_in(base, names.name_in(view.schema_of(after)))
+    name = names.name_in(view.schema_of(after))
+    rows = table_in(base, name)
+    if base is not None and name is not None and rows is None:
+        first = Position(view.bodies.first_kept(name, after), 0)
+        raise BodiesExpired(Position(version, 0), name, first, "read a newer state")
     # A table without rows does not tell whether they would be counted.
     if rows is not None and rows.rows:
         table = replace(table, counted=rows.counted)

@@ -75,3 +75,5 @@ class BasesDocument(Struct, frozen=True):
     """Files that are named no longer, and since when, µs; they go after ``delete_grace``."""
     superseded: bool = False
     """What it named was dropped after a later one had replaced it; the name stays taken."""
+    reserved: list[tuple[int, int]] = []
+    """Version of a base, and number of the checkpoint that may rely on it: until that one exists, it stays."""

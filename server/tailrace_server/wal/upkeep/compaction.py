@@ -44,7 +44,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.expired_bodies import ExpiredBodies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tailrace_server.wal.state.expired_bodies import BodiesFrom
@@ -139,7 +139,11 @@ def compact(path: Path, now: int) -> Compaction | None:
 
 
 def rewrite(
-    log: CommitLog, stretches: Sequence[Stretch], now: int, bodies_from: BodiesFrom | None = None
+    log: CommitLog,
+    stretches: Sequence[Stretch],
+    now: int,
+    bodies_from: BodiesFrom | None = None,
+    may_name: Callable[[CommitLog], bool] = lambda log: True,
 ) -> Compaction | None:
     """Put new segments in the place of old ones; None, and nothing is changed, if another came first.
 
@@ -149,6 +153,7 @@ def rewrite(
         now: µs since the epoch.
         bodies_from: Of which records the log has no bodies any more from then on: these are left out. None: of
             the same as before.
+        may_name: Called with the log just before its next checkpoint names the new segments; False: give up.
 
     Raises:
         LogCorrupted, LogFull: As ``compact``.
@@ -165,7 +170,7 @@ def rewrite(
     try:
         for stretch in stretches:
             written.append(_rewrite(log, stretch, expired))  # noqa: PERF401 - kept if one fails
-        named = _name(log, stretches, written, now, gone)
+        named = _name(log, stretches, written, now, gone, may_name)
     except SegmentMissing:
         # Another process has replaced or trimmed the old files, and they had their grace.
         if CommitLog.open(log.path).state.revision == log.state.revision:
@@ -201,6 +206,7 @@ def _name(
     written: list[SegmentReceipt],
     now: int,
     bodies_from: BodiesFrom,
+    may_name: Callable[[CommitLog], bool],
 ) -> bool:
     """Name what was written by the next checkpoint; False when another compaction or a trim came first.
 
@@ -209,6 +215,8 @@ def _name(
     """
     revision = log.state.revision
     for _ in range(_ATTEMPTS):
+        if not may_name(log):
+            return False
         # 1. The checkpoint also lists the files to delete, which a log that follows does not keep in memory.
         log.read_newest_checkpoint()
         changed = _with_replaced(log.state, stretches, written, now)

@@ -83,6 +83,8 @@ def copy_log(source: Path, root: Path) -> LogCopy:
             # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
             log = CommitLog.open(source)
             state, known = log.state, newest_bases(log.store, log.uuid)
+            if CommitLog.open(source).state.revision != state.revision:
+                continue  # a trim came first: the bases may be those that a later log begins with
             paths = [*_named(state), *_named_by(known), *_said_of(log.store)]
             found = [_copy(store, target, path) for path in paths]
             for sequence, last in last_objects(state):

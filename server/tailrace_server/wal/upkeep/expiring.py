@@ -18,14 +18,14 @@ before it is done again: each time makes a base, and rewrites the segments that 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tailrace.errors import LogError, LogFull
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.base.bases import newest_bases
-from tailrace_server.wal.base.making import drop_unneeded, make_base
+from tailrace_server.wal.base.making import drop_unneeded, keeps_state, make_base
 from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.settings.values import BODIES
 from tailrace_server.wal.state.batch_table import FIRST_VERSION, LAST_VERSION, SEGMENT
@@ -41,7 +41,7 @@ from tailrace_server.wal.upkeep.compaction import (
 from tailrace_server.wal.upkeep.keeping import first_after, slack_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -90,7 +90,7 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
     Raises:
         LogFull: No room for the base or the new segments; the log is as it was.
         LogCorrupted: A batch to be rewritten, or what the base would be made from, is damaged.
-        LogError: Others made bases all the time, and none could be made here; the log is as it was.
+        LogError: Others changed the settings, bases or checkpoints all the time; the log is as it was.
     """
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
@@ -103,10 +103,8 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
         begins = [each._replace(first=min(each.first, stop)) for each in due]
         bodies_from = _joined(log, begins)
         # 2. Bases first: without the images below, state can be read from there on alone.
-        bases = sorted({each.first - 1 for each in begins})
-        for version in bases:
-            make_base(path, now, version, besides=bases)
-        _refuse_loss(log, begins)
+        for version in sorted({each.first - 1 for each in begins}):
+            make_base(path, now, version, reserve=True)
         reach("expire.has_base")
         # 3. Rewrite what holds such bodies, and name all by one checkpoint.
         places = sorted({place for each in due for place in each.segments.tolist()})
@@ -114,11 +112,34 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
         stretches = [
             stretch for run in _runs(chosen) for stretch in stretches_of(log.state, run, least=1)
         ]
-        if (done := rewrite(log, stretches, now, bodies_from)) is not None:
+        may_go = partial(_may_go, begins=begins, now=now, at_once=at_once)
+        if (done := rewrite(log, stretches, now, bodies_from, may_go)) is not None:
             with suppress(LogFull):  # they go with the next base
                 drop_unneeded(path, now)
             return done
-    return None
+    raise LogError(
+        f"no bodies were let go in {path}: others change its settings, checkpoints or bases at the same time; "
+        "try again"
+    )
+
+
+def _may_go(log: CommitLog, *, begins: Sequence[_Due], now: int, at_once: bool) -> bool:
+    """Return True if bodies may still go, and the next checkpoint keeps the state of what has none.
+
+    Bases and new segments take long to write. Meanwhile somebody may have set a longer time, begun to hold
+    something by name, or made checkpoints so that the bases are reserved for none any more.
+    """
+    newest = CommitLog.open(log.path)
+    if newest.state.checkpoint > log.state.checkpoint:
+        return True  # that number is taken, so nothing comes of it; this is decided again for the next one
+    for version in sorted({each.first - 1 for each in begins}):
+        make_base(log.path, now, version, reserve=True)
+    settings = newest_settings(log.store, log.uuid).by_type(newest.view)
+    firsts = {each.entity_type: each.first for each in _due(newest, settings, now, at_once=at_once)}
+    return all(
+        firsts.get(each.entity_type, 0) >= each.first and keeps_state(log, each.first)
+        for each in begins
+    )
 
 
 def _due(
@@ -201,24 +222,6 @@ def _joined(log: CommitLog, begins: Iterable[_Due]) -> BodiesFrom:
         not in changed
     ]
     return tuple(kept) + tuple((name, each.first) for name, each in newer if name is not None)
-
-
-def _refuse_loss(log: CommitLog, begins: Iterable[_Due]) -> None:
-    """Refuse to let images go that no base has.
-
-    Raises:
-        LogError: It would come to that.
-    """
-    known = newest_bases(log.store, log.uuid)
-    if known.first_readable(log.state.oldest) is None:
-        return  # nothing says what the rows were, so nothing is lost
-    versions = {each.version for each in known.bases}
-    for each in begins:
-        if each.first > 1 and each.first - 1 not in versions:
-            raise LogError(
-                f"no bodies of {each.entity_type!r} were let go in {log.path}: no base of version "
-                f"{each.first - 1} could be made, as others make bases at the same time; try again"
-            )
 
 
 def _runs(places: list[int]) -> list[range]:

@@ -33,7 +33,7 @@ import numpy as np
 from tailrace.errors import InvalidRequest, LogError, LogFull
 from tailrace.position import Position
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.base.bases import newest_bases
+from tailrace_server.wal.base import making
 from tailrace_server.wal.base.making import (
     delete_unnamed_rows,
     deletion_of_rows_is_due,
@@ -93,26 +93,28 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
         InvalidRequest: Something of it is younger than the catalog's ``max_lookback``; the log is as it was.
         LogFull: No room for the base or the checkpoint all the same; the log is as it was. Says what is needed.
         LogCorrupted: What the base would be made from is damaged; the log is as it was.
-        LogError: Others made bases all the time, and none could be made here; the log is as it was.
+        LogError: Others changed bases or checkpoints all the time; the log is as it was.
     """
     has_made_room = False
-    log = CommitLog.open(path)
-    _refuse_younger(log, Position(before, 0), now)
-    before = release(path, log.view, before, now).before
-    if keeps_state:
-        has_made_room = _make_base(path, before, now)
-        reach("trim.has_base")
+    before = min(before, CommitLog.open(path).state.published + 1)
     for _ in range(_ATTEMPTS):
+        # 1. Decide by the log as it is now. Others may have trimmed it since, set a longer max_lookback, or
+        #    begun to hold something by name. ``before`` never rises, so a busy writer does not keep this going.
         log = CommitLog.open(path)
         state = log.state
-        oldest = Position(min(before, state.published + 1), 0)
+        _refuse_younger(log, Position(before, 0), now)
+        before = release(path, log.view, before, now).before
+        oldest = Position(before, 0)
         if oldest <= state.oldest:
             return state.oldest
-        _refuse_younger(log, oldest, now)
-        if keeps_state:
-            _refuse_loss(log, oldest)
+        # 2. The base may take long to make, so the decision is made again behind it.
+        if keeps_state and not making.keeps_state(log, before):
+            has_made_room |= _make_base(path, before - 1, now)
+            reach("trim.has_base")
+            continue
         log.read_newest_checkpoint()
         trimmed = _trimmed(state, oldest, now)
+        # 3. The base is reserved for exactly the number that is created here.
         try:
             if write_checkpoint(log, trimmed, now):
                 with suppress(LogFull):  # they go with the next base
@@ -124,7 +126,10 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
             has_made_room = True
             with suppress(LogFull):  # what it could delete has made room all the same
                 delete_unnamed(path, now)
-    return CommitLog.open(path).view.oldest
+    raise LogError(
+        f"{path} was not trimmed to {before}: others change its checkpoints or bases at the same time; "
+        "try again"
+    )
 
 
 def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
@@ -148,19 +153,15 @@ def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
     return verdict
 
 
-def _make_base(path: Path, before: int, now: int) -> bool:
-    """Make the base that a trim needs, if it gives anything up; return whether room had to be made."""
-    state = CommitLog.open(path).state
-    version = min(before, state.published + 1) - 1
-    if Position(version + 1, 0) <= state.oldest:
-        return False
+def _make_base(path: Path, version: int, now: int) -> bool:
+    """Make and reserve the base that a trim needs; return whether room had to be made."""
     try:
-        make_base(path, now, version)
+        make_base(path, now, version, reserve=True)
     except LogFull:
         with suppress(LogFull):
             delete_unnamed(path, now)
         try:
-            make_base(path, now, version)
+            make_base(path, now, version, reserve=True)
         except LogFull as full:
             raise LogFull(
                 f"cannot trim {path}: a trim first writes the newest image of every row, so that state stays "
@@ -186,24 +187,6 @@ def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
             f"catalog {log.view.name!r} keeps version {kept} and what follows: it is younger than max_lookback "
             f"({setting(MAX_LOOKBACK, of_type=False).shown(lookback)}); trim up to there, or set less: "
             "tailrace catalog set"
-        )
-
-
-def _refuse_loss(log: CommitLog, oldest: Position) -> None:
-    """Refuse a trim after which the state of a version could not be read that it keeps.
-
-    Raises:
-        LogError: It is so.
-    """
-    known = newest_bases(log.store, log.uuid)
-    first = known.first_readable(log.state.oldest)
-    if first is None:
-        return  # nothing says what the rows were, so nothing is lost
-    left = known.first_readable(oldest)
-    if left is None or left > max(first, oldest.version - 1):
-        raise LogError(
-            f"{log.path} was not trimmed: no base of version {oldest.version - 1} could be made, as others "
-            "make bases at the same time; try again"
         )
 
 
