@@ -213,14 +213,8 @@ class StatementScan:
         return shown if self._met is None else self._met.kept(shown)
 
     def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
-        # A row without a key stands there as often as it came.
-        if (rows.counts == 1).all():
-            yield self._state_batch(rows)
-            return
-        # One that was taken away more often than it came cannot be shown.
-        which = np.repeat(np.arange(len(rows)), np.maximum(rows.counts, 0))
-        for start in range(0, len(which), _PART_ROWS):
-            yield self._state_batch(rows.taken(which[start : start + _PART_ROWS]))
+        # A row without a key is in the table as often as it came.
+        return map(self._state_batch, rows.repeated(_PART_ROWS, _FEW_BYTES))
 
     def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
         typed, misfits = self._typed.read(

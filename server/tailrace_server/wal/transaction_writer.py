@@ -20,7 +20,7 @@ from tailrace_server.wal.record.input_rows import (
     rows_of_batch,
     rows_of_mutations,
 )
-from tailrace_server.wal.record.mutation import check, columns_of, with_changes
+from tailrace_server.wal.record.mutation import check, columns_of, count_fault_of, with_changes
 from tailrace_server.wal.record.row_rules import REPEATED_KEY, fault_of
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.records import record_rows
@@ -457,6 +457,8 @@ def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
             if (mutation.entity_type, key) in seen:
                 fault = "primary_key", REPEATED_KEY
             seen.add((mutation.entity_type, key))
+        if fault is None and mutation.change is not None:
+            fault = count_fault_of(mutation)
         if fault is not None:
             column, why = fault
             raise InvalidRequest(f"column {column} of {_named(mutation, place)} {why}")

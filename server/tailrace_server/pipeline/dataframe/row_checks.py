@@ -29,6 +29,7 @@ from tailrace_server.wal.record.image_shapes import compiled_for, first_repeated
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.row_rules import (
     REPEATED_KEY,
+    first_count_fault,
     first_fault,
     first_repeated_key,
     first_repeated_name,
@@ -59,7 +60,7 @@ class NamedColumns(NamedTuple):
 
 
 def check_bodies(rows: pa.Table) -> None:
-    """Make sure that bodies are UTF-8 JSON objects that have each member once.
+    """Make sure that bodies are UTF-8 JSON objects with each member once, and counts are of 64 bits.
 
     Args:
         rows: Rows of `input_table`: columns in one chunk, bodies as binary.
@@ -82,6 +83,13 @@ def check_bodies(rows: pa.Table) -> None:
             raise InvalidRequest(
                 f"column {name} of {_row(rows, row)} has member {member!r} twice; give each member once"
             )
+    changed = pa.nulls(rows.num_rows)
+    if "changed" in rows.schema.names:
+        changed = rows.column("changed").chunk(0)
+    change, before, after = (rows.column(name).chunk(0) for name in BODY_COLUMNS)
+    fault = first_count_fault(change, changed, before, after)
+    if fault is not None:
+        raise InvalidRequest(f"column {fault.column} of {_row(rows, fault.row)} {fault.reason}")
 
 
 def check_identities(rows: pa.Table) -> None:

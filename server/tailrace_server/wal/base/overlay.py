@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace_server.wal.base.base_files import read_batch
+from tailrace_server.wal.base.counts import added_counts
 from tailrace_server.wal.base.images import images_of
 from tailrace_server.wal.base.state_rows import (
     NO_ROWS,
@@ -156,7 +157,8 @@ def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTab
     if table.counted and replaced.any():
         counts = np.zeros(len(winners), np.int64)
         counts[named[replaced]] = below.counts[replaced]
-        rows = replace(rows, counts=rows.counts + counts[winners.lives])
+        counts = added_counts(rows.primary_keys, rows.counts, counts[winners.lives])
+        rows = replace(rows, counts=counts)
     kept = below.taken(np.flatnonzero(~replaced)) if replaced.any() else below
     if not len(rows):
         return kept

@@ -84,6 +84,30 @@ class StateRows:
             yield self.slice(start, stop)
             start = stop
 
+    def repeated(self, rows_max: int, bytes_max: int) -> Iterator[StateRows]:
+        """Yield each row as often as it exists; rows that exist once stay together.
+
+        Others come in parts of so many rows and bytes, which are made one by one; a larger row is alone.
+        A row that was taken away more often than it came is left out.
+        """
+        if (self.counts == 1).all():
+            yield self
+            return
+        ends = _data_ends(self.primary_keys) + _data_ends(self.images)
+        widest = int(np.diff(ends, prepend=0).max(initial=1))
+        at_once = max(1, min(rows_max, bytes_max // widest))
+        left, start = np.maximum(self.counts, 0), 0
+        while start < len(self):
+            # Counts are cut to a part before they are added up: their sum may have more than 64 bits.
+            times = np.minimum(left[start : start + at_once], at_once)
+            before = np.cumsum(times) - times
+            times = np.minimum(times, np.maximum(at_once - before, 0))
+            if times.any():
+                yield self.taken(np.repeat(np.arange(start, start + len(times)), times))
+            left[start : start + len(times)] -= times
+            remaining = np.flatnonzero(left[start : start + len(times)])
+            start += int(remaining[0]) if len(remaining) else len(times)
+
 
 def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: StatePlace) -> int:
     """Return how many rows, by (hash, key), are at or before a place."""

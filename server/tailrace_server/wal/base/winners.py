@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace.position import Position
+from tailrace_server.wal.base.counts import counts_of, summed_counts
 from tailrace_server.wal.base.key_files import KEY_FILES
 from tailrace_server.wal.base.key_places import FEW_KEYS, KEY_PLACES
-from tailrace_server.wal.record.columns import multiplicity_of
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class LogTable:
             return np.zeros(len(rows), np.int64)
         self.refuse_expired(ref, rows)
         changes = self.reader.body(ref, ("change",))["change"].take(pa.array(rows)).to_pylist()
-        return np.array([multiplicity_of(change or b"") or 0 for change in changes], np.int64)
+        return counts_of(changes, lambda at: (ref, self.reader.head(ref), int(rows[at])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,8 +418,7 @@ def reduced(rows: Winners) -> Winners:
         return rows.taken(order)
     kept = rows.taken(order[ends])
     starts = np.flatnonzero(np.insert(~neighbours, 0, True))
-    diffs = np.add.reduceat(rows.diffs[order], starts)
-    return replace(kept, diffs=diffs)
+    return replace(kept, diffs=summed_counts(kept.keys, rows.diffs[order], starts))
 
 
 def ordered(

@@ -25,6 +25,7 @@ Images are the source's text, byte for byte. They are never parsed and rendered 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -119,13 +120,35 @@ def misplaced_body(
 def multiplicity_of(change: bytes) -> int | None:
     """Return the number in a ``change`` of the form ``{"diff": number}``; None for any other.
 
-    Records of entity types without keys use it to say how often a row was added or removed.
+    Records of entity types without keys use it to say how often a row was added or removed. Writers refuse a
+    number that `count_fault` refuses; logs that were written before that may have any whole number.
     """
-    if not change.startswith(b'{"diff":'):
+    found = _COUNT.fullmatch(change)
+    return None if found is None else int(found[1])
+
+
+def count_fault(change: bytes) -> str | None:
+    """Return why a ``change`` that names no columns is no count, though it has the form of one."""
+    found = _NUMBER_AS_COUNT.fullmatch(change)
+    count = multiplicity_of(change)
+    if found is None or (count is not None and fits_count(count)):
         return None
-    members = orjson.loads(change)
-    diff = members["diff"]
-    return diff if len(members) == 1 and type(diff) is int else None
+    shown = found[1][:_SHOWN_MAX].decode() + "…" * (len(found[1]) > _SHOWN_MAX)
+    return f"counts rows by {shown}: a count is a whole number of 64 bits"
+
+
+def fits_count(count: int) -> bool:
+    """Return whether a number can be the count of a row, or the change of one."""
+    return -(1 << 63) <= count < 1 << 63
+
+
+_SPACE: Final = rb"[ \t\n\r]*"
+_COUNT: Final = re.compile(rb'\{"diff":%b(-?[0-9]{1,4000})%b\}%b' % (_SPACE, _SPACE, _SPACE))
+"""A count; int() takes no more than 4,300 digits."""
+_NUMBER_AS_COUNT: Final = re.compile(
+    rb'\{"diff":%b(-?[0-9][-+.0-9eE]*)%b\}%b' % (_SPACE, _SPACE, _SPACE)
+)
+_SHOWN_MAX: Final = 40
 
 
 def lead_text(

@@ -36,7 +36,11 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.record.interleaving import starts_of
 from tailrace_server.wal.record.mutation import Mutation
-from tailrace_server.wal.record.row_rules import first_fault, first_repeat_in_changed
+from tailrace_server.wal.record.row_rules import (
+    first_count_fault,
+    first_fault,
+    first_repeat_in_changed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,7 +170,11 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
         starts = starts_of(column["transaction_id"])
         ids = column["transaction_id"].take(pa.array(starts)).to_pylist()
     keys, before, after = (column[name] for name in ("primary_key", "before", "after"))
-    fault = first_fault(operations, keys, before, after) or first_repeat_in_changed(changed)
+    fault = (
+        first_fault(operations, keys, before, after)
+        or first_repeat_in_changed(changed)
+        or first_count_fault(column["change"], changed, before, after)
+    )
     if fault is not None:
         place = row_name(fault.row, names[int(codes[fault.row])], keys[fault.row].as_py())
         raise InvalidRequest(f"column {fault.column} of {place} {fault.reason}")
@@ -220,7 +228,11 @@ def rows_of_mutations(
     if any(isinstance(each, pa.ChunkedArray) for each in bodies):
         return None  # more bytes than a column of a record batch may have
     codes = encoded.indices.to_numpy().astype(np.int64)
-    if first_fault(whats, texts, bodies[1], bodies[2]) or first_repeat_in_changed(names):
+    if (
+        first_fault(whats, texts, bodies[1], bodies[2])
+        or first_repeat_in_changed(names)
+        or first_count_fault(bodies[0], names, bodies[1], bodies[2])
+    ):
         return None
     return InputRows(
         encoded.dictionary.to_pylist(),

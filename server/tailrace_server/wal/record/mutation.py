@@ -9,7 +9,7 @@ import msgspec
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.columns import count_fault, decode_members
 from tailrace_server.wal.record.row_rules import repeated_member
 
 if TYPE_CHECKING:
@@ -105,6 +105,15 @@ def _check_text(what: str, value: object) -> None:
             value.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(f"{what} {value!r} cannot be written as UTF-8: {error}") from error
+
+
+def count_fault_of(mutation: Mutation) -> tuple[str, str] | None:
+    """Return the fault of a mutation that `row_rules.first_count_fault` finds in columns."""
+    names_columns = mutation.changed is not None or None not in (mutation.before, mutation.after)
+    if names_columns or not isinstance(mutation.change, bytes):
+        return None
+    reason = count_fault(mutation.change)
+    return None if reason is None else ("change", reason)
 
 
 def with_changes(

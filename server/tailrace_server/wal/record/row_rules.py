@@ -10,7 +10,8 @@ remove     none         none      none      a truncate, which removes every row
 =========  ===========  ========  ========  ==============================================
 
 Any other combination is a fault. Further rules: a transaction has each key once, ``changed`` names each column
-once, and an image has each member once. `schema.value_rules` has the rules that need a schema.
+once, an image has each member once, and a count is a whole number of 64 bits. `schema.value_rules` has the
+rules that need a schema.
 
 Whole columns are checked by vectorised operations. Logs that were written before these rules stay readable.
 """
@@ -26,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
+from tailrace_server.wal.record.columns import count_fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _BITS: Final = 56
 """So many codes fit into a 64-bit number as bits, and still do when each is added so many times."""
+_COUNTED: Final = '{"diff":'
+"""The beginning of each ``change`` that counts rows."""
 
 
 REPEATED_KEY: Final = (
@@ -113,6 +117,23 @@ def first_repeat_in_changed(changed: pa.ListArray) -> RowFault | None:
     if row is None:
         return None
     return RowFault(row, "changed", "has a column twice; name each column that changed once")
+
+
+def first_count_fault(
+    changes: pa.BinaryArray, changed: pa.Array, before: pa.Array, after: pa.Array
+) -> RowFault | None:
+    """Return the fault of the first row whose ``change`` counts by a number beyond 64 bits; None if none does.
+
+    ``change`` has columns, and no count, where ``changed`` names them, and where both images say what changed.
+    """
+    if changes.null_count == len(changes):
+        return None
+    counts = pc.and_(pc.starts_with(changes, _COUNTED), pc.is_null(changed))
+    counts = pc.and_(counts, pc.or_(pc.is_null(before), pc.is_null(after)))
+    for row in np.flatnonzero(pc.fill_null(counts, False).to_numpy(zero_copy_only=False)).tolist():
+        if (reason := count_fault(changes[row].as_py())) is not None:
+            return RowFault(row, "change", reason)
+    return None
 
 
 def _present(column: pa.Array) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace_server.wal.record.columns import (
@@ -15,6 +15,7 @@ from tailrace_server.wal.record.columns import (
     HEAD_COLUMNS,
     RECORD_SCHEMA,
     body_places,
+    count_fault,
     lead_text,
     misplaced_body,
     multiplicity_of,
@@ -57,6 +58,9 @@ def test_the_first_body_that_lies_elsewhere_is_named() -> None:
     [
         (b'{"diff":2}', 2),
         (b'{"diff":-1}', -1),
+        (b'{"diff": 7 } ', 7),
+        (b'{"diff":18446744073709551616}', 2**64),
+        (b'{"diff":1e400}', None),
         (b'{"diff":true}', None),
         (b'{"diff":1.0}', None),
         (b'{"diff":1,"price":2}', None),
@@ -68,6 +72,25 @@ def test_the_first_body_that_lies_elsewhere_is_named() -> None:
 def test_only_a_lone_whole_diff_is_a_multiplicity(change: bytes, diff: int | None) -> None:
     """A row with keys may have a column of that name."""
     assert multiplicity_of(change) == diff
+
+
+@given(
+    st.from_regex(r"-?(0|[1-9][0-9]{0,21})(\.[0-9]{1,3})?([eE][-+]?[0-9]{1,3})?", fullmatch=True)
+)
+@example("9223372036854775807")
+@example("-9223372036854775809")
+def test_a_count_is_a_whole_number_of_64_bits(number: str) -> None:
+    """Every number is one, or is refused when it is written; none counts as nothing."""
+    change = b'{"diff":%b}' % number.encode()
+    is_count = number.lstrip("-").isdigit() and -(2**63) <= int(number) < 2**63
+    assert (count_fault(change) is None) == is_count
+    if is_count:
+        assert multiplicity_of(change) == int(number)
+
+
+@pytest.mark.parametrize("change", [b'{"diff":"x"}', b'{"diff":1.5,"a":2}', b'{"a":1e400}', b"{"])
+def test_what_has_not_the_form_of_a_count_is_none(change: bytes) -> None:
+    assert count_fault(change) is None
 
 
 def test_a_lead_counts_its_records_and_leaves_out_what_is_not_known() -> None:

@@ -145,6 +145,13 @@ FAULTY = {
         "changed .*(twice|once)",
     ),
     "no entity type": ([Mutation("", "1", after=IMAGE)], "entity_type .*empty"),
+    **{
+        f"a count of {number[:20]}": (
+            [Mutation("u", "1", after=IMAGE, change=b'{"diff": %b}' % number.encode())],
+            "change of .*: ?.*64 bits|change of .* counts rows by",
+        )
+        for number in (str(2**63), str(-(2**63) - 1), str(2**64), "1e400", "1.5", "9" * 5_000)
+    },
     # What the columns of the catalog forbid, as `MAPPING` has declared them.
     "a value of another type": (
         [Mutation("t", "1", after=b'{"id":1,"n":"x"}')],
@@ -185,6 +192,18 @@ def test_what_readers_could_not_rely_on_is_refused_with_row_and_column(
         with pytest.raises(InvalidRequest, match=message):
             way(log_root, [first, *rows])
     way(log_root, [first, Mutation("t", "1", after=b'{"n":2}'), Mutation("u", "1", after=IMAGE)])
+    for count in (2**63 - 1, -(2**63), 0):
+        way(log_root, [first, Mutation("u", "1", after=IMAGE, change=b'{"diff":%d}' % count)])
+    # The column diff of rows with a key.
+    change = b'{"diff":1.5}'
+    way(
+        log_root,
+        [first, Mutation("v", "1", after=b'{"diff":1.5}', change=change, changed=("diff",))],
+    )
+    way(
+        log_root,
+        [first, Mutation("v", "1", before=b'{"diff":1}', after=b'{"diff":1.5}', change=change)],
+    )
     part = b'{"id":1,"n":"__debezium_unavailable_value"}'
     way(log_root, [first, Mutation("t", "1", before=b'{"id":1,"day":null}', after=part)])
 
