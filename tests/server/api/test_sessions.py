@@ -101,6 +101,26 @@ async def test_a_session_is_good_for_nothing_else(guarded: Guarded) -> None:
     assert await status(guarded, origin=f"http://{own}", sec_fetch_site="same-origin") == 200
 
 
+async def test_a_page_of_another_origin_is_refused_a_session_that_would_open_nothing(
+    guarded: Guarded,
+) -> None:
+    """Also one of an allowed origin: its cookie counts nowhere."""
+    own = f"127.0.0.1:{guarded.face.address.port}"
+    for fields in (
+        {"origin": "https://pages.example"},
+        {"origin": f"https://{own}"},
+        {"origin": "https://pages.example", "sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site"},
+    ):
+        answer = await guarded.http.post("/v1/session", headers=guarded.headers() | fields)
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+        assert f"a session is for pages of http://{own}" in answer.json()["detail"]
+        assert "set-cookie" not in answer.headers
+    same = {"origin": f"http://{own}", "sec-fetch-site": "same-origin"}
+    answer = await guarded.http.post("/v1/session", headers=guarded.headers() | same)
+    assert answer.status_code == 200
+
+
 async def test_of_two_cookies_none_counts(guarded: Guarded) -> None:
     """One of them is of a neighbour, whose session the page would take for its own."""
     mine = (await begun(guarded)).partition(";")[0]

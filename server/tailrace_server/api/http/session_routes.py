@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tailrace.errors import TailraceError
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
 from tailrace_server.api.http.guard import entrance_of
-from tailrace_server.api.http.sessions import PATH, cookie, handle_of
+from tailrace_server.api.http.sessions import PATH, cookie, handle_of, is_of_another_origin
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,9 +41,22 @@ class SessionFace:
             headers = {**_NO_STORE, "Set-Cookie": cookie(request.scope, "", 0.0)}
             return Response(status_code=204, headers=headers)
         try:
+            if is_of_another_origin(request.scope):
+                raise _refusal(request)
             principal = entrance_of(request).principal
         except TailraceError as error:
             return Response(encoded_problem(error), http_status(error), _NO_STORE, PROBLEM_TYPE)
         handle, lifetime_s = self._sessions.begin(principal, handle)
         headers = {**_NO_STORE, "Set-Cookie": cookie(request.scope, handle, lifetime_s)}
         return JSONResponse({"expiresInMs": math.floor(lifetime_s * 1000)}, headers=headers)
+
+
+def _refusal(request: Request) -> InvalidRequest:
+    """Return why a page of another origin gets no session: it would take the cookie for one that works."""
+    own = f"{request.url.scheme}://{request.url.netloc}"
+    origin = request.headers.get("origin", "another origin")[:100]
+    return InvalidRequest(
+        f"origin: a session is for pages of {own}, and this one is of {origin!r}; the cookie would open no "
+        "stream. Use a ticket (POST /v1/tickets) or a fetch with the token. Behind a proxy that ends TLS, name "
+        "the proxy by trusted_proxies"
+    )

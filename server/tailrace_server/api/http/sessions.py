@@ -12,7 +12,8 @@ token of the same caller renews it, and all event streams that it has opened.
 
 A cookie opens event streams and ends its session, and does nothing else: whoever has a browser send it from
 another site can neither read nor change anything by it. It is looked at only where the browser does not say
-that it comes from another origin.
+that it comes from another origin. So a page of another origin is refused a session: its cookie would never
+count.
 
 Sessions are kept in memory: after a restart of the server pages begin new ones.
 """
@@ -86,7 +87,7 @@ class BrowserSessions:
 
 def handle_of(scope: Scope) -> str | None:
     """Return the handle in the cookie of a request; None where there is none, or it does not count."""
-    if scope["type"] != "http" or _is_of_another_origin(scope):
+    if scope["type"] != "http" or is_of_another_origin(scope):
         return None
     name = _name(scope)
     found = [
@@ -117,7 +118,8 @@ def _is_secure(scope: Scope) -> bool:
     return bool(scope.get("scheme") == "https")
 
 
-def _is_of_another_origin(scope: Scope) -> bool:
+def is_of_another_origin(scope: Scope) -> bool:
+    """Return True if the browser says that a page of another origin sends a request."""
     site = _values(scope, b"sec-fetch-site")
     if any(each not in ("same-origin", "none") for each in site):
         return True
