@@ -6,8 +6,9 @@
      "criteria": [{"area": "DATA", "entityType": ["product"], "operation": ["UPSERT"]}]}
 
 Names are protobuf's JSON names; enums plain names, without the prefix of their type (``UPSERT``; bodies as the
-captures name them, ``after``); 64-bit numbers numbers or decimal text. Null means absent. Unlike protobuf's own
-reader this one refuses by path whatever it does not know, and takes no second spelling of anything.
+captures name them, ``after``); 64-bit numbers numbers or decimal text. Null means absent. A condition that is
+null is refused, since without a condition every row matches. Unlike protobuf's own reader this one refuses by
+path whatever it does not know, and takes no second spelling of anything.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ ELSEWHERE: Final = ("catalog", "encoding", "values")
 """Fields of a request that no JSON face reads: the catalog stands in the path, the encoding is JSON, and how
 values stand is part of the form (rest/forms.py)."""
 
+_CONDITIONS: Final = ("where", "whereTree")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
@@ -146,6 +148,8 @@ def from_query(
             if name in value:
                 raise InvalidRequest(f"{name}: given twice")
             value[name] = decode(text, name)
+            if value[name] is None:
+                raise InvalidRequest(f"{name}: null asks for nothing; leave it out")
             continue
         into, field = (one, alternative[name]) if name in alternative else (value, fields.get(name))
         if field is None:
@@ -223,6 +227,10 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
             kind = message.DESCRIPTOR.name
             raise Unsupported(at[:_SHOWN], f"this server does not know the field in {kind}")
         if part is None:
+            if name in _CONDITIONS:
+                raise InvalidRequest(
+                    f"{at}: null is no condition; leave it out where all rows are meant"
+                )
             continue
         if not field.is_repeated:
             _set(message, field, part, at)

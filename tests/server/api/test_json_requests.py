@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api.json_requests import JSON_VALUES_MAX, decode, from_json, in_json_names
+from tailrace.v1.change_capture_pb2 import ReadStateRequest, SubscribeRequest
+from tailrace_server.api.json_requests import (
+    JSON_VALUES_MAX,
+    decode,
+    from_json,
+    from_query,
+    in_json_names,
+)
 
 
 def filled(value: object) -> SubscribeRequest:
@@ -32,6 +38,8 @@ def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
     ("value", "message"),
     [
         ([], "the request: must be an object, not"),
+        ({"criteria": [{"where": None}]}, r"^criteria\[0\].where: null is no condition; leave it"),
+        ({"criteria": [{"whereTree": None}]}, r"^criteria\[0\].whereTree: null is no condition"),
         ({"criteria": {}}, "criteria: must be a list, not"),
         ({"criteria": [1]}, r"criteria\[0\]: must be an object, not 1"),
         ({"criteria": [{"area": 1}]}, r"criteria\[0\].area: must be one of SCHEMA, DATA"),
@@ -50,6 +58,21 @@ def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
 def test_a_value_of_another_type_is_named_by_its_path(value: object, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         filled(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (SubscribeRequest, "whereTree", r"^criteria\[0\].whereTree: null is no condition"),
+        (ReadStateRequest, "whereTree", "^whereTree: null is no condition"),
+        (SubscribeRequest, "criteria", "^criteria: null asks for nothing"),
+    ],
+)
+def test_a_null_in_a_url_is_refused_where_its_absence_would_match_every_row(
+    kind: type[SubscribeRequest | ReadStateRequest], name: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        from_query(kind, [(name, "null")], criteria_max=2)
 
 
 @pytest.mark.parametrize("name", ["catalog", "since_version", "nothing"])

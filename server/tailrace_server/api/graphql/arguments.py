@@ -10,12 +10,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from strawberry import UNSET
 from strawberry.utils.str_converters import to_camel_case
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
+from tailrace_server.api.graphql.where.values import WHERE
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json
 
 if TYPE_CHECKING:
@@ -112,19 +114,22 @@ def wish_of(
 
 
 def plain(value: Any) -> Any:
-    """Return an argument as JSON has it: enums by name, inputs as objects, without what is null."""
+    """Return an argument as JSON has it: enums by name, inputs as objects, without what is null.
+
+    A condition that is null is an exception: it stays, so that the reader of the request refuses it.
+    """
     if isinstance(value, str):
         return value  # most values are keys, of which there may be 100,000
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            to_camel_case(each.name): plain(part)
-            for each in fields(value)
-            if (part := getattr(value, each.name)) is not None
-        }
+        value = {to_camel_case(each.name): getattr(value, each.name) for each in fields(value)}
     if isinstance(value, dict):
-        return {name: plain(part) for name, part in value.items() if part is not None}
+        return {
+            name: plain(part)
+            for name, part in value.items()
+            if part is not UNSET and (part is not None or name == WHERE)
+        }
     if isinstance(value, list):
         return [plain(part) for part in value]
     return value

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from graphql import GraphQLInputObjectType, GraphQLInterfaceType, GraphQLObjectType
 
+from tailrace.errors import InvalidRequest
 from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.api.graphql.where.values import WHERE
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import unavailable
 
@@ -120,14 +122,18 @@ class CatalogSchema:
     def condition(
         self, entity_type: str | None, arguments: Mapping[str, Any]
     ) -> TypedCondition | None:
-        """Return what the argument ``where`` of a field says; None: the field has none, or was given none.
+        """Return the condition of the argument ``where`` of a field; None: the field was given none.
 
         Raises:
-            InvalidRequest: It says nothing somewhere; names the place.
+            InvalidRequest: The argument, or a part of it, is null or has no test; names the place.
         """
-        value = arguments.get("where")
-        if entity_type is None or value is None:
+        if entity_type is None or WHERE not in arguments:
             return None
+        value = arguments[WHERE]
+        if value is None:
+            raise InvalidRequest(
+                f"{WHERE}: null is no condition; leave it out where all rows are meant"
+            )
         return self.wheres[entity_type].condition(value)
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ from tailrace_server.api.graphql.types import (
     StatisticsObject,
 )
 from tailrace_server.api.graphql.where.input_types import TEST_TYPES, add_conditions
+from tailrace_server.api.graphql.where.values import WHERE
 
 UNSET: Final = strawberry.UNSET
 _RESERVED: Final = (
@@ -378,7 +379,12 @@ async def _read_row(
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if value not in (UNSET, None)}
+    """Return the arguments that have a value; a condition also where it is null, which is refused later."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if value is not UNSET and (value is not None or name == WHERE)
+    }
 
 
 # Shared by all fields: what Strawberry makes of arguments is most of what a field costs, in time and memory.

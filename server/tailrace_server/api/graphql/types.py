@@ -132,7 +132,7 @@ class CriteriaInput:
         default=None, description="Names of columns; asks for a capture of each."
     )
     where: str | None = strawberry.field(
-        default=None,
+        default=strawberry.UNSET,
         description="A condition in SQL on the values of rows, of exactly one entity type; `transition` says "
         "how a change moved its row.",
     )

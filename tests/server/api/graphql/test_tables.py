@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,6 +137,42 @@ async def test_a_table_that_cannot_be_read_is_null_with_an_error(
     (error,) = found["errors"]
     assert error["extensions"]["code"] == code
     assert told in error["message"]
+
+
+NULLS = [
+    ("query ($w: ProductWhere) {{ {} }}", "(where: $w)", "^where: null is no condition"),
+    ("query ($w: String) {{ {} }}", "(criteria: [{where: $w}])", r"^criteria.0..where: null is no"),
+    ("{{ {} }}", "(where: null)", "^where: null is no condition"),
+    ("{{ {} }}", "(criteria: [{where: null}])", r"^criteria.0..where: null is no condition"),
+]
+FIELDS = [
+    "products{} {{ version }}",
+    "productChanges{} {{ anchor }}",
+    "onProductChange{} {{ version }}",
+]
+
+
+async def test_a_condition_that_is_null_is_refused_and_one_that_is_left_out_is_none(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Null would match every row, which its writer hardly means."""
+    writer.write([upsert("1")])
+    served = await serve()
+    async with client(served) as one:
+        for document, argument, told in NULLS:
+            for field in FIELDS if "criteria" not in argument else FIELDS[1:]:
+                text = document.format(field.format(argument))
+                is_live = field.startswith("on")
+                text = f"subscription {text.removeprefix('query ')}" if is_live else text
+                given = {"w": None} if "$w" in text else {}
+                if is_live:
+                    faults = await one.error(await one.subscribe(text, **given))
+                else:
+                    asked = {"query": text, "variables": given}
+                    faults = (await served.http.post(PATH, json=asked)).json()["errors"]
+                assert re.search(told, faults[0]["message"]), (text, faults)
+        absent = "query ($w: ProductWhere) { products(where: $w) { edges { cursor } } }"
+        assert len((await ask(served, absent))["products"]["edges"]) == 1
 
 
 def test_names_that_are_taken_are_told_apart() -> None:
