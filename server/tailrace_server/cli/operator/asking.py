@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from tailrace.errors import InvalidRequest, TransportError, Unauthenticated
 from tailrace.tls import Tls, load
-from tailrace.transport.target import Target
+from tailrace.transport.target import DEFAULT_PORT, Target
 
 _PORT: Final = 7412
-"""Of ``tailrace serve --http``."""
+"""The port of ``tailrace serve --http``, beside port 7411 for gRPC."""
 _PATIENCE_S: Final = 10.0
 _REFUSED: Final = (401, 403)
 
@@ -36,12 +36,13 @@ class OverviewAddress:
 
 
 def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
-    """Return where to ask: the address of ``--http``, or port 7412 of the host of ``--server``.
+    """Return where to ask: the address of ``--http``, or port 7412 beside a server at port 7411.
 
-    ``tls`` says that the command's options are for TLS.
+    A server at another port may have any HTTP port. Port 7412 of its host may be that of another server, whose
+    figures would pass for those of the first. ``tls`` says that the command's options are for TLS.
 
     Raises:
-        InvalidRequest: One of them is no address.
+        InvalidRequest: One of them is no address, or the HTTP port is not known.
     """
     if http is None:
         try:
@@ -50,6 +51,11 @@ def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
             raise InvalidRequest(f"--server {error}") from error
         if not found.host:
             raise InvalidRequest(f"--server {server}: it names no host; give --http HOST:PORT")
+        if not found.name.endswith(f":{DEFAULT_PORT}"):
+            raise InvalidRequest(
+                f"--server {server}: a server that is not at port {DEFAULT_PORT} may have any HTTP port; give "
+                "--http HOST:PORT, the address of its `serve --http`"
+            )
         return OverviewAddress(found.host, _PORT, is_tls=tls or found.tls)
     url = urlsplit(http if "://" in http else f"http{'s' if tls else ''}://{http}")
     try:

@@ -35,8 +35,8 @@ Http = Annotated[
             "--http",
             metavar="HOST:PORT",
             environment="TAILRACE_SERVER_HTTP",
-            help="HTTP address of the server, or its URL behind a proxy; else port 7412 of the host of "
-            "--server.",
+            help="HTTP address of the server, or its URL behind a proxy; needed unless --server is at "
+            "port 7411: then it is port 7412 of that host.",
         )
     ),
 ]

@@ -27,8 +27,10 @@ HOME = "127.0.0.1:7411"
     [
         (HOME, None, False, "http://127.0.0.1:7412/"),
         ("prod", None, False, "http://prod:7412/"),
-        ("[::1]:9", None, False, "http://[::1]:7412/"),
-        ("grpcs://prod:443", None, False, "https://prod:7412/"),
+        ("[::1]:7411", None, False, "http://[::1]:7412/"),
+        ("::1", None, False, "http://[::1]:7412/"),
+        ("grpcs://prod:7411", None, False, "https://prod:7412/"),
+        ("prod:17411", "prod:17412", False, "http://prod:17412/"),
         ("prod", None, True, "https://prod:7412/"),
         (HOME, "prod:80", False, "http://prod:80/"),
         (HOME, "prod", False, "http://prod:7412/"),
@@ -49,6 +51,9 @@ def test_the_address_is_the_one_at_hand(
     [
         ("", None, False),
         ("unix:/run/socket", None, False),
+        ("127.0.0.1:17411", None, False),
+        ("[::1]:9", None, False),
+        ("grpcs://prod", None, False),
         (HOME, "", False),
         (HOME, "ftp://prod", False),
         (HOME, "prod:99999", False),
