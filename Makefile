@@ -21,19 +21,20 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit
+.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit hooks
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
 	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces, hostile peers, 200 kills"
-	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling, vulnerable packages"
+	@echo "make check       format, lint, types, imports, the shape of the tree, English, dead code, spelling, vulnerable packages"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
 	@echo "make proto       generate client/tailrace/v1 from proto/"
 	@echo "make docs        renew the generated parts of docs/"
 	@echo "make site        docs/ as a static site in site/, with strict links"
+	@echo "make hooks       let git check the subject of each commit"
 	@echo "make lock        resolve requirements.lock anew"
 
 setup: $(READY)
@@ -106,6 +107,7 @@ lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.structure
+	$(BIN)/python -m tools.prose
 	$(BIN)/vulture
 	$(BIN)/codespell $(SOURCES) docs *.md
 
@@ -133,6 +135,10 @@ docs: $(READY)
 # The site needs no network: neither to be built nor to be read. The variable silences an announcement.
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+hooks: $(READY)
+	printf '#!/bin/sh\nexec %s -m tools.prose --subject "$$1"\n' '$(BIN)/python' > "$$(git rev-parse --git-path hooks)/commit-msg"
+	chmod +x "$$(git rev-parse --git-path hooks)/commit-msg"
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
