@@ -54,10 +54,6 @@ _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
     ("log_bytes_over", "bytes_over", "By how much the records exceed max_bytes, else 0."),
 )
-_COMMIT_AGES: Final = {
-    "newest": "Since the newest published version was committed.",
-    "oldest": "Since the oldest version that is kept was committed.",
-}
 _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
     ("subscriptions_failed", "subscriptions_failed", "Subscriptions ended by an error."),
@@ -449,14 +445,17 @@ def _catalogs(observers: tuple[ObserverStatistics, ...]) -> Iterable[Metric]:
     for each in observers:
         unreadable.add_metric([each.catalog], each.batches_unreadable)
     yield unreadable
+    since = "Since the newest published version appeared, by the server's clock."
+    newest = GaugeMetricFamily("tailrace_newest_commit_age_seconds", since, labels=["catalog"])
+    since = "Since the commit timestamp of the oldest version that is kept."
+    oldest = GaugeMetricFamily("tailrace_oldest_commit_age_seconds", since, labels=["catalog"])
     now = time.time()
-    for end, help_text in _COMMIT_AGES.items():
-        name = f"tailrace_{end}_commit_age_seconds"
-        age = GaugeMetricFamily(name, help_text, labels=["catalog"])
-        for each in observers:
-            if timestamp := getattr(each, f"{end}_timestamp"):
-                age.add_metric([each.catalog], max(0.0, now - timestamp / 1e6))
-        yield age
+    for each in observers:
+        if each.newest_age_s is not None:
+            newest.add_metric([each.catalog], each.newest_age_s)
+        if each.oldest_timestamp:
+            oldest.add_metric([each.catalog], max(0.0, now - each.oldest_timestamp / 1e6))
+    yield from (newest, oldest)
     bodies = GaugeMetricFamily(
         "tailrace_oldest_bodies_version",
         "First version that has bodies, of each entity type that has lost some.",

@@ -6,6 +6,7 @@ A fault is there as long as its cause is, and goes by itself::
     log_polled           the kernel's limits for inotify are used up; the log is read at intervals
     log_not_read         its storage does not answer, or its reader stands still
     base_damaged         state is read around a file that keeps rows of tables, more slowly
+    clock_ahead          the newest commit is of the future: ages and retention by age are wrong
     unpublished          versions are durable, and whoever is to publish them does not
     too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/excess.py)
     disk_full            the file system has little room left for writers: bytes, or files (inodes)
@@ -42,6 +43,7 @@ FaultKind = Literal[
     "log_not_read",
     "log_polled",
     "base_damaged",
+    "clock_ahead",
     "unpublished",
     "too_large",
     "disk_full",
@@ -78,8 +80,8 @@ class ServerFault:
 class CanBeFaulty(Protocol):
     """A catalog that knows what is wrong with its log."""
 
-    def fault(self) -> ServerFault | None:
-        """Return it, or None."""
+    def faults(self) -> list[ServerFault]:
+        """Return all that is wrong with it."""
 
     def look(self) -> None:
         """Look at its files whether a fault is mended; blocks."""
@@ -153,12 +155,13 @@ class FaultWatch:
 
     def found(self, may_read: Callable[[str], bool] = lambda name: True) -> tuple[ServerFault, ...]:
         """Return what is wrong now; of the catalogs, only with those that may be read."""
-        logs = [each.fault() for name, each in sorted(self._catalogs.items()) if may_read(name)]
+        catalogs = (each for name, each in sorted(self._catalogs.items()) if may_read(name))
+        logs = [fault for each in catalogs for fault in each.faults()]
         seen = (*self._unpublished, *self._too_large)
         unkept = [each for each in seen if may_read(each.subject)]
         full = room_faults(self._rooms, self._first_rooms, self._room_bytes)
         polled = polled_faults(self._root, [*filter(None, self._polled.values())])
-        return (*filter(None, logs), *unkept, *polled, *full, *self._others())
+        return (*logs, *unkept, *polled, *full, *self._others())
 
     async def run(self, threads: Executor) -> None:
         """Look again and again until cancelled, at files in ``threads``, and log what comes and goes."""

@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
     from tailrace_server.wal.upkeep.excess import Excess
 
+CLOCK_AHEAD_S: Final = 60.0
+"""A commit further in the future is a fault: clocks that are set by NTP differ by less than a second."""
 _log = structlog.get_logger("tailrace.engine")
 
 
@@ -99,21 +101,27 @@ class ObservedCatalog:
             raise again(self.error)
         return self.observer
 
-    def fault(self) -> ServerFault | None:
-        """Return what is wrong with reading the log, or None."""
+    def faults(self) -> list[ServerFault]:
+        """Return what is wrong with the log."""
         name, now = self._path.name, time.monotonic()
         if self.error is not None:
-            return ServerFault("log_unreadable", name, str(self.error))
+            return [ServerFault("log_unreadable", name, str(self.error))]
         tailer, since = self._tailer, self._opening_since
         unseen_s = now - (tailer.due_at if tailer is not None else now if since is None else since)
-        if unseen_s < self._settings.standstill_s:
-            damaged = None if self._reading is None else self._reading.damaged_bases.reason()
-            return None if damaged is None else ServerFault("base_damaged", name, damaged)
-        reason = (
-            f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, or "
-            "restart the server if that is well"
-        )
-        return ServerFault("log_not_read", name, reason)
+        found = []
+        if unseen_s >= self._settings.standstill_s:
+            reason = (
+                f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, "
+                "or restart the server if that is well"
+            )
+            found.append(ServerFault("log_not_read", name, reason))
+        if self._reading is not None and (damaged := self._reading.damaged_bases.reason()):
+            found.append(ServerFault("base_damaged", name, damaged))
+        if self.observer is not None:
+            newest = self.observer.log.view.newest_timestamp
+            if (ahead_s := newest / 1e6 - time.time()) > CLOCK_AHEAD_S:
+                found.append(ServerFault("clock_ahead", name, _clock_reason(ahead_s)))
+        return found
 
     def look(self) -> None:
         """Look whether what was found damaged is mended; blocks."""
@@ -243,6 +251,14 @@ class ObservedCatalog:
                 except CatalogReplaced:
                     forget()
                     raise
+
+
+def _clock_reason(ahead_s: float) -> str:
+    return (
+        f"its newest commit is {ahead_s:,.0f} s in the future: the clock of a writer or of this server is "
+        "wrong, or was; set both (NTP). Commit timestamps never fall, so all commits have times in the future "
+        "until then: retention by age, reads as of a time and lags in seconds are wrong by as much"
+    )
 
 
 def _is_gone(path: Path) -> bool:

@@ -246,6 +246,7 @@ class Observer:
             batches_unreadable=self._batches_unreadable,
             ring_bytes=sum(each.ring.bytes for each in publishers),
             newest_timestamp=log.view.newest_timestamp,
+            newest_age_s=log.newest_age_s,
             oldest=oldest,
             oldest_timestamp=log.view.known_timestamp_of(oldest) or 0,
             bodies_from=log.view.bodies.by_name(log.view.published),

@@ -92,6 +92,9 @@ class ObserverStatistics:
     """Commit timestamp of ``published``, µs; 0 for none."""
     oldest: int = 1
     """First version that is kept."""
+    newest_age_s: float | None = None
+    """Since ``published`` appeared, by the server's own clock; if that was before the server opened the log,
+    since its commit timestamp. None for none."""
     oldest_timestamp: int = 0
     """Its commit timestamp, µs; 0 for none."""
     bodies_from: Mapping[str, int] = field(default_factory=dict)

@@ -46,7 +46,8 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         200,
         catalog="shop",
         uuid=UUID(int=1),
-        newest_timestamp=(time.time_ns() - 90_000_000_000) // 1_000,
+        newest_timestamp=0,
+        newest_age_s=90.5,
         oldest_timestamp=(time.time_ns() - 900_000_000_000) // 1_000,
         bodies_from={"product": 4711},
     )
@@ -73,7 +74,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
     assert {999, 998} <= exposed  # what the gRPC face has ended and refused
     assert {997, 996} <= exposed  # the disk
     [age] = [each.value for each in samples if each.name == "tailrace_newest_commit_age_seconds"]
-    assert age >= 90
+    assert age == 90.5
     [age] = [each.value for each in samples if each.name == "tailrace_oldest_commit_age_seconds"]
     assert age >= 900
     assert 4711 in exposed  # the oldest bodies

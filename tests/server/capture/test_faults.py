@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog.testing
 
+from tailrace.clock import SystemClock
 from tailrace.errors import LogCorrupted
 from tailrace_server.capture import faults
 from tailrace_server.capture.codecs import JSON
@@ -97,15 +99,51 @@ async def test_contract_33_logs_that_inotify_cannot_watch_are_one_fault_until_it
     ):
         patch.setattr(Inotify, "watch", refused)
         async with Engine(log_root) as engine:
-            await until(lambda: faults_of(engine) == [("log_polled", str(log_root))])
+            await until(lambda: "each of 3 logs is read at" in str(engine.faults(ANONYMOUS)))
             [fault] = engine.faults(ANONYMOUS)
-            assert "each of 3 logs is read at intervals" in fault.reason
+            assert (fault.kind, fault.subject) == ("log_polled", str(log_root))
             assert "raise fs.inotify.max_user_watches" in fault.reason
             writer.append([upsert("1")])
             writer.commit(publish=True)
             await engine.view(ANONYMOUS, "shop", VersionWait(1, 20.0))
             patch.setattr(Inotify, "watch", watch)
             await until(lambda: faults_of(engine) == [])
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400, -30, 0, 30, 86_400])
+async def test_contract_33_the_age_of_a_log_does_not_depend_on_the_clock_of_its_writer(
+    log_root: Path, ahead_s: int
+) -> None:
+    """The age of the newest commit was 0 for a day after one commit of a clock that was a day ahead."""
+
+    class Clock(SystemClock):
+        def now(self) -> int:
+            return super().now() + ahead_s * 1_000_000
+
+    begun = time.monotonic()
+
+    def age(engine: Engine) -> float:
+        [observer, _] = engine.statistics(ANONYMOUS).observers
+        assert observer.newest_age_s is not None
+        return observer.newest_age_s
+
+    with LogWriter.open(log_root, "shop", clock=Clock()) as writer:
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+        faults = [("clock_ahead", "shop")] if ahead_s > 60 else []
+        async with Engine(log_root) as engine:
+            known = age(engine)
+            assert known >= max(0, -ahead_s), "it was committed before the server began"
+            await until(lambda: age(engine) > known)
+            writer.append([upsert("2")])
+            writer.commit(publish=True)
+            await engine.view(ANONYMOUS, "shop", VersionWait(2, 20.0))
+            seen = age(engine)
+            assert 0 <= seen <= time.monotonic() - begun
+            await until(lambda: age(engine) > seen)
+            assert [each for each in faults_of(engine) if each[1] == "shop"] == faults
+            if faults:
+                assert "set both (NTP)" in engine.faults(ANONYMOUS)[-1].reason
 
 
 async def test_contract_33_a_damaged_base_costs_no_reader_its_rows_and_is_told_until_it_is_made_again(

@@ -131,7 +131,7 @@ async def _catalogs(
         disk = figures.disks.get(info.name)
         found.append(
             {
-                **_catalog(info, now_us),
+                **_catalog(info, one.newest_age_s),
                 "versions_per_s": round(versions_per_s, 2),
                 "records_per_s": round(records_per_s, 2),
                 "records": one.records,
@@ -146,16 +146,15 @@ async def _catalogs(
     return sorted(found, key=lambda each: str(each["catalog"]))
 
 
-def _catalog(info: CatalogInfo, now_us: int) -> dict[str, Any]:
-    newest = info.newest_timestamp
+def _catalog(info: CatalogInfo, newest_age_s: float | None) -> dict[str, Any]:
     return {
         "catalog": info.name,
         "uuid": str(info.uuid),
         "committed": info.committed,
         "published": info.published,
         "oldest": str(info.oldest),
-        "newest_timestamp": newest,
-        "newest_age_s": round(max(0, now_us - newest) / 1e6, 1) if newest else None,
+        "newest_timestamp": info.newest_timestamp,
+        "newest_age_s": None if newest_age_s is None else round(newest_age_s, 1),
         "writers": [asdict(each) for each in info.writers[:_WRITERS_SHOWN]],
     }
 

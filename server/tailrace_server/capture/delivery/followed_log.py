@@ -6,12 +6,14 @@ The observer moves it on. Subscriptions, starts and history reads are given this
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.version_waits import VersionWait, VersionWaits
 from tailrace_server.capture.following.state_phases import StatePhases
+from tailrace_server.capture.latency import NEVER, committed_at
 from tailrace_server.capture.named.loss import NO_TERMS
 from tailrace_server.capture.viewing.known_definitions import KnownDefinitions
 
@@ -37,6 +39,7 @@ class FollowedLog:
         "_refresh",
         "definitions",
         "excess",
+        "newest_at",
         "newest_turns",
         "reading",
         "retention",
@@ -83,6 +86,8 @@ class FollowedLog:
         """Whoever waits until a version is published."""
         self.view = view
         """The published view; replaced as a whole, in one step."""
+        self.newest_at = committed_at(view, view.published)
+        """Monotonic time at which the newest published version appeared, for the age of the log."""
         self.routed = view.end_row
         """First row that the live path has not seen."""
         self.routed_position = Position(view.published, END)
@@ -93,10 +98,18 @@ class FollowedLog:
         """The end of what is published."""
         return Position(self.view.published, END)
 
+    @property
+    def newest_age_s(self) -> float | None:
+        """Seconds since the newest published version appeared; None where no version is known."""
+        return None if self.newest_at == NEVER else time.monotonic() - self.newest_at
+
     def see(self, view: LogView) -> None:
         """Take a view, unless a newer one has come already: views come from the tailer and from ``recover``."""
         held = self.view
         if (view.published, view.revision) >= (held.published, held.revision):
+            if view.published > held.published:
+                # Not by the commit timestamp: the writer's clock may be days ahead or behind.
+                self.newest_at = time.monotonic()
             self.view = view
             self._on_view()
             self.waits.see(view)
