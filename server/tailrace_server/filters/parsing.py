@@ -15,6 +15,7 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long, too_deep
 from tailrace_server.filters.errors import ConditionRefused, refused
+from tailrace_server.filters.parsed_trees import ParsedTrees, sql_text
 from tailrace_server.filters.tree import (
     ColumnName,
     Comparison,
@@ -103,10 +104,11 @@ def _read(text: str) -> Condition:
             raise refused(token.start, f"there is nothing in square brackets; {_WHAT_THERE_IS}")
         if (word := _WORDS.get(token.token_type)) is not None:
             raise refused(token.start, f"{token.text} has no meaning here: write {word}")
-    statements = _DIALECT.parser().parse(tokens, text)
-    if len(statements) != 1 or statements[0] is None:
-        raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")
-    return _ConditionReader().condition(statements[0], 0)
+    with ParsedTrees(_DIALECT) as trees:
+        statements = trees.parse(tokens, text)
+        if len(statements) != 1 or statements[0] is None:
+            raise ConditionRefused(f"where: give one condition; {_WHAT_THERE_IS}")
+        return _ConditionReader().condition(statements[0], 0)
 
 
 def _unclosed(text: str) -> int | None:
@@ -276,5 +278,5 @@ def _parts(node: exp.Expr) -> list[exp.Expr]:
 
 
 def _shown(node: exp.Expr) -> str:
-    text = node.sql(dialect="postgres")
+    text = sql_text(node, "postgres")
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -12,8 +12,7 @@ from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
-from tailrace_server.sql.shown import refuse_hidden
-from tailrace_server.sql.shown_changes import CDC_JSON
+from tailrace_server.sql.shown import CDC_JSON, refuse_hidden
 from tailrace_server.sql.typed_rows import MISFITS, reader_of
 from tailrace_server.sql.view_changes import RowsInView, ViewChanges
 from tailrace_server.typed.misfits import OnMisfit, ValueMisfit
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
-    from tailrace_server.sql.shown import ShownRows
-    from tailrace_server.sql.shown_changes import ShownChanges
+    from tailrace_server.sql.shown import ShownChanges, ShownRows
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.taken import RecordColumns
     from tailrace_server.wal.state.entity_names import EntityNames

@@ -29,6 +29,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.evaluation import pattern_of
+from tailrace_server.filters.parsed_trees import sql_text
 from tailrace_server.typed.forms import narrow_form_of
 from tailrace_server.typed.value_table import Notation
 
@@ -414,7 +415,7 @@ def match_as_conditions(
             try:
                 pattern = pattern_of(text, character)
             except ValueError as error:
-                raise InvalidRequest(f"{outer.sql(dialect='duckdb')}: {error}") from None
+                raise InvalidRequest(f"{sql_text(outer, 'duckdb')}: {error}") from None
         if not isinstance(node, exp.ILike):
             if outer is node:
                 outer.replace(exp.Escape(this=node.copy(), expression=escape))
@@ -423,7 +424,7 @@ def match_as_conditions(
             outer.replace(exp.paren(exp.not_(found)) if node.args.get("negate") else found)
         elif not all(map(is_constant, parts)):
             raise InvalidRequest(
-                f"{outer.sql(dialect='duckdb')}: ILIKE takes a text or a parameter; to match with the value of "
+                f"{sql_text(outer, 'duckdb')}: ILIKE takes a text or a parameter; to match with the value of "
                 "a column, write lower(…) LIKE lower(…)"
             )
 
@@ -448,7 +449,7 @@ def refuse_texts(
         if form.type != pa.string():
             continue
         for each in comparison.values:
-            value, name, text = evaluate(each, None), column.name, each.sql(dialect="duckdb")
+            value, name, text = evaluate(each, None), column.name, sql_text(each, "duckdb")
             is_digits = form.notation is not Notation.TEXT and not form.is_json
             is_number = isinstance(value, int | float | Decimal)  # and TRUE or FALSE
             if is_number or (is_digits and isinstance(value, str)):

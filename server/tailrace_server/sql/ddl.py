@@ -20,12 +20,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.filters.parsed_trees import ParsedTrees, sql_text
+from tailrace_server.sql.parsing import DUCKDB, refuse_long, statements_of, words_of
 from tailrace_server.units import parse_seconds
 from tailrace_server.wal.settings.values import nearest
 
@@ -134,10 +135,8 @@ def parsed_ddl(text: str) -> Defining | None:
     """
     if _FIRST_WORD.match(text, statement_start(text)) is None:
         return None
-    try:
-        tokens = sqlglot.tokenize(text, read="duckdb")
-    except SqlglotError as error:
-        raise InvalidRequest(f"the statement cannot be read: {error}") from None
+    refuse_long(text)
+    tokens = words_of(text)
     if tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     words = _Words(text, tokens)
@@ -159,7 +158,7 @@ def parsed_ddl(text: str) -> Defining | None:
     if kind == "VIEW":
         if first == "ALTER":
             raise InvalidRequest("ALTER VIEW is not run here: DROP it, then CREATE it")
-        return _create_view(text)
+        return _create_view(tokens, text)
     return _create_cdc(words) if first == "CREATE" else _alter_cdc(words)
 
 
@@ -364,19 +363,19 @@ def _drop(words: _Words, *, is_view: bool) -> Drop:
     return Drop(name, is_view, if_exists, on)
 
 
-def _create_view(text: str) -> CreateView:
-    try:
-        found = [
-            each
-            for each in sqlglot.parse(text, read="duckdb")
-            if each is not None and not isinstance(each, exp.Semicolon)
-        ]
-    except (SqlglotError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidRequest(f"the view cannot be read: {reason}") from None
-    if len(found) != 1 or not isinstance(found[0], exp.Create):
-        raise InvalidRequest(f"give one CREATE VIEW; {_ON_DATA}")
-    create = found[0]
+def _create_view(tokens: list[Token], text: str) -> CreateView:
+    with ParsedTrees(DUCKDB) as trees:
+        try:
+            found = statements_of(trees, tokens, text)
+        except (SqlglotError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidRequest(f"the view cannot be read: {reason}") from None
+        if len(found) != 1 or not isinstance(found[0], exp.Create):
+            raise InvalidRequest(f"give one CREATE VIEW; {_ON_DATA}")
+        return _view_of(found[0])
+
+
+def _view_of(create: exp.Create) -> CreateView:
     name, select = create.this, create.expression
     if not isinstance(name, exp.Table) or create.args.get("replace"):
         raise InvalidRequest("write CREATE VIEW name AS SELECT …; the columns keep their names")
@@ -399,7 +398,7 @@ def _create_view(text: str) -> CreateView:
         _name_of(name).text,
         _name_of(source),
         _columns(select),
-        "" if where is None else where.this.sql(dialect="postgres"),
+        "" if where is None else sql_text(where.this, "postgres"),
         bool(create.args.get("exists")),
     )
 
@@ -414,7 +413,7 @@ def _columns(select: exp.Select) -> tuple[WrittenName, ...]:
     for each in select.expressions:
         if not isinstance(each, exp.Column) or each.table or isinstance(each.this, exp.Star):
             raise InvalidRequest(
-                f"{_ON_DATA}: {each.sql(dialect='duckdb')} is no column by its own name"
+                f"{_ON_DATA}: {sql_text(each, 'duckdb')} is no column by its own name"
             )
         found.append(WrittenName(each.name, bool(each.this.args.get("quoted"))))
     return tuple(found)

@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.binding import bind
+from tailrace_server.filters.parsed_trees import sql_text
 from tailrace_server.filters.parsing import parse
 from tailrace_server.sql.ddl import (
     AlterChangeTable,
@@ -116,7 +117,7 @@ class Definer:
                 where,
                 lambda name, quoted: _column(WrittenName(name, quoted), columns, entity_type),
             )
-            where = tree.sql(dialect="postgres")
+            where = sql_text(tree, "postgres")
             bind(parse(where), columns, {})
         view = ViewDocument(
             statement.name, entity_type, self._view.published, shown, where, self._now

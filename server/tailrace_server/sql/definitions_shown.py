@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tailrace_server.sql.shown_changes import CDC_JSON
+from tailrace_server.sql.shown import CDC_JSON
 from tailrace_server.units import counted, format_seconds
 
 if TYPE_CHECKING:

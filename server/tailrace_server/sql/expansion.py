@@ -24,8 +24,15 @@ from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import renamed
 from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.ddl import image_names
-from tailrace_server.sql.shown import ROWS_MET, THROUGH, RowsMet
-from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP, SHOWN, ShownChanges
+from tailrace_server.sql.shown import (
+    CDC_JSON,
+    ROW_TIMESTAMP,
+    ROWS_MET,
+    SHOWN,
+    THROUGH,
+    RowsMet,
+    ShownChanges,
+)
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.typed_rows import MISFITS, own_columns
 from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument

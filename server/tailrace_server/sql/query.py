@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
 from tailrace.position import END, FIRST, Position
+from tailrace_server.filters.parsed_trees import sql_text
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
 from tailrace_server.sql.defining import Definer
@@ -25,15 +26,13 @@ from tailrace_server.sql.definitions_shown import described, line_of, shown
 from tailrace_server.sql.duck.databases import HERE, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.parsing import TOO_DEEP, named_parameters, parsed
 from tailrace_server.sql.scans import StatementScan
 from tailrace_server.sql.statements import (
-    TOO_DEEP,
     Tables,
     bound,
-    named_parameters,
     names_in,
     nearest,
-    parsed,
 )
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import format_seconds
@@ -287,12 +286,12 @@ class Query:
             self._names.through.get,
             self._polled is not None,
         )
-        query = parsed(text)
-        self._take_parameters(named_parameters(query))
         with_misfits = self._on_misfit is OnMisfit.NULL
-        given = (query, self._names, names_in(query), self._last_version, self._began_us)
-        expand(*given, with_misfits=with_misfits)
-        return bound(query, tables)
+        with parsed(text) as query:
+            self._take_parameters(named_parameters(query))
+            given = (query, self._names, names_in(query), self._last_version, self._began_us)
+            expand(*given, with_misfits=with_misfits)
+            return bound(query, tables)
 
     def _take_parameters(self, named: set[str]) -> None:
         """Add those of a poll, and refuse values of those that a statement does not have."""
@@ -406,7 +405,7 @@ class Query:
         Raises:
             InvalidRequest: It is no version and no time.
         """
-        text = constant.sql(dialect="duckdb")
+        text = sql_text(constant, "duckdb")
         value: Any = self._computed(constant, "{}")
         if isinstance(value, str):
             try:
@@ -447,7 +446,7 @@ class Query:
         return None if is_other else found["value"]
 
     def _computed(self, constant: exp.Expr, form: str, *, is_last: bool = True) -> object:
-        text = form.format(constant.sql(dialect="duckdb"))
+        text = form.format(sql_text(constant, "duckdb"))
         try:
             values = self._values(named_parameters(constant))
             return self._database.computed(f"SELECT {text}", values)

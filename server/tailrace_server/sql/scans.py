@@ -20,7 +20,7 @@ from tailrace.position import END, Position
 from tailrace_server.sql.change_table_rows import ChangeTableRows
 from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
-from tailrace_server.sql.shown_changes import CDC_JSON, ROW_TIMESTAMP
+from tailrace_server.sql.shown import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.sql.statements import refuse_alike
 from tailrace_server.sql.typed_rows import (
     MISFITS,

@@ -7,6 +7,7 @@ others, before DuckDB sees them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -31,6 +32,12 @@ THROUGH: Final = "tailrace.through_view"
 """Under this key a place in a statement that reads an entity type carries the name of the view that it is."""
 ROWS_MET: Final = "tailrace.rows_met"
 """Under this key a place in a statement that reads a state carries the condition of the view that it is."""
+ROW_TIMESTAMP: Final = "PHOENIX_ROW_TIMESTAMP()"
+"""Name of its first column: when the change was committed."""
+SHOWN: Final = "tailrace.shown_changes"
+"""Under this key the place in a statement that reads changes carries how a change table shows them."""
+CDC_JSON: Final = "CDC JSON"
+"""Name of its last column."""
 
 
 class RowsMet(NamedTuple):
@@ -159,3 +166,30 @@ def refuse_hidden(
             raise InvalidRequest(
                 f"{asked} is judged by {column!r}, which you may see in some rows only"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChanges:
+    """What a scan of changes gives for a change table, beside place and time."""
+
+    table: str
+    """Its name, for errors."""
+    keys: tuple[str, ...]
+    """Names of the key's columns; empty where they are not known: then the key is a text."""
+    images: tuple[str, ...]
+    """Of its JSON, some of ``ddl.IMAGES``."""
+    names: frozenset[str]
+    """Columns that are read, in lower case."""
+    view: ViewDocument | None = None
+    """The view that it is on; None: an entity type."""
+    oldest_us: int = 0
+    """Time, µs, before which it has no changes; 0: it has all that the log keeps."""
+    lookback_us: int = 0
+    """What was defined of that."""
+    salt_buckets: int = 1
+    """How many threads read the log for it."""
+
+    @property
+    def has_json(self) -> bool:
+        """Whether the JSON is read."""
+        return CDC_JSON.lower() in self.names

@@ -16,18 +16,15 @@ never one too few.
 from __future__ import annotations
 
 import difflib
-import logging
-import re
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.filters.parsed_trees import sql_text
 from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.conditions import (
     comparisons_of,
@@ -36,6 +33,7 @@ from tailrace_server.sql.conditions import (
     match_as_conditions,
     refuse_texts,
 )
+from tailrace_server.sql.parsing import named_parameters
 from tailrace_server.sql.pushing import (
     EVERYTHING,
     Span,
@@ -44,8 +42,7 @@ from tailrace_server.sql.pushing import (
     timestamps_in,
     versions_in,
 )
-from tailrace_server.sql.shown import ROWS_MET, THROUGH
-from tailrace_server.sql.shown_changes import SHOWN
+from tailrace_server.sql.shown import ROWS_MET, SHOWN, THROUGH
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -54,42 +51,15 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
-    from tailrace_server.sql.shown import RowsMet, ViewShown
-    from tailrace_server.sql.shown_changes import ShownChanges
+    from tailrace_server.sql.shown import RowsMet, ShownChanges, ViewShown
     from tailrace_server.wal.files.definition_documents import ViewDocument
 
-_STATEMENT_BYTES_MAX: Final = 1 << 16
-"""Length of a statement, UTF-8."""
 _DIALECT: Final = "duckdb"
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})
 """Table functions that compute and read nothing."""
 SPANS: Final = frozenset({"FROM", "BETWEEN", "CONTAINED IN", "ALL"})
 """Behind FOR VERSION or FOR TIMESTAMP: more than one version."""
 _CHANGES: Final = "changes"
-TOO_DEEP: Final = (
-    "the statement cannot be read: its parts are nested too deeply; nest less, or use WITH"
-)
-_ONE: Final = (
-    "give one SELECT; SHOW TABLES, VIEWS or CDC, DESCRIBE of a table, EXPLAIN of a SELECT, and CREATE, ALTER "
-    "and DROP of a VIEW or CDC stand alone too"
-)
-_INNER: Final = (
-    (re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL), r"'\1'"),
-    (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
-)
-"""What the parser says of words and of its own classes in some errors, and what is said instead."""
-_PIECE: Final = re.compile(
-    r"""[eE]'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|--[^\n]*"""
-    r"""|(?P<open>/\*|\$(?:[^\W\d]\w*)?\$)|(?P<parameter>\$\w+)(?=[^\w\s$])""",
-    re.DOTALL,
-)
-"""Parts of a statement in which a dollar means nothing, and parameters with another character behind them."""
-_PIVOT: Final = (
-    "PIVOT and UNPIVOT stand behind a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
-)
-
-# The parser logs what it does not understand, which anybody may write: here that is an error of the statement.
-logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 class Bounds(NamedTuple):
@@ -172,85 +142,6 @@ class Tables:
     """Whether its range may begin above the newest version, which a server has that is behind."""
 
 
-def parsed(text: str) -> exp.Query:
-    """Return the one query in a text.
-
-    Raises:
-        InvalidRequest: It is none, or none that only reads.
-    """
-    if len(text.encode()) > _STATEMENT_BYTES_MAX:
-        raise InvalidRequest(f"the statement is longer than {_STATEMENT_BYTES_MAX} bytes")
-    try:
-        # A comment behind the last semicolon is told as a statement of its own.
-        found = [
-            each
-            for each in sqlglot.parse(_parameters_apart(text), read=_DIALECT)
-            if each is not None and not isinstance(each, exp.Semicolon)
-        ]
-    except ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        place = f"line {first.get('line')}, column {first.get('col')}"
-        reason = str(first.get("description", error))
-        for pattern, instead in _INNER:
-            reason = pattern.sub(instead, reason)
-        raise InvalidRequest(f"{place}: {reason} (near {first.get('highlight')!r})") from None
-    except RecursionError:
-        raise InvalidRequest(TOO_DEEP) from None
-    except SqlglotError as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidRequest(f"the statement cannot be read: {reason}") from None
-    if len(found) != 1:
-        raise InvalidRequest(f"{len(found)} statements; {_ONE}")
-    (query,) = found
-    if any(each.this is not None for each in query.find_all(exp.Pivot)):
-        raise InvalidRequest(_PIVOT)
-    if not isinstance(query, exp.Query):
-        kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
-        if isinstance(
-            query, exp.Condition
-        ):  # a word that is no statement is a column to the parser
-            kind = repr(text.strip()[:30])
-        raise InvalidRequest(f"{kind} is not run here; {_ONE}")
-    for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe, exp.Lock):
-        if not isinstance(each, exp.Query):
-            raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
-    for call in query.find_all(exp.Anonymous):
-        if call.name.lower() == "current_setting":
-            raise InvalidRequest(
-                "current_setting(…) is not called here: statements read the log alone"
-            )
-    return query
-
-
-def _parameters_apart(text: str) -> str:
-    """Return a text with a space behind each parameter: the parser takes ``$a,$`` for the begin of a quote."""
-    parts: list[str] = []
-    done = place = 0
-    while (found := _PIECE.search(text, place)) is not None:
-        place = found.end()
-        if found["parameter"]:
-            parts += (text[done:place], " ")
-            done = place
-        elif found["open"]:
-            # A comment or a quoted text: what is in it stays as it is.
-            close = "*/" if found["open"] == "/*" else found["open"]
-            end = text.find(close, place)
-            place = len(text) if end < 0 else end + len(close)
-    return "".join(parts) + text[done:]
-
-
-def named_parameters(expression: exp.Expr) -> set[str]:
-    """Return the names of the parameters, ``$name`` or ``:name``, that an expression has.
-
-    Raises:
-        InvalidRequest: One has no name.
-    """
-    names = {each.name for each in expression.find_all(exp.Placeholder, exp.Parameter)}
-    if "?" in names or "" in names:
-        raise InvalidRequest("a parameter has a name: $price, not ?")
-    return names
-
-
 def bound(query: exp.Query, tables: Tables) -> Statement:
     """Return a query with its tables looked up; changes the query.
 
@@ -280,7 +171,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
             columns = tables.schema_of(read.version).entity_types.get(read.entity_type, ())
             refuse_texts(columns, comparison, tables.constant)
     match_as_conditions(query, tables.constant)
-    return Statement(query.sql(dialect=_DIALECT), tuple(uses), named_parameters(query))
+    return Statement(sql_text(query, _DIALECT), tuple(uses), named_parameters(query))
 
 
 def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Tables) -> TableUse:
@@ -356,7 +247,7 @@ def _is_computed(table: exp.Table) -> bool:
 
 
 def _unknown_function(table: exp.Table) -> InvalidRequest:
-    name = table.this.sql(dialect=_DIALECT).partition("(")[0].lower()
+    name = sql_text(table.this, _DIALECT).partition("(")[0].lower()
     return InvalidRequest(
         f"{name}(…) is no table here: entity types are, CHANGES('entity type', from, to), "
         f"and {', '.join(sorted(_FUNCTIONS))}"
@@ -400,7 +291,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
             last = tables.version_of(arguments[2])
             # A range of no version is one that begins right behind its end, or between two versions.
             if first > last + 1 and not tables.is_poll:
-                begin, end = (each.sql(dialect=_DIALECT) for each in arguments[1:])
+                begin, end = (sql_text(each, _DIALECT) for each in arguments[1:])
                 raise InvalidRequest(
                     f"CHANGES from {begin} to {end} is reversed: it would begin at version {first}, and end at "
                     f"{last}; give the earlier bound first"

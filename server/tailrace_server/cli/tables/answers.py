@@ -11,7 +11,7 @@ from tailrace_server.capture.querying.asked import SqlForm
 from tailrace_server.capture.querying.forms import form_of, python_values
 from tailrace_server.cli.output import printable
 from tailrace_server.cli.tables.text_table import GAP, NULL, cut, is_number
-from tailrace_server.sql.shown_changes import CDC_JSON
+from tailrace_server.sql.shown import CDC_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
