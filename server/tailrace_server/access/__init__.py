@@ -1,1 +1,1 @@
-"""The doors: who asks, what they may have, how much, and a record of it."""
+"""The doors: authentication, grants, quotas and the audit."""

@@ -135,7 +135,7 @@ class Access:
 class _WatchedFile:
     """A file of keys or of the policy, which is read again when it has changed and then stood still.
 
-    What is half written may be a file of its own that says more: a grant whose last line is to hide a column.
+    A file that is half written may grant more: a grant without its last line, which hides a column.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ class Identified:
         return self._granted[catalog]
 
     def refusal(self) -> TailraceError | None:
-        """Return why nothing of it may go on; None while it may."""
+        """Return why its streams must end; None while they may continue."""
         expires_at = self.identity.expires_at
         if self._has_left:
             return Unauthenticated("the session was ended by who had begun it")
@@ -139,7 +139,7 @@ class Identified:
         return None
 
     def leave(self) -> None:
-        """Have nothing of it go on any more."""
+        """End all of its streams."""
         self._has_left = True
 
     def renew(self, other: Principal) -> None:
@@ -200,7 +200,7 @@ class Door:
         quotas: Quotas | None = None,
         faults: Callable[[], tuple[ServerFault, ...]] = tuple,
     ) -> None:
-        """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded.
+        """Ask these, in this order; none = everybody is anonymous. Each admission and refusal is recorded.
 
         Without a policy it is as ``Identified.grant`` has it. ``faults`` returns what is wrong with keys.
         """

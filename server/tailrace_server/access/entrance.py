@@ -23,7 +23,7 @@ class Entrance:
     def __init__(
         self, door: Door, credentials: Credentials, principal: Principal | None = None
     ) -> None:
-        """Begin with what the handshake showed; ``principal`` is whom it proved, None: nobody yet."""
+        """Begin with the handshake's credentials; ``principal`` is the proven identity, None: none yet."""
         self._door = door
         # The token has been looked at, and is kept no longer.
         self._credentials = credentials.with_token(None)
@@ -35,7 +35,7 @@ class Entrance:
         """The identity that the connection has proven.
 
         Raises:
-            Unauthenticated: Nobody yet, or its key was removed since.
+            Unauthenticated: There is no identity yet, or its key was removed since.
             TokenExpired: Its time is over; it may be renewed.
         """
         if self._principal is None:
@@ -45,7 +45,7 @@ class Entrance:
         return self._principal
 
     def refusal(self) -> TailraceError | None:
-        """Return why whom it has proven is no longer let in; None while he is, or if it was nobody yet."""
+        """Return why the proven caller is no longer let in; None while he is, or if there is none yet."""
         return None if self._principal is None else self._principal.refusal()
 
     def ticket(self) -> str:

@@ -1,4 +1,4 @@
-"""Handles: random texts that stand for somebody for a while, where no token can be sent.
+"""Handles: random texts that replace a token for a while, where no token can be sent.
 
 They are bounded in number, in all and for each somebody: whoever makes many pushes out his own oldest first.
 """

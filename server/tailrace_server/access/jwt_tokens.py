@@ -1,4 +1,4 @@
-"""JWTs: who signed it is one of the issuers, for us, and now.
+"""JWTs: signed by a known issuer, for this server, and valid now.
 
 ::
 
@@ -161,7 +161,7 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
 
     Raises:
         Unauthenticated: None of the issuer's has.
-        TransportError: That cannot be told now, since the issuer is away.
+        TransportError: The issuer does not answer, so that is unknown now.
     """
     candidates = await keys.candidates(kid)
     if not candidates and keys.error:
@@ -193,7 +193,7 @@ def _identity(claims: Mapping[str, Any], issuer: Issuer, key_id: str) -> Identit
     """Return who verified claims are of.
 
     Raises:
-        Unauthenticated: They are not for us, not yet valid, or of nobody.
+        Unauthenticated: They are not for us, not yet valid, or without a subject.
     """
     expires_at = _moment(claims, "exp")
     if expires_at is None:

@@ -230,8 +230,8 @@ class _OnlyAddresses(HTTPRedirectHandler):
 class _Deadline:
     """The time of one fetch: when it is over, its connections are cut.
 
-    The time-out of a socket is one of each read: who sends a byte a second would have us wait for ever, be it
-    in a handshake or in the middle of a header.
+    The time-out of a socket is for each read: a peer that sends a byte a second would keep us waiting for ever,
+    in a handshake or in a header.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""The policy: who is granted what. Values, and what they come to for one identity.
+"""The policy: the grants of principals. Values, and what they come to for one identity.
 
-A claim is a value, never a pattern: what stands in a token is compared, and put into keys, as it is. A claim
+A claim is a value, never a pattern: a token's values are compared, and put into keys, as they are. A claim
 that is missing, empty, or of another type than text and whole number, gives nothing.
 """
 
@@ -46,7 +46,7 @@ class Who:
     """Callers without proof only."""
     issuer: str | None = None
     claims: tuple[tuple[str, tuple[str | int | bool, ...]], ...] = ()
-    """Name → values, one of which the claim is, or has where it is a list."""
+    """Name → values; the claim is one of them, or a list that has one."""
     api_key: str | None = None
     certificate: str | None = None
 

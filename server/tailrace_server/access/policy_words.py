@@ -34,7 +34,7 @@ def policy_words(policy: Policy) -> Iterator[str]:
 
 
 def who_words(who: Who) -> str:
-    """Return of whom a grant speaks."""
+    """Return the principals of a grant."""
     if who.anonymous:
         return "everybody, without a credential,"
     if who.api_key is not None:

@@ -1,4 +1,4 @@
-"""Records in the audit by which keys and which policy callers are judged, whenever that changes."""
+"""Records in the audit the keys and the policy in force, at each change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tickets: what an ``EventSource`` shows, which cannot send a header.
 
-A ticket stands for the caller who asked for it, is taken once, and only for half a minute: what remains of it
-in logs of proxies opens nothing.
+A ticket replaces the credential of the caller who requested it. It is accepted once, and only for half a
+minute, so a copy in a proxy's log is worthless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is kept for single peers, inside the memory budget: what they send, and whole answers that they read.
+"""The memory for single peers, inside the memory budget: inbound bytes, and whole answers.
 
 Every bound of one message leaves open how many peers send one. So all that is unfinished, or waits to be
 looked at, shares a part of the budget: connections without a request, bodies, fragments, messages in line.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INBOUND_SHARE: Final = 8
-"""What peers send may come to one part in so many of the memory budget."""
+"""Received bytes may take 1/N of the memory budget."""
 
 INBOUND: Final = "inbound_memory"
 """Name of the guard that refuses senders when the budget is spent."""
@@ -25,7 +25,7 @@ ANSWERS_SHARE: Final = 8
 """Whole answers that wait to be read may come to one part in so many of the memory budget."""
 
 CONNECTION_BYTES: Final = 16 << 10
-"""What a connection is charged while nobody knows yet what it is for."""
+"""The charge for a connection before its first request."""
 
 
 class Sender(Protocol):
@@ -50,7 +50,7 @@ class ByteBudget:
         """Begin with nothing."""
         self.bytes_max = bytes_max
         self.bytes = 0
-        """What all have now."""
+        """The bytes of all peers now."""
         self.refused = 0
         """Senders refused, since it began."""
         self._clock = clock
@@ -60,7 +60,7 @@ class ByteBudget:
         """The same by the number of binary digits of their bytes, each in the order of coming."""
 
     def hold(self, sender: Sender, nbytes: int) -> bool:
-        """Note what a sender has now, 0 for nothing; return whether it may go on.
+        """Note the bytes of a sender, 0 for none; return True if it may send more.
 
         Others, or this one, may be refused meanwhile: ``refuse`` is called, and they are forgotten.
         """

@@ -59,7 +59,7 @@ class ConnectionAge:
         return asyncio.get_running_loop().call_later(max(0.0, age_s - lived_s), callback)
 
     def core_options(self) -> tuple[tuple[str, int], ...]:
-        """Return what core is told: to refuse new calls before ours end, and to cut what outlives the grace.
+        """Return core's options: refuse new calls before ours end, and cut those that outlive the grace.
 
         A client whose stream ended before its connection takes no calls would come back on the same one.
         """
@@ -82,7 +82,7 @@ def end_for_age(subscription: Subscription) -> None:
 
 
 class EndsWithAge:
-    """What serves one subscription on a connection, and ends it when that has reached its age."""
+    """Serves one subscription on a connection, and ends it when the connection has reached its age."""
 
     __slots__ = ("_aged", "_subscription")
 

@@ -154,7 +154,7 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
     ),
     429: ("too many live connections are open", "Retry later, or share a socket."),
 }
-"""What HTTP itself refuses: status → because, what to do. Also Problem Details, code ``INVALID_REQUEST``."""
+"""Refusals of HTTP itself: status → reason, remedy. Also Problem Details, code ``INVALID_REQUEST``."""
 
 HTTP_OWN_RETRIABLE: Final = frozenset({429})
 """Those of `HTTP_OWN` that may be answered otherwise later; the same request again."""
@@ -169,7 +169,7 @@ _TEXT_MAX: Final = 600
 def logged(error: Exception, log: BoundLogger) -> TailraceError:
     """Return an error as one of the tree, on its way to a client; what is ours to mend is in the log first.
 
-    A client is told one line of it; where it came from is for whoever has the server's log.
+    A client gets one line of it; the traceback is in the server's log.
     """
     found = as_tailrace_error(error)
     if found.code == errors.InternalError.code:
@@ -197,7 +197,7 @@ def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple
 
 
 def http_status(error: TailraceError) -> int:
-    """Return the status of an HTTP answer that tells an error."""
+    """Return the status of an HTTP answer for an error."""
     return next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS)
 
 

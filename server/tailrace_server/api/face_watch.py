@@ -8,7 +8,7 @@ The rule for a face that does not answer::
     still no answer      the same again, for as long as it takes
 
 The process is never ended for it: those who are connected would lose their streams for the sake of those who
-are not. Whoever starts processes anew may do so by ``/health``. Where the process is out of descriptors, the
+are not. Whoever starts processes anew may do so by ``/health``. If the process is out of descriptors, the
 listener is not to blame and stays.
 """
 
@@ -32,7 +32,7 @@ _PROBE_S: Final = 5.0
 _UNANSWERED_MAX: Final = 2
 """Probes in a row without an answer, after which a listener is replaced."""
 _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where to connect to, for addresses that only listen."""
+"""The address to connect to, for addresses that only listen."""
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 _log = structlog.get_logger("tailrace.server")
@@ -43,17 +43,17 @@ class WatchedFace(Protocol):
 
     name: str
     ended: asyncio.Event
-    """Set by a face that knows that it accepts nobody any more; ``listen_again`` clears it."""
+    """Set by a face that knows that it has stopped accepting; ``listen_again`` clears it."""
 
     async def knock(self) -> None:
         """Connect and ask as a client does; return once an answer has begun.
 
         Raises:
-            OSError: Nobody is there, or there is no answer.
+            OSError: Nothing listens there, or there is no answer.
         """
 
     async def listen_again(self) -> None:
-        """Put a new listener on the port. What is open goes on, and ends when it ends.
+        """Put a new listener on the port. Open connections continue until they end.
 
         Raises:
             Exception: It cannot listen; may be called again.
@@ -62,11 +62,11 @@ class WatchedFace(Protocol):
 
 @dataclass(slots=True)
 class FaceStatistics:
-    """What the watch has seen of one face; only the watch writes it."""
+    """The watch's findings on one face; only the watch writes them."""
 
     name: str
     reason: str | None = None
-    """Why it accepts nobody; None while it does."""
+    """Why it does not accept; None while it does."""
     unanswered: int = 0
     """Probes without an answer, since the process began."""
     renewed: int = 0
@@ -90,7 +90,7 @@ class FaceWatch:
         return tuple(statistics for _, statistics in self._faces)
 
     def not_accepting(self) -> Mapping[str, str]:
-        """Return why a face accepts nobody, by its name, for those of which that is so."""
+        """Return why faces do not accept, by name, for those that do not."""
         return {each.name: each.reason for each in self.statistics() if each.reason is not None}
 
     async def run(self) -> None:

@@ -46,8 +46,8 @@ _INTEGERS: Final = {
 JSON_VALUES_MAX: Final = 2 * KEYS_MAX
 """Values in the JSON of one request, by its commas and brackets: 100,000 keys have room beside others."""
 ELSEWHERE: Final = ("catalog", "encoding", "values")
-"""Fields of a request that no JSON face reads: the catalog stands in the path, the encoding is JSON, and how
-values stand is part of the form (rest/forms.py)."""
+"""Fields of a request that no JSON face reads: the catalog is in the path, the encoding is JSON, and the
+values' form is part of the answer's form (rest/forms.py)."""
 
 _CONDITIONS: Final = ("where", "whereTree")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
@@ -108,7 +108,7 @@ def from_json(
         kind: The message.
         value: A decoded JSON value; must be an object.
         criteria_max: How many criteria it may have.
-        without: JSON names of fields that stand elsewhere, as the catalog does in the path.
+        without: JSON names of fields that are elsewhere, as the catalog is in the path.
 
     Raises:
         InvalidRequest: A value of the wrong type or out of range, or too many criteria or keys; names its path.
@@ -293,7 +293,7 @@ def integer(allowed: range, value: object, path: str, *, bounds: range | None = 
         allowed: What its type holds.
         value: What was given.
         path: Names it in errors.
-        bounds: What is told of one that is not allowed, where its meaning allows less than its type.
+        bounds: The error text of a value that is not allowed, if its meaning allows less than its type.
 
     Raises:
         InvalidRequest: It is none, or out of range; names the path.

@@ -3,7 +3,7 @@
 The event loop hands over, in one turn, all that has come: of each connection up to 8 MB. A hundred that send as
 fast as they can would be the whole turn, which everybody else waits for several times with each change. So when
 a turn has brought its share, the connections that brought it are not read until they have had their turn, first
-come, first read. The policy at this bound is *wait*: TCP passes it on to the senders, and nobody is refused.
+come, first read. The policy at this bound is *wait*: TCP passes it on to the senders, and none is refused.
 """
 
 from __future__ import annotations

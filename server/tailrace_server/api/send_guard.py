@@ -48,7 +48,7 @@ def has_unread(transport: asyncio.Transport) -> bool:
     """Return whether a connection holds what its peer has not taken.
 
     A TLS connection does not count what it has handed on encrypted. It is asked of the kernel, whose buffer is
-    full before anything stands before it.
+    full before anything waits in ours.
     """
     if transport.get_write_buffer_size():
         return True
@@ -85,8 +85,8 @@ def pieces(
 def drop(transport: asyncio.Transport) -> None:
     """Drop a connection with whatever its peer has not taken, what the kernel holds for it included.
 
-    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut. Where it
-    holds nothing, a reset would only take from the peer what that has received and not read yet.
+    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut. If it is
+    empty, a reset would only take from the peer bytes that it has received and not read yet.
     """
     peer = transport.get_extra_info("socket")
     if peer is not None and not transport.is_closing():
@@ -135,7 +135,7 @@ class Guarded(ABC):
         """End the write under way and its stream, in the face's own way."""
 
     def _drop(self) -> None:
-        """End it so that what is unread is kept no longer: no word that would stand behind it."""
+        """End it so that unread bytes are freed; send no close message, which would wait behind them."""
         self._end_stream()
 
 

@@ -1,6 +1,6 @@
-"""What the engine asks before each subscription and each read of history, and tells when they end.
+"""The check that the engine makes before each subscription and each read of history, and reports the end of.
 
-The engine knows nothing of what stands behind it: quotas and the audit (access/). By default everything is
+The engine does not know the quotas and the audit behind it (access/). By default everything is
 admitted, and nothing recorded::
 
     with admissions.subscription(…) as admission:      refused in here by anything: recorded, given back
@@ -39,7 +39,7 @@ class Ending:
 
 
 class Admission(Protocol):
-    """What one subscription or read was admitted with."""
+    """The admission of one subscription or read."""
 
     def __enter__(self) -> Self: ...
 
@@ -142,4 +142,4 @@ class FreeAdmission:
 
 
 FREE: Final = FreeAdmission()
-"""Of an engine that nobody restricts."""
+"""The admission of an engine without restrictions."""

@@ -1,4 +1,4 @@
-"""What the engine says of a catalog, and of who writes to it."""
+"""The description of a catalog and its writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WriterInfo:
 
     name: str
     host: str
-    """Where the newest writer runs; empty for an earlier one, whose host is not kept."""
+    """The host of the newest writer; empty for an earlier one, as its host is not stored."""
     is_newest: bool
     """Whether it has the newest epoch: no other one can commit."""
     batch: int
@@ -29,7 +29,7 @@ class WriterInfo:
 
 @dataclass(frozen=True, slots=True)
 class CatalogInfo:
-    """One catalog as it stands now."""
+    """One catalog as it is now."""
 
     name: str
     uuid: UUID

@@ -1,7 +1,7 @@
-"""What the logs of catalogs take up on disk, measured now and then in a thread of its own.
+"""The disk usage of the logs of catalogs, measured now and then in a separate thread.
 
-A folder of 100,000 files takes a second to walk. So nobody waits for it: `Engine.statistics` has what was found
-last, and a folder that takes long is walked less often.
+A folder of 100,000 files takes a second to walk. So no caller waits for it: `Engine.statistics` has the last
+result, and a folder that takes long is walked less often.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class DiskUsage:
     """One catalog's folder, as last measured."""
 
     nbytes: int
-    """What its files occupy, those that wait for deletion and the quarantine among them."""
+    """The bytes of its files, including the quarantine and files that wait for deletion."""
     files: int
     free_bytes: int
-    """What its file system has left for this user."""
+    """The bytes that its file system has left for this user."""
 
 
 class DiskMeasurements:
@@ -66,7 +66,7 @@ class DiskMeasurements:
 def measured(folder: Path, stopping: threading.Event) -> DiskUsage | None:
     """Walk a folder; None if it cannot be read at all, or ``stopping`` was set.
 
-    What goes while it is walked is not counted.
+    Files that are removed during the walk are not counted.
     """
     total = files = 0
     try:

@@ -80,7 +80,7 @@ _log = structlog.get_logger("tailrace.engine")
 class Engine:
     """Serves the catalogs under one log root; an async context manager that owns every task it starts.
 
-    Every method that a face calls takes the caller first, whose grant is judged here and nowhere else.
+    Every method that a face calls takes the caller first, whose grant is evaluated only here.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class Engine:
         self._catalogs: dict[str, ObservedCatalog] = {}
         memory_bytes = self.settings.memory_bytes
         self.criteria = KeptBytes("criteria", memory_bytes, CRITERIA_SHARE)
-        """What is charged for the criteria of open subscriptions and reads."""
+        """The charge for the criteria of open subscriptions and reads."""
         self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
-        """What is charged for pages that become part of an answer."""
+        """The charge for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
         self.named = NamedSubscriptions(
             root, self.settings, admissions, self._observer, self._observers, self.subscribe
@@ -340,7 +340,7 @@ class Engine:
     def end_subscription(
         self, caller: Principal, id: str, reason: str, peer: Peer = IN_PROCESS
     ) -> str:
-        """End a subscription by its id, with a reason that its client is told; return its resume cursor.
+        """End a subscription by its id, with a reason for its client; return its resume cursor.
 
         Raises:
             InvalidRequest: No subscription that the caller may know of has this id.

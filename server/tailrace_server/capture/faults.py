@@ -1,6 +1,6 @@
-"""What is wrong, as one list for /health, /metrics and the log: each fault with its subject, and what to do.
+"""The faults, as one list for /health, /metrics and the log: each with its subject and its remedy.
 
-A fault is there as long as its cause is, and goes by itself::
+A fault lasts as long as its cause, and ends by itself::
 
     log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
     log_polled           the kernel's limits for inotify are used up; the log is read at intervals
@@ -74,7 +74,7 @@ class ServerFault:
     subject: str
     """The catalog, folder or face."""
     reason: str
-    """What it is, and what to do."""
+    """The fault and its remedy."""
 
 
 class CanBeFaulty(Protocol):
@@ -99,7 +99,7 @@ class CatalogVersions(NamedTuple):
     published: int
     committed: int
     gate: str = ""
-    """What publication waits for, if a gate stands."""
+    """The condition that publication waits for, if a gate is closed."""
 
 
 class FaultLog:
@@ -122,7 +122,7 @@ class FaultLog:
 
 
 class FaultWatch:
-    """What is wrong with the logs under one log root. Lives on the event loop; its tasks are the engine's."""
+    """The faults of the logs under one log root. Lives on the event loop; its tasks are the engine's."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class FaultWatch:
 
         Args:
             root: The log root.
-            room_bytes: Less than this free on a file system is told.
+            room_bytes: Less free room than this on a file system is a fault.
             catalogs: By name; others change it.
             others: Returns what is wrong beside the logs.
             polled: Logs that are read at intervals, each with the used-up limit or ""; others change it.
@@ -211,7 +211,7 @@ class UnpublishedVersions:
     def __init__(self) -> None:
         """Begin with none."""
         self._waiting: dict[str, tuple[int, float]] = {}
-        """What is published, and since when more is committed, by catalog."""
+        """The published version, and the time since when more is committed, by catalog."""
 
     def see(self, catalogs: Mapping[str, CatalogVersions | None], now: float) -> list[ServerFault]:
         """Take the versions of a moment of the monotonic clock; return what has waited for too long."""

@@ -1,4 +1,4 @@
-"""What a principal may have of a catalog: a grant, which is a union of allowances.
+"""The rights of a principal to a catalog: a grant, which is a union of allowances.
 
 An allowance is a rectangle: some rows (by entity type and key) and some columns of each of them. Several
 allowances add up row by row::
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What may be done with what is granted."""
+    """The actions that a grant allows."""
 
     SUBSCRIBE = "subscribe"
     HISTORY = "history"
@@ -41,7 +41,7 @@ class Action(StrEnum):
 
 
 READING: Final = frozenset({Action.SUBSCRIBE, Action.HISTORY, Action.SCHEMA})
-"""What an allowance is for if nothing is said."""
+"""The default scope of an allowance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Allowance:
         )
 
     def covers(self, entity_type: str | None, key: str | None) -> bool:
-        """Return whether it is for a cell of the table; None stands for every one that there can be."""
+        """Return whether it is for a cell of the table; None means every possible one."""
         if self.entity_types is not None and (
             entity_type is None or entity_type not in self.entity_types
         ):
@@ -137,7 +137,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a principal may have of one catalog."""
+    """The rights of a principal to one catalog."""
 
     allowances: tuple[Allowance, ...]
 

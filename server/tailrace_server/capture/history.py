@@ -3,7 +3,7 @@
 Both directions visit the same records with the same numbers. A read is pinned to the version
 published when it began (its *anchor*); handing the anchor back pins later pages to the same range.
 
-What retention has taken is never left out in silence. A bound by time begins at the oldest instead and the
+A read reports the records that retention has removed. A bound by time begins at the oldest instead and the
 read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryBounds:
-    """What part of the log to read. Unset ends are open."""
+    """The part of the log to read. Unset ends are open."""
 
     lower: Start | None = None
     """Inclusive position or time, or exclusive cursor; None: the oldest retained."""
@@ -155,7 +155,7 @@ class HistoryRead(LogRead):
 
     @property
     def unknown_changes(self) -> tuple[str, ...]:
-        """Entity types of which every update matches, whatever it changed."""
+        """Entity types whose updates all match, whatever they changed."""
         return unknown_changes(self._view, self._predicate.criteria)
 
     @property
@@ -194,7 +194,7 @@ class HistoryRead(LogRead):
         Raises:
             BodiesExpired: The next record matches, bodies are asked for, and its own are gone. A read with a
                 limit that has given something ends before it instead.
-            ChangeNotJudged: Nobody can say whether the next record's row is granted. As above with a limit.
+            ChangeNotJudged: It is unknown whether the next record's row is granted. As above with a limit.
             SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
@@ -361,7 +361,7 @@ class HistoryRead(LogRead):
         return _Range(low, max(low, high))
 
     async def _low(self, view: LogView) -> tuple[Mark, bool]:
-        """Return the first mark, and whether what is retained decided where it stands."""
+        """Return the first mark, and True if retention decided its place."""
         start = self._bounds.lower
         match start:
             case None | Since(Position(version=0)):

@@ -1,7 +1,7 @@
-"""What requests make the server keep, inside the memory budget: criteria, and pages that become an answer.
+"""The memory that requests hold, inside the memory budget: criteria, and pages that become an answer.
 
-Each kind has a share. It is charged before the bytes are kept, and where they would not fit the policy is
-*refuse*, with ``ServerFull``: nobody else pays for it, and a retry helps once others have ended. Whoever is
+Each kind has a share. It is charged before the bytes are allocated. If they would not fit, the policy is
+*refuse*, with ``ServerFull``: no other reader pays for it, and a retry helps once others have ended. Whoever is
 alone is never refused: what one request may ask for has bounds of its own.
 """
 
@@ -42,7 +42,7 @@ class KeptBytes:
         self._share = share
         self.bytes_max = memory_bytes // share
         self.bytes = 0
-        """What all have now."""
+        """The memory of all requests now."""
 
     def nothing(self) -> Kept:
         """Return what has nothing yet."""
@@ -69,7 +69,7 @@ class KeptBytes:
 
 @dataclass(slots=True)
 class Kept:
-    """What one request keeps; used by ``with``, or given back by hand."""
+    """The memory of one request; used by ``with``, or given back by hand."""
 
     _share: KeptBytes
     nbytes: int = 0

@@ -1,13 +1,13 @@
 """Turns on the event loop for whoever begins or catches up: those who are there come first.
 
 In one turn the event loop runs all that is ready. If thousands begin at once, all of them are ready, and
-everybody else waits for all of them, several times with each change. So the steps of such work stand in line,
-one line for each connection, and each turn takes as many of them as fit into some milliseconds::
+everybody else waits for all of them, several times with each change. So the steps of such work are queued, one
+queue for each connection, and each turn takes as many of them as fit into some milliseconds::
 
     steps in line    a1 a2 a3 a4 … (connection a)      b1 (b)      c1 c2 (c)
     they run         a1 b1 c1 │ a2 c2 a3 │ a4 …                    │ between them: all who are live
 
-The policy at this bound is *wait*. While no line stands and the turn is young, a step runs at once.
+The policy at this bound is *wait*. While no queue exists and the turn is young, a step runs at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 _SHARE: Final = 4
-"""If all else takes long, steps may take one part in so many of that: who is live does not shut them out."""
+"""If all else takes long, steps may take this fraction of that time: live readers do not shut them out."""
 _FIRST_STEP_S: Final = 0.001
 """How long a step is taken to last before one was measured."""
 _SMOOTHING: Final = 4
@@ -46,7 +46,7 @@ class LoopTurns:
     )
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """Begin with nobody in line; the clock is in seconds."""
+        """Begin with empty queues; the clock is in seconds."""
         self._clock = clock
         self._lines: dict[Hashable, deque[asyncio.Future[None]]] = {}
         """Steps in line by connection, the one whose turn is next first."""
@@ -56,7 +56,7 @@ class LoopTurns:
         self._began = 0.0
         """When the turn began."""
         self._steps = 0
-        """Steps that this turn has let go on."""
+        """Steps that this turn has released."""
         self._steps_began = 0.0
         """When the first of them began."""
         self._step_s = _FIRST_STEP_S
@@ -118,7 +118,7 @@ class LoopTurns:
         self._steps_began = self._clock()
 
     def _release(self) -> bool:
-        """Let the next step go on, one of each connection after the other; False if it was cancelled."""
+        """Release the next step, one of each connection after the other; False if it was cancelled."""
         whose = next(iter(self._lines))
         line = self._lines.pop(whose)
         waiter = line.popleft()

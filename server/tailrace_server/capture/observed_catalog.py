@@ -88,7 +88,7 @@ class ObservedCatalog:
         self.observer: Observer | None = None
         """None while the log cannot be read."""
         self._gate: Callable[[], str] = str
-        """Returns what publication waits for, if a gate stands."""
+        """Returns the condition that publication waits for, if a gate is closed."""
 
     def require(self) -> Observer:
         """Return the observer.

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.engine")
 
 _RUN_ON_SHARE: Final = 8
-"""Without a hungry subscription, routing goes on over heads at hand for one part in so many of a ring."""
+"""Without a hungry subscription, routing continues over cached heads for this fraction of a ring."""
 _SMALL_ROWS: Final = 1_024
 """Small commits are one batch together, up to so many records. The fastest subscription takes a turn of the
 event loop for each batch, and a busy loop has fewer turns than commits come."""
@@ -100,7 +100,7 @@ class Observer:
         reading.small_commits.end_row = view.end_row
         reading.small_commits.schema_of = view.schema_of
         self._run_on_until = 0
-        """Routing goes on below this row while no subscription is hungry."""
+        """Routing continues below this row while no subscription is hungry."""
         self._small_until = 0
         """The same, whether or not the heads of the batches are at hand."""
         self._floor = 0
@@ -218,7 +218,7 @@ class Observer:
             subscription.end(error)
 
     def info(self) -> CatalogInfo:
-        """Return the catalog as it stands now."""
+        """Return the catalog as it is now."""
         view = self.log.view
         return CatalogInfo(
             name=view.name,

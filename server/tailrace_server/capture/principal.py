@@ -1,4 +1,4 @@
-"""Who asks the engine: a principal, which every face passes with everything that it asks for.
+"""Principals: every face passes one to the engine with each request.
 
 The door (`access.door`) makes it of what a request proves about its sender. The engine asks it what its sender
 may have, at its one door, and no face decides that for itself.
@@ -21,7 +21,7 @@ class Principal(Protocol):
 
     @property
     def name(self) -> str:
-        """Who it is, for people to read; never a credential."""
+        """The name, for people to read; never a credential."""
 
     @property
     def expires_at(self) -> float | None:
@@ -34,7 +34,7 @@ class Principal(Protocol):
         """
 
     def refusal(self) -> TailraceError | None:
-        """Return why nothing of it may go on: it has expired, or its key was removed; None while it may."""
+        """Return why its streams end: it has expired, or its key was removed; None while it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Who has shown no credential where the server asks for one: sees what is public, and may have nothing."""
+    """A caller without a credential, if the server requires one: it sees public facts, and reads no data."""
 
     @property
     def name(self) -> str:

@@ -165,14 +165,14 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLimits:
-    """What one subscription asks for beside its start; None takes the engine's bound."""
+    """The options of one subscription beside its start; None takes the engine's bound."""
 
     queue_captures: int | None = None
     max_message_bytes: int | None = None
     heartbeat_interval_s: float | None = None
     catch_up: CatchUp = CatchUp.ALL
-    """What it gets of what it is behind as it begins."""
+    """The records that it receives of those it is behind as it begins."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
-    """What becomes of it when its ring has overtaken it."""
+    """The policy when its ring has overtaken it."""
     wait: VersionWait | None = None
     """For a version to be published, before the start is found; None: for nothing."""

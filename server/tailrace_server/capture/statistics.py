@@ -42,7 +42,7 @@ class SubscriptionStatistics:
     lag_records: int
     """Records published behind the position; 0 while its start is not published."""
     lag_versions: int
-    """Versions of which something may still come; 0 where ``lag_records`` is."""
+    """Versions that may still send something; 0 where ``lag_records`` is."""
     lag_s: float
     """From the commit that was handed over last to the newest one, seconds; 0 where ``lag_records`` is."""
     resyncs: int
@@ -61,10 +61,10 @@ class PublisherStatistics:
     ring_evicted: int
     """Captures evicted while a subscription may still have needed them, since it began."""
     criteria_bytes: int
-    """What is charged for its criteria, which the subscriptions share."""
+    """The charge for its criteria, which the subscriptions share."""
     conditions_cpu_s: float
-    """CPU time that judging its conditions has taken since it began, s, as changes are routed. What is done
-    once for all conditions of an entity type is split evenly. 0 without a condition."""
+    """CPU time that judging its conditions has taken since it began, s, as changes are routed. Work that is
+    done once for all conditions of an entity type is split evenly. 0 without a condition."""
     conditions_image_bytes: int
     """Bytes of images that were read for them, split likewise."""
 
@@ -131,7 +131,7 @@ class EngineStatistics:
     unreadable: Mapping[str, str]
     """Catalogs whose log cannot be read now, and why; subscribing to one raises the same."""
     faults: tuple[ServerFault, ...]
-    """What is wrong now; catalogs that cannot be read are among it."""
+    """The current faults, including catalogs that cannot be read."""
     cache: CacheStatistics
     subscriptions: int
     subscriptions_opened: int
@@ -143,7 +143,7 @@ class EngineStatistics:
     resyncs: int
     returns: int
     message_bytes_max: int
-    """What a message is cut to at most, now: less while memory is short."""
+    """The current size limit of a message: smaller while memory is short."""
     waiting_for_memory: int
     """Readers that wait until other large messages have gone, now."""
     disconnected_for_memory: int
@@ -151,7 +151,7 @@ class EngineStatistics:
     latencies: Mapping[str, LatencyHistogram]
     """From commit to hand-over, by transport, for what was committed since its subscription began."""
     disks: Mapping[str, DiskUsage]
-    """What the log of each catalog takes up, as last measured."""
+    """The disk usage of each catalog's log, as last measured."""
     sql: SqlStatistics = SqlStatistics()
 
 

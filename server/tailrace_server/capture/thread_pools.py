@@ -1,4 +1,4 @@
-"""The end of a pool of threads, one of which may hang in a storage that does not answer."""
+"""The end of a pool of threads, if one thread may hang in a storage that does not answer."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ class TimedWait:
     __slots__ = ("_timer", "_waiter")
 
     def __init__(self) -> None:
-        """Begin with nobody waiting."""
+        """Begin without a waiting task."""
         self._waiter: asyncio.Future[None] | None = None
-        """What the task waits on; None while it does not wait."""
+        """The future that the task waits on; None while it does not wait."""
         self._timer: asyncio.TimerHandle | None = None
         """Wakes it when the time has come; one for many waits."""
 
@@ -30,7 +30,7 @@ class TimedWait:
             self._waiter = None
 
     def wake(self) -> None:
-        """Let the task go on; nothing if it does not wait."""
+        """Wake the task; nothing if it does not wait."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -197,7 +197,7 @@ async def _show(history: History, shown: Shown) -> None:
 
 
 def _age(text: str) -> str:
-    """Return a length of time, checked. One without a unit is refused: who means minutes would miss most."""
+    """Return a length of time, checked. One without a unit is refused as ambiguous."""
     try:
         parse_seconds(text)
     except ValueError:

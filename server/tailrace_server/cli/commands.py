@@ -42,8 +42,8 @@ COMMANDS: Final[dict[str, Command]] = {
     "keys": Command(f"{_CLI}.keys", "app", "cli"),
     "policy": Command(f"{_CLI}.policy", "app", "server"),
 }
-"""By name, in the order of the help. What a command needs only for some of its work, as Spark for files that
-are large, it says when it comes to that."""
+"""By name, in the order of the help. A requirement of only some of its work, as Spark for large files, is
+reported when that work begins."""
 
 
 def named(arguments: Sequence[str]) -> str | None:

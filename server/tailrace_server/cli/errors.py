@@ -74,7 +74,7 @@ def describe(error: BaseException) -> str:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the exit status that an error stands for."""
+    """Return the exit status of an error."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return status_of(error.exceptions[0])

@@ -1,7 +1,7 @@
 """``tailrace ingest``: turn a source's lines, or messages of Materialize CDCv2, into versions of a catalog.
 
-The options of a command are made from the fields of its settings (`pipeline.options`). What goes into several
-fields, or is shared with other commands, is written here.
+The options of a command are made from the fields of its settings (`pipeline.options`). Options of several
+fields, or shared with other commands, are written here.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def trim(
     """Let go of all versions below one, at once. Their files stay for readers at work, for ten minutes.
 
     First the newest image of every row is kept in a base, so that the state of every table stays readable.
-    Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
+    Then a writer, as an ingest, deletes them when it publishes. If none does, run this again.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.cli.subscriptions.holding import note_holding

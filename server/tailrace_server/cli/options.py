@@ -301,7 +301,7 @@ def initial_of(text: str | None) -> Initial | None:
 
 
 class BehindArguments(TypedDict, total=False):
-    """What becomes of a reader that is behind, as the client's calls take it."""
+    """The policy for a reader that is behind, as the client's calls take it."""
 
     catch_up: CatchUp
     overrun: OverrunPolicy
@@ -364,7 +364,7 @@ _NEVER: Final = 1 << 63
 def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMicros:
     """Read a point in time: ISO 8601 (local where it names no zone), µs since the epoch, or an age.
 
-    A bare number is µs where that is a time since 1973, or 0; of another one nobody knows what it is.
+    A bare number is µs if that is a time since 1973, or 0; another number is ambiguous.
 
     Raises:
         InvalidRequest: It is none of them.
@@ -443,7 +443,7 @@ class ServerOptions:
     """As `tailrace.connect` takes it."""
     tls: Tls | None = None
     token: TokenSource | None = field(default=None, repr=False)
-    """What it is shown."""
+    """The token for it."""
 
     def connect(self, **options: Any) -> Client:
         """Return a client of the server.
@@ -493,4 +493,4 @@ def _named(kind: type[_Named], text: str, option: str) -> _Named:
 
 
 _ELSEWHERE: Final = {"insert": "upsert", "update": "upsert", "delete": "remove", "ddl": "schema"}
-"""What others call operations and areas."""
+"""Names of operations and areas in other systems."""

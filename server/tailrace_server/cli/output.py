@@ -1,4 +1,4 @@
-"""What goes to the terminal: colours where somebody can see them, captures on stdout, all else on stderr."""
+"""Output to the terminal: colours if it shows them, captures on stdout, all else on stderr."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_closed_streams() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Paints text, or leaves it as it is where nobody would see colours."""
+    """Paints text, or leaves it as it is if colours would not be shown."""
 
     enabled: bool
 
@@ -65,11 +65,11 @@ class Palette:
         return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
 
     def dim(self, text: str) -> str:
-        """Return text that stands back."""
+        """Return dimmed text."""
         return self.paint(text, "grey")
 
     def bold(self, text: str) -> str:
-        """Return text that stands out."""
+        """Return emphasized text."""
         return self.paint(text, "bold")
 
     def error(self, text: str) -> str:
@@ -84,7 +84,7 @@ def note(message: str) -> None:
 
 
 def note_unknown_changes(entity_types: Sequence[str]) -> None:
-    """Say of which entity types updates are shown that may not have touched the columns asked for."""
+    """Name the entity types whose updates may not have changed the requested columns."""
     if entity_types:
         note(
             f"updates of {', '.join(map(printable, entity_types))} come without the row before: which columns "

@@ -142,7 +142,7 @@ def _identity(text: str) -> Identity | None:
     """Return who ``--as`` speaks of; None is anonymous.
 
     Raises:
-        InvalidRequest: It speaks of nobody.
+        InvalidRequest: It has no principal.
     """
     if text == _ANONYMOUS:
         return None

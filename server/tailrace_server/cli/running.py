@@ -17,9 +17,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def run(main: Coroutine[None, None, int | None]) -> int:
     """Run a coroutine to its end and return the exit status.
 
-    Returns:
-        What the coroutine returned, or 128 + the signal's number where one ended it; 0 where nobody
-        reads our output any more.
+    Returns: The coroutine's result, or 128 + the signal's number if one ended it; 0 if the reader of our output
+    has gone.
     """
     return asyncio.run(_supervised(main))
 

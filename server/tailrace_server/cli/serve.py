@@ -1,4 +1,4 @@
-"""``tailrace serve``: run the server until it is told to stop."""
+"""``tailrace serve``: run the server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
 
 
 def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command one option for each setting there is, taken as text and judged by ``settings.load``."""
+    """Give a command one option for each setting there is, taken as text and checked by ``settings.load``."""
     parameters = [
         _option(
             "config_file",

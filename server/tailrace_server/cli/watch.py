@@ -124,7 +124,7 @@ def watch(
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What to watch, from the command's options."""
+    """The request of a watch, from the command's options."""
 
     catalog: str | None
     """None: the system log."""
@@ -213,12 +213,12 @@ class Teller:
     """Tells of a lost server once, not at every attempt."""
 
     def __init__(self, server: str) -> None:
-        """Name the server in what is told."""
+        """The server's name for messages."""
         self._server = server
         self._lost = False
 
     def disconnected(self, event: Disconnected) -> None:
-        """Say that the server is waited for, and from where it will go on; a wrong address is not."""
+        """Print that the server is waited for, and where the watch resumes; not for a wrong address."""
         if isinstance(event.error, NotGrpc):
             raise event.error
         if not self._lost:

@@ -1,1 +1,1 @@
-"""The audit: who was let in or refused, what they asked for and were given, and who changed the rules."""
+"""The audit: admissions, refusals, requests, and changes of the rules."""

@@ -1,4 +1,4 @@
-"""The one place that says what is recorded: the door and the engine's admissions call it, and nobody else.
+"""The one place that decides what is recorded; only the door and the engine's admissions call it.
 
 Without a file to write to nothing is made or kept.
 """
@@ -101,7 +101,7 @@ class Audit:
     def refused(
         self, error: TailraceError, peer: Peer, caller: Principal | None = None, catalog: str = ""
     ) -> None:
-        """Record that something was not given; ``caller`` None: nobody was proven."""
+        """Record a refusal; ``caller`` None: no identity was proven."""
         self.put(Refused, caller, peer, catalog, code=error.code, reason=str(error))
 
     def policy_loaded(self, file: str, grants: int, fingerprint: str) -> None:

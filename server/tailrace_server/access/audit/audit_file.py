@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o640
-"""What it records concerns people: others than owner and group have no business there."""
+"""Its records are about people, so only owner and group may read them."""
 
 
 class AuditFile:

@@ -30,9 +30,9 @@ class AuditLine(Struct, kw_only=True, tag_field="event"):
     time: str
     """When it happened: ISO 8601, UTC, microseconds."""
     logger: str = LOGGER
-    """`tailrace.audit`, by which these lines are told from those of the log."""
+    """`tailrace.audit`; the lines of the log have another value."""
     principal: str = ""
-    """Who: the name that was proven; `anonymous` where no identity is asked for; empty: the server itself."""
+    """The proven name; `anonymous` where no identity is asked for; empty: the server itself."""
     kind: str = ""
     """How it was proven: `jwt`, `api_key` or `certificate`; `anonymous`; empty for the server itself."""
     issuer: str = ""
@@ -177,7 +177,7 @@ class OperatorAction(AuditLine, tag="operator_action"):
     """An operator did something, or somebody changed or began to read a named subscription."""
 
     action: str = ""
-    """What: `end_subscription`; `create_subscription`, `read_subscription`, `reset_subscription`,
+    """The action: `end_subscription`; `create_subscription`, `read_subscription`, `reset_subscription`,
     `pause_subscription`, `resume_subscription`, `delete_subscription`."""
     subject: str = ""
     """To what: the id of a subscription, or the name of a named one."""

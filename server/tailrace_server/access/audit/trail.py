@@ -129,7 +129,7 @@ class AuditTrail:
             )
 
     def close(self, deadline_s: float) -> None:
-        """Write what is queued and end; what is not written in time is lost, which the log is told."""
+        """Write what is queued and end; a line that is not written in time is lost, and the log says so."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -149,7 +149,7 @@ class AuditTrail:
         self._queued_bytes += _charged(data)
 
     def _telling_of_lost(self) -> bytes | None:
-        """Return the line that tells how many were lost; None if none were."""
+        """Return the line with the number of lost ones; None if none were."""
         if not self._lost_untold:
             return None
         return AuditResumed(time=moment(), lost=self._lost_untold).encoded()

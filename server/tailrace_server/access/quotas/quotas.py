@@ -51,7 +51,7 @@ class Account:
         self.held: Counter[str] = Counter()
         """By quota."""
         self.distinct: Counter[tuple[str, Hashable]] = Counter()
-        """How often each thing is held of which the distinct ones count."""
+        """The number of holders of each thing whose distinct ones count."""
         self.buckets: dict[str, TokenBucket] = {}
 
 
@@ -99,10 +99,10 @@ class Quotas:
         """Take amounts, by quota, until what is returned gives them back.
 
         Args:
-            caller: Whose; None: nobody is proven yet.
+            caller: The caller; None: no identity is proven yet.
             address: Its address, without a port.
             amounts: How much of each quota.
-            distinct: Things of which only the distinct ones count, by quota.
+            distinct: Things whose distinct ones count, by quota.
 
         Raises:
             QuotaExceeded: One has less; nothing was taken.
@@ -181,7 +181,7 @@ class Quotas:
             raise QuotaExceeded(FAILURES, limit, limit - bucket.level(now), _rounded(wait_s))
 
     def failed(self, address: str) -> None:
-        """Count a credential that proved nothing; peers without an address are not told apart, nor counted."""
+        """Count a credential that proved nothing; peers without an address are not counted."""
         limit = self._settings.quota_failed_authentications
         if limit is not None and address:
             now = self._monotonic()

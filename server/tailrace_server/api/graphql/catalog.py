@@ -3,7 +3,7 @@
 A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile, at
 most once a second. Types of rows that have not changed are shared with the schema before.
 Documents and what is compiled of them belong to the schema that they were validated against: a subscription
-goes on with the one that it began with.
+keeps the one that it began with.
 """
 
 from __future__ import annotations
@@ -258,9 +258,9 @@ class GraphqlCatalog:
 
         Args:
             prepared: The operation.
-            peer: Who asks.
+            peer: The client's end of the connection.
             as_events: Whether its frames are events, or else payloads.
-            after: The cursor to go on behind; stands above any start that the document names.
+            after: The cursor to resume behind; it overrides any start that the document names.
 
         Raises:
             TailraceError: What is wrong with what it asks for.

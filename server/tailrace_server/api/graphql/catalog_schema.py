@@ -142,7 +142,7 @@ class CatalogSchema:
 
 
 def _take_apart(made: strawberry.Schema, core: GraphQLSchema) -> None:
-    """Empty a schema that nobody uses any more; scalars, and what graphql-core has for all schemas, stay."""
+    """Empty a schema that is no longer used; scalars, and what graphql-core has for all schemas, stay."""
     for name, kind in core.type_map.items():
         if not name.startswith("__") and isinstance(kind, _OWN_KINDS):
             vars(kind).clear()

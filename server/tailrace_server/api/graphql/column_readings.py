@@ -69,7 +69,7 @@ class ColumnReading:
     stated: Column | None
     """The column as it was first stated, for values of versions that had only inferred its type."""
     placeholders: tuple[str, ...] = ()
-    """What stands for values that were not sent, beside the default."""
+    """The replacements of values that were not sent, beside the default."""
 
     @property
     def name(self) -> str:

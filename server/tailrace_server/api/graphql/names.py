@@ -1,8 +1,8 @@
 """GraphQL names of entity types and columns.
 
-A name of GraphQL is ``[_A-Za-z][_0-9A-Za-z]*``, and two leading underscores belong to the language. What does
-not fit is replaced by an underscore; of two that would fall together the later one gets a number. Entity types
-and columns are only ever appended to a schema, so a name stays until its owner is renamed.
+A name of GraphQL is ``[_A-Za-z][_0-9A-Za-z]*``, and two leading underscores belong to the language. A character
+that does not fit is replaced by an underscore; if two would become equal, the later one gets a number. Entity
+types and columns are only ever appended to a schema, so a name stays until its owner is renamed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def field_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
-    """Return stem → entity type: ``order_line`` is ``OrderLine``, of which all else is made.
+    """Return stem → entity type: ``order_line`` is ``OrderLine``, and all other names are made from that.
 
     Nothing that is made of one stem has the name of what is made of another.
     """
@@ -60,7 +60,7 @@ def made_of(stem: str) -> tuple[str, ...]:
 def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return stem → the names of its fields for one row and for all: ``orderLine``, ``orderLines``.
 
-    Where one is taken, by what every catalog has or by an earlier entity type, it is ``orderLineRow`` or
+    If one is taken, by a common name or by an earlier entity type, it is ``orderLineRow`` or
     ``orderLineTable``.
     """
     used = set(taken)
@@ -81,7 +81,7 @@ def where_type(stem: str) -> str:
 
 
 def beside(fields: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
-    """Return name → field, where fields stand beside reserved names: ``and`` is ``and_2`` there."""
+    """Return name → field, where fields are beside reserved names: ``and`` is ``and_2`` there."""
     own = [*fields]
     taken = {*reserved}
     found: dict[str, str] = {}

@@ -216,7 +216,7 @@ class GraphqlFace:
         return answer
 
     def _data(self, body: bytes, form: str) -> ASGIApp:
-        """Return an answer; a large one goes out in pieces, each of which has the send deadline."""
+        """Return an answer; a large one goes out in pieces, and each piece has the send deadline."""
         if len(body) <= _CHUNK_BYTES:
             return Response(body, 200, _HEADERS, form)
         headers = {**_HEADERS, "Content-Type": form}

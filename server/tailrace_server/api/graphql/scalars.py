@@ -1,6 +1,6 @@
 """Scalars of the schema, and which one a column's values come as.
 
-What JavaScript's numbers cannot hold travels as text: 64-bit integers of columns (``BigInt``) and decimals
+Values beyond JavaScript's numbers are sent as text: 64-bit integers of columns (``BigInt``) and decimals
 (``Decimal``) are strings of their digits as the source wrote them. ``Long`` is for numbers that this server
 makes: versions, counts and microseconds stay far below 2^53, so they are JSON numbers. ``JSON`` is the source's
 text, spliced in; where its digits matter the ``…Text`` fields give the same as a string.

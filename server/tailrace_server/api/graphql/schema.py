@@ -11,8 +11,8 @@
         orderLine, orderLines       a row, and the table, as of a version
 
 Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source
-has dropped has no field any more; older rows show it in their JSON. What is made is
-immutable; a newer schema of the log gives a new one, while subscriptions of the old go on as they began.
+has dropped has no field any more; older rows show it in their JSON. The result is immutable; a newer schema of
+the log gives a new one, while subscriptions of the old one continue as they began.
 """
 
 # Strawberry reads annotations at run time; as values they need no name to be looked up.

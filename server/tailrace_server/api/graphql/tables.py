@@ -1,4 +1,4 @@
-"""Rows of a table for one field, as edges whose cursors go on behind them."""
+"""Rows of a table for one field, as edges; the cursor of an edge resumes behind its row."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-r"""A grpc.aio server that goes on accepting, whatever path a call names.
+r"""A grpc.aio server that continues to accept, whatever path a call names.
 
 grpc.aio has one loop for the calls of all methods. It decodes the path of a call to a method that is not
 registered as UTF-8, outside any ``try`` (``AioServer._server_main_loop``, grpcio 1.85.1). So one HEADERS frame
-with the path ``/x\x92`` ends the loop, core closes the listener, and nobody is accepted any more, while open
-streams go on. Calls to registered methods come with the name they were registered by, and decode nothing.
+with the path ``/x\x92`` ends the loop, core closes the listener, and no call is accepted any more, while open
+streams continue. Calls to registered methods come with the name they were registered by, and decode nothing.
 
 So every method of ours is registered, and this server answers all other calls itself, before the loop sees
 them: they have the same answer whatever their path is. Interceptors and generic handlers come after the

@@ -1,8 +1,8 @@
 """Calls that grpc.aio lacks: close a peer's connection, and bound the bytes that the kernel holds for it.
 
-A call whose reader has stalled cannot be ended from this side: the status stands behind the message that is not
-read, and core keeps the message until it is, whether the handler aborts, returns or is cancelled. Where
-memory is short that message is what has to go, and it goes with its connection.
+A call whose reader has stalled cannot be ended from this side: the status is behind the message that is not
+read, and core keeps the message until it is, whether the handler aborts, returns or is cancelled. If memory is
+short that message has to go, and it goes with its connection.
 """
 
 from __future__ import annotations

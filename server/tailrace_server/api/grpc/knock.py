@@ -6,8 +6,8 @@ By hand and not by grpc's client, so that it shares nothing with the server but 
     preface  SETTINGS  HEADERS(stream 1)  DATA(stream 1, end)   ─▶
                                    ◀─   …  HEADERS(stream 1)  …
 
-Over TLS the same is said inside. Where clients must show a certificate, which we have none of, the handshake is
-the answer.
+Over TLS the same is said inside. If clients must show a certificate, which we do not have, the handshake is the
+answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def knock(address: Address, tls: TlsFiles | None = None) -> None:
     """Make a call and return once an answer has begun.
 
     Raises:
-        OSError: Nobody listens, or the connection was ended without an answer.
+        OSError: Nothing listens, or the connection was ended without an answer.
     """
     async with opened(address, tls, "h2") as streams:
         if streams is None:

@@ -1,6 +1,6 @@
 """Calls that complete: a range of history, the state of an entity type, and a statement in SQL.
 
-Both are a header, messages of the engine as they are, and an end with the place where a further read goes on.
+Both are a header, messages of the engine as they are, and an end with the place where a further read continues.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class GuardedSender(Guarded):
 
         Raises:
             SendDeadlineExceeded: It was not taken in time.
-            ReaderGone: Nobody is there any more.
+            ReaderGone: The client has gone.
         """
         self._guard.forget(self)
         if self.blocked_since is None:

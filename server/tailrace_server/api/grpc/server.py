@@ -193,7 +193,7 @@ class GrpcServer:
         """Make a call to the port, and return once it is answered.
 
         Raises:
-            OSError: Nobody listens, or there is no answer.
+            OSError: Nothing listens, or there is no answer.
         """
         await knock.knock(reachable(self._address), self._tls)
 
@@ -214,7 +214,7 @@ class GrpcServer:
         self.ended.clear()
 
     def _on_crash(self, server: grpc.aio.Server, error: BaseException) -> None:
-        """Close a listener behind which nobody accepts: who is refused at once does not wait."""
+        """Close a listener that no longer accepts: clients are then refused at once and do not wait."""
         _log.error("gRPC has ended", exc_info=error)
         error.with_traceback(
             None
@@ -224,7 +224,7 @@ class GrpcServer:
         self.ended.set()
 
     def _retire(self, server: grpc.aio.Server) -> None:
-        """Let a server accept nobody any more, and let its streams end by themselves."""
+        """Stop accepting, and let open streams end by themselves."""
         self._server = None
         waiting = asyncio.create_task(_stop(server, None), name="streams of an earlier listener")
         self._earlier[server] = waiting
@@ -242,7 +242,7 @@ class GrpcServer:
     async def stop(self, deadline_s: float) -> None:
         """Take no more calls, end every stream with its resume cursor, and wait for them to leave.
 
-        What has not left after ``deadline_s`` is cut. Idempotent.
+        Connections that remain after ``deadline_s`` are cut. Idempotent.
         """
         server, self._server = self._server, None
         earlier = dict(self._earlier)

@@ -290,7 +290,7 @@ class ChangeCaptureService:
     async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
         """Send everything, end the subscription and return why it ended; None if the client is gone.
 
-        Never raises an error, so that it can stand in a task group, which would wrap it.
+        Never raises an error, as a task group would wrap it.
         """
         # 1. Known to `stop_subscriptions` from here on. A stop that came while the engine was still opening
         #    the subscription is made up for.

@@ -1,4 +1,4 @@
-"""What peers have sent over gRPC and we have not been given: beginnings of messages, calls that nobody awaits.
+"""Bytes of gRPC peers that core holds: begins of messages, and calls without a waiting handler.
 
 Core keeps them, without a bound over all calls, and does not say how much. A stream may have the largest
 request but for its last byte, a connection 10,000 such streams. The kernel knows what each connection has
@@ -6,9 +6,9 @@ sent, so::
 
     held = received - (requests taken + 8 KiB a call + an eighth of what was read + 128 bytes a second)
 
-Calls have header fields, readers send window updates and pings: these terms are more than any client needs.
-What is left is at least what core keeps for the connection, but for some kilobytes a call. It never counts
-below zero, so nobody can save up for later.
+Calls have header fields, readers send window updates and pings: these terms are more than any client needs. The
+rest is at least the memory that core holds for the connection, but for some kilobytes a call. It never counts
+below zero, so a peer cannot save up for later.
 
 The bound: all connections together may hold one part in eight of the memory budget, and one may hold more than
 64 KiB for as long as a request may take. The policy is *disconnect*, those that hold most first: other streams
@@ -99,7 +99,7 @@ class _Connection:
     descriptor: int = -1
     """Of its socket in this process, when last looked at."""
     held: float = 0
-    """Bytes of which we have not been given anything."""
+    """Bytes that core has not handed over at all."""
 
 
 class UnreadWatch:

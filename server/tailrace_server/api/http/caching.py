@@ -1,4 +1,4 @@
-"""What an answer says about being kept: nothing may be, unless the answer itself says otherwise."""
+"""The cache headers of an answer: it may not be stored, unless the answer itself says otherwise."""
 
 from __future__ import annotations
 

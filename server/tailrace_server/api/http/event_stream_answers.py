@@ -25,7 +25,7 @@ EVENTS_TYPE: Final = "text/event-stream"
 _AGAIN_MIN_MS: Final = 1_000
 _AGAIN_MAX_MS: Final = 5_000
 LAST_EVENT_ID: Final = ("lastEventId", "Last-Event-ID")
-"""Parameters that stand for the header: a page that makes a new ``EventSource`` cannot set headers."""
+"""Parameters that replace the header: a page that makes a new ``EventSource`` cannot set headers."""
 HEADERS: Final = {
     "Content-Type": EVENTS_TYPE,
     "Cache-Control": "no-store",

@@ -7,10 +7,10 @@
                     │                └── refused: 401, a Problem Details object
                     └── none, and the path is public: the caller is NOBODY, who may read nothing
 
-A new route is guarded without having to know of it. What is public is public by its exact path, and has a
-caller who may read nothing, so that a path which leads elsewhere than it seems gives nothing away. A WebSocket
-may be opened without a credential, since browsers cannot send one with the handshake: its `connection_init`
-has to bring it, and until then its caller is nobody.
+A new route is guarded without having to know of it. A public path is compared exactly, and its caller may read
+nothing, so that a misleading path reveals nothing. A WebSocket
+may be opened without a credential, since browsers cannot send one with the handshake: its `connection_init` has
+to bring it, and until then its caller has no identity.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Uvicorn waits for the first request for ever, and so it does for the second half of any head; its keep-alive
 timer knows idle connections only. Streamed answers have the send deadline themselves (api/rest/streaming.py),
-with words for the log; behind it stands this one, for all others. The bytes of a request are charged to the
+with words for the log; this one is for all other answers. The bytes of a request are charged to the
 inbound budget until the answer begins.
 
 The names that uvicorn does not publish are the same as in api/websocket/protocol.py: one minor series.

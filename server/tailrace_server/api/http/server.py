@@ -3,8 +3,8 @@
 Until the engine has opened its catalogs, ``/health`` answers 503 with the status ``starting``, and other
 requests wait. Then it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions":
 n}`` while subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind,
-subject and reason; the status is then ``degraded``, and 503 while a face accepts nobody. From the first signal
-on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
+subject and reason; the status is then ``degraded``, and 503 while a face does not accept. From the first signal
+on it answers 503 with the status ``stopping``, so that a load balancer sends no client here while open
 subscriptions end. `api/operator` has the page at ``/``.
 """
 
@@ -159,7 +159,7 @@ class HttpFace:
             registry: What ``/metrics`` shows; the metrics of these faces are added to it.
             address: Where to listen; port 0 takes a free one.
             settings: Bounds; None = the defaults.
-            not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
+            not_accepting: Returns why faces do not accept, by name, for ``/health``.
             lines: The warnings and errors that the page shows; None = none.
             accepting: False where ``accept`` will say that requests are to be answered.
             door: The check of callers; None = all are let in.
@@ -285,7 +285,7 @@ class HttpFace:
         """Ask for ``/health``, and return once an answer has begun.
 
         Raises:
-            OSError: Nobody listens, or there is no answer.
+            OSError: Nothing listens, or there is no answer.
         """
         address = reachable(self.address)
         async with opened(address, self._tls, "http/1.1") as streams:
@@ -297,7 +297,7 @@ class HttpFace:
                 raise OSError("the connection ended without an answer")
 
     async def listen_again(self) -> None:
-        """Put a new socket on the port; connections that are open go on.
+        """Put a new socket on the port; open connections continue.
 
         Raises:
             CannotStart: The port cannot be listened on.
@@ -311,10 +311,11 @@ class HttpFace:
             self.ended.clear()
 
     async def _renew_tls(self, material: TlsMaterial) -> None:
-        """Let new connections have new files; those that are open, or in their handshake, go on.
+        """Let new connections have new files; those that are open, or in their handshake, continue.
 
         The context of a listener cannot be replaced, nor can a CA be taken out of one. So a second listener is
-        put on a copy of the same socket before the first one goes: who comes meanwhile waits in its queue.
+        put on a copy of the same socket before the first one goes: clients that come meanwhile wait in its
+        queue.
         """
         self._server.tls = material.context()
         async with self._listening:
@@ -330,14 +331,15 @@ class HttpFace:
     async def drain(self, deadline_s: float) -> None:
         """Let live connections send their last messages and close; the engine has ended their subscriptions.
 
-        ``/health`` continues to answer. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
+        ``/health`` continues to answer. Connections that remain after ``deadline_s`` are cut by ``stop``.
+        Idempotent.
         """
         await self.sockets.stop(deadline_s)
 
     def stop(self, deadline_s: float = 1.0) -> None:
         """Accept no more and let ``serve`` return once what is under way has been answered.
 
-        What has not been answered, or not been read, after ``deadline_s`` is cut. Idempotent.
+        Answers that are not sent and read after ``deadline_s`` are cut. Idempotent.
         """
         self._server.should_exit = True
         if self._cutting is None:

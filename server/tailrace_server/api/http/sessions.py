@@ -1,4 +1,4 @@
-"""Sessions of pages in a browser: a cookie that stands for the token which a page has shown.
+"""Sessions of pages in a browser: a cookie that replaces the token which a page has shown.
 
 ::
 
@@ -49,7 +49,7 @@ class BrowserSessions:
         """Return the handle of a caller's session, and how many seconds it lasts.
 
         Args:
-            principal: Who begins it, or goes on with it by a newer token.
+            principal: The caller who begins it, or continues it with a newer token.
             earlier: The handle of the session that the browser has; one of somebody else ends.
         """
         expires_at = principal.expires_at

@@ -61,7 +61,7 @@ def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
 
 
 def refuse_strangers(request: Request, caller: Principal) -> None:
-    """Refuse a caller of whom nothing is known but that it reached the server from another machine.
+    """Refuse a caller without an identity that comes from another machine.
 
     Raises:
         NotPermitted: It is one.

@@ -11,8 +11,8 @@
      "lines": [{"timestamp", "level", "logger", "event", "fields", "times"}]}
 
 ``subscriptions`` are the 200 furthest behind, in the form of ``/subscriptions``; ``publishers`` the 100 that
-keep most bytes. What it takes to make grows with what is open. So the answer says in how many seconds to ask
-again: who asks then costs the server at most one part in fifty of its time.
+keep most bytes. The work grows with the number of open subscriptions. So the answer says in how many seconds to
+ask again: a client that does so costs at most 1/50 of the server's time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def overview(
 
     Args:
         engine: Whose they are.
-        caller: Who asks.
+        caller: The principal.
         health: As ``/health`` answers.
         lines: Warnings and errors of the log, the newest first.
         version: Of this distribution.

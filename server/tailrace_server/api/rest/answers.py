@@ -95,7 +95,7 @@ def codec_of(kind: str, form: CaptureForm) -> Codec:
 
 
 def agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
-    """Return media type and form that go together: what a parameter names stands above ``Accept``.
+    """Return a media type and its form: a parameter overrides ``Accept``.
 
     Raises:
         InvalidRequest: Arrow has columns of captures and nothing around them.

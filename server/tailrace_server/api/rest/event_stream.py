@@ -102,5 +102,5 @@ class EventStream:
         return self._words.ended(found)
 
     def _id(self, cursor: Cursor) -> bytes:
-        """Return the line of an event's id; none before a start by time: who has none names the time again."""
+        """Return the line of an event's id; none before a start by time, as the client names the time again."""
         return b"" if self._subscription.awaits_time else b"id: %s\n" % str(cursor).encode()

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.rest")
 
 _PASSED_OVER: Final = (*LAST_EVENT_ID, "_")
-"""Parameters that say nothing of what is wanted; libraries add ``_`` so that nobody caches the answer."""
+"""Parameters without a meaning; libraries add ``_`` so that the answer is not cached."""
 
 
 async def live(
@@ -121,7 +121,7 @@ async def _opened(
 async def _asked(
     request: Request, settings: HttpSettings, criteria_max: int
 ) -> tuple[CaptureForm, SubscribeRequest]:
-    """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names.
+    """Return the form and the request; ``Last-Event-ID`` overrides any start that the URL or body names.
 
     It may also be a parameter of the URL.
     """

@@ -39,7 +39,7 @@ _BODY_NAMES: Final = ("change", "before", "after")
 
 @dataclass(frozen=True, slots=True)
 class CaptureForm:
-    """One way to write captures, in each of the framings; made once, since codecs are told apart by name."""
+    """One way to write captures, in each of the framings; made once, since codecs are compared by name."""
 
     format: str
     bodies: str

@@ -176,7 +176,7 @@ def _tag(
     """Return the tag of a closed range. Weak: the figures around the captures may differ.
 
     Callers with other grants get another tag: a browser keeps answers for whoever sits there. The commit
-    timestamp of the last version says of which history it is: a log may be restored and written anew.
+    timestamp of the last version identifies the history: a log may be restored and written anew.
     """
     ranged = ReadChangesRequest()
     ranged.CopyFrom(message)

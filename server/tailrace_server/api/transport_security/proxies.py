@@ -1,13 +1,13 @@
-"""What a proxy says of the client behind it, taken from proxies that are trusted and from nobody else.
+"""The client's address as a proxy states it, accepted from trusted proxies only.
 
 ::
 
     Forwarded: for=203.0.113.7;proto=https;host=db.example.com          RFC 7239
     X-Forwarded-For: 203.0.113.7    X-Forwarded-Proto: https    X-Forwarded-Host: db.example.com
 
-Each proxy adds, at the end, the address of whom it was asked by. So the list is read from its end, as long as
-it names proxies that are trusted: the first other address is the client's. What stands before it was said by
-the client itself. What has no meaning is passed over: then the proxy is taken for the client.
+Each proxy adds, at the end, the address of its own client. So the list is read from its end, as long as
+it names proxies that are trusted: the first other address is the client's. The client itself wrote the elements
+before it. An element without a meaning is skipped: then the proxy counts as the client.
 
 Only one of the two forms is read, the one that the settings name. A proxy that writes one lets the other pass,
 and by that any client could say of itself what it likes.
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _PAIR: Final = re.compile(
     r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]+))\s*(?:([;,])|$)', re.ASCII
 )
-"""A pair of an element, and what stands behind it: RFC 7239, 4."""
+"""A pair of an element, and the text behind it: RFC 7239, 4."""
 _LAST_CHARACTERS: Final = 2_048
-"""Looked at, from the end; what stands before is a client's."""
+"""The number of elements to look at, from the end; a client wrote the earlier ones."""
 _NODE: Final = re.compile(
     r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)|([0-9A-Fa-f:]+:[0-9A-Fa-f:.]*))(?::([0-9]{1,5}))?", re.ASCII
 )
@@ -80,11 +80,11 @@ class TrustedProxies:
 
 
 NO_PROXIES: Final = TrustedProxies(())
-"""Nobody's word is taken."""
+"""No proxy is trusted."""
 
 
 class Forwarded(NamedTuple):
-    """What a proxy says of one that it was asked by; None where it says nothing that has a meaning."""
+    """A proxy's statement about its client; None if it has no meaning."""
 
     address: str | None
     port: int
@@ -98,7 +98,7 @@ def client_of(
     """Return what is said of a request's client; None where its peer is not to be believed, or says nothing.
 
     Args:
-        peer: Address of whom the request came from.
+        peer: Address that the request came from.
         headers: Of the request, names in small letters; those of one name in their order.
         trusted: Whom to believe.
     """

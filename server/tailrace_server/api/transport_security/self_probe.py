@@ -20,8 +20,8 @@ async def opened(
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None]:
     """Connect, and drop the connection at the end of the block.
 
-    Where clients must show a certificate, there is nothing to be asked: we have none, and the listener says so
-    in the handshake, which is answer enough. Then None stands for the streams.
+    If clients must show a certificate, no request is possible, as we have none. The listener says so in the
+    handshake, and that is an answer. Then the streams are None.
 
     Args:
         address: Where this machine reaches the listener.
@@ -29,7 +29,7 @@ async def opened(
         protocol: What is spoken inside of TLS, as ALPN names it.
 
     Raises:
-        OSError: Nobody listens, or TLS did not come about.
+        OSError: Nothing listens, or the TLS handshake failed.
     """
     try:
         streams = await asyncio.open_connection(

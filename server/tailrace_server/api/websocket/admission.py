@@ -23,7 +23,7 @@ async def admit_at_init(entrance: Entrance, payload: object) -> None:
     """Let in who brings a token in the payload of a ``connection_init``, or brought one in the handshake.
 
     Raises:
-        Close: 4401: there is none, and one is wanted; 4403: it proves nothing; 1013: that cannot be told now.
+        Close: 4401: there is none, and one is wanted; 4403: it proves nothing; 1013: that is unknown now.
     """
     try:
         token = token_in(payload, "connection_init")
@@ -38,7 +38,7 @@ async def renew(entrance: Entrance, payload: object) -> None:
     """Let a socket stay by a newer token of the same caller.
 
     Raises:
-        Close: 4403: the token proves nothing, or somebody else; 1013: that cannot be told now.
+        Close: 4403: the token proves nothing, or somebody else; 1013: that is unknown now.
     """
     try:
         await entrance.admit(token_in(payload, "token"))

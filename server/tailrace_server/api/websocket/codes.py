@@ -78,7 +78,7 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     ),
     CloseCode.SECOND_INIT: ("a second `connection_init`", "Send it once."),
 }
-"""What each means, and what to do; docs/errors.md is made from it."""
+"""The meaning of each, and its remedy; docs/errors.md is made from it."""
 
 
 class Close(Exception):

@@ -66,7 +66,7 @@ class Socket(Protocol):
         """Send a message for each payload, in order: head, payload and tail joined; as ``send``."""
 
     async def room(self) -> None:
-        """Wait until there is room for a message, the peer having read what stands before; as ``send``."""
+        """Wait until there is room for a message, the peer having read the bytes before it; as ``send``."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close; nothing follows. Idempotent."""
@@ -237,7 +237,7 @@ class SocketConnection:
             return
 
     def end_for_age(self) -> None:
-        """Close once all subscriptions have told their resume cursors: the connection has reached its age."""
+        """Close once all subscriptions have sent their resume cursors: the connection has reached its age."""
         for operation in tuple(self._operations.values()):
             operation.end_for_age()
         self.stop(REASON)
@@ -336,7 +336,7 @@ class SocketConnection:
         self._acknowledged = True
 
     async def _ping(self, message: ClientMessage) -> None:
-        """Answer, with the payload but for a token in it, by which the socket may go on."""
+        """Answer with the payload, without its token; the token lets the socket continue."""
         payload = _echoed(message)
         if isinstance(payload, dict) and "token" in payload:
             await self._renew(payload)

@@ -1,14 +1,14 @@
 """Uvicorn's WebSocket protocol with the guards that it lacks, and a door for ready frames.
 
-What is guarded, and why:
+The guards, and their reasons:
 
 - Pings of one read are answered together, and not at all while the peer does not read: uvicorn answers each
   without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
 - A probe that stays unanswered ends the connection. A probe behind data that the peer has yet to read gets as
-  much time as any message, the send deadline, and more while the peer goes on reading.
+  much time as any message, the send deadline, and more while the peer continues to read.
 - A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already. One that
-  is not finished in its time ends the connection, pings or not. What has come and is not dealt with is charged
-  to the inbound budget.
+  is not finished in its time ends the connection, pings or not. Received bytes that wait are charged to the
+  inbound budget.
 - Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
 Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
@@ -61,7 +61,7 @@ _CONTINUATION: Final = 0
 """Of the first byte of a frame: RFC 6455, 5.2."""
 _FRAGMENTS_MAX: Final = 4096
 _SMALL_BYTES: Final = 4096
-"""What has come of one connection up to this is not charged."""
+"""The first bytes of one connection, up to this number, are not charged."""
 _FRAGMENT_BYTES: Final = 100
 """Of a fragment beside its data, about."""
 _LINGER_S: Final = 5.0
@@ -201,7 +201,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(parts))
 
     def close_with(self, code: int, reason: str) -> None:
-        """Close without waiting for the peer to read what stands before; it has a moment for that."""
+        """Close without waiting for the peer to read earlier bytes; it has a moment for that."""
         if self.gone:
             return
         self.conn.send_close(code, reason)

@@ -6,7 +6,7 @@
                   429          4406
 
 A message is written when the transport has room. One that had none for the send deadline ends its socket: the
-reader is told SUBSCRIBER_TOO_SLOW behind what it has not read, and cut if it does not take that either.
+reader gets SUBSCRIBER_TOO_SLOW behind its unread bytes, and is cut if it does not take that either.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Sockets:
         Args:
             websocket: The handshake.
             faces: By sub-protocol.
-            refusals: Sub-protocols whose clients are told in their own words to take another, and how.
+            refusals: Sub-protocols that are refused, each with its way to say which other to take.
         """
         # 1. Refusals with an HTTP status, before the handshake: a page of a foreign origin, then a server
         #    that is full. The origin comes first, or such pages could take the room of others.
@@ -215,7 +215,7 @@ class Sockets:
         """Return the origin of a page that may not read from us; None for all others, and for no page.
 
         A browser lets any page open a WebSocket to any server that it reaches, loopback included, and only
-        tells the server whose page it is.
+        sends the server the page's origin.
         """
         origin = websocket.headers.get("origin")
         if origin is None or _host_of(origin) == websocket.headers.get("host"):

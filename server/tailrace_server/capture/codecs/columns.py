@@ -64,10 +64,10 @@ class CaptureColumns:
     schema_of: Callable[[int], Schema] = no_schema
     """Version → the schema that it was written with, for codecs that read values."""
     kind: CaptureKind = CaptureKind.CHANGE
-    """What all of them stand for."""
+    """The kind that all of them have."""
     transitions: NDArray[np.uint8] | None = None
     """A capture: how it moved its row, a code of ``matching/transitions.py``. Then captures have
-    one record each. None: no condition has judged them."""
+    one record each. None: no condition was evaluated on them."""
     cursors: Callable[[], pa.BinaryArray] | None = None
     """Makes the text of each capture's cursor. None: it is that of the capture's place in the log."""
 

@@ -1,9 +1,8 @@
 """Has the compiled encoder and cutter ready, and says whether they are there for a batch.
 
 A server loads them before it listens: from a file that takes some milliseconds (``machine_code/``). Elsewhere
-the first large batch begins that, in a thread. Where no file has been made on this machine, a process of its
-own makes one, in seconds. Until it has, and where that fails, Arrow encodes and a parser cuts: slower, and the
-same bytes.
+the first large batch begins that, in a thread. If this machine has no such file, a separate process makes one,
+in seconds. Until it has, and where that fails, Arrow encodes and a parser cuts: slower, and the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _cutter: MemberCutter | None = None
 
 
 class CompiledEncoder(Protocol):
-    """What a ``FrameWriter`` offers."""
+    """The interface of a ``FrameWriter``."""
 
     def write_messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
         """Return the frames in messages."""

@@ -1,4 +1,4 @@
-"""The table by which `member_cutter.py` tells compiled code what to cut: 64-bit numbers, by place."""
+"""The table of cuts that `member_cutter.py` gives to compiled code: 64-bit numbers, by place."""
 
 from __future__ import annotations
 

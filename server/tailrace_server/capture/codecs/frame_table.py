@@ -1,4 +1,4 @@
-"""The table of numbers by which ``frame_writer.py`` tells compiled loops what to read and where to write."""
+"""The table of numbers in which ``frame_writer.py`` gives compiled loops the places to read and write."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class FrameTable(IntEnum):
     COUNT = 0
     """Captures; a number."""
     MESSAGE_BYTES = auto()
-    """What a message has at most; a number."""
+    """The largest size of a message; a number."""
     SIZES = auto()
     """Of captures without tag and length: int32 a capture, written by ``measure``."""
     OFFSETS = auto()
-    """Where frames begin among all: int64 a capture and one more, written by ``measure``."""
+    """The begin of each frame among all: int64 a capture and one more, written by ``measure``."""
     STARTS = auto()
     """First captures of messages: int64 a message; ``measure`` writes them, ``write`` needs one more."""
     ORIGINS = auto()
-    """Where the contents of messages begin, less the bytes of the messages before: int64 a message."""
+    """The begin of each message's contents, less the bytes of the messages before: int64 a message."""
     MESSAGES = auto()
     """Messages to write; a number."""
     ROWS = auto()
@@ -34,7 +34,7 @@ class FrameTable(IntEnum):
     LISTS = auto()
     """Offsets of these lists: int32 a record and one more; 0 if no record has one."""
     LIST_NAMES = auto()
-    """What the lists hold, codes of names: int32."""
+    """The items of the lists, codes of names: int32."""
     NAME_OFFSETS = auto()
     """Of the names as fields: int32 a name and one more."""
     NAME_BYTES = auto()

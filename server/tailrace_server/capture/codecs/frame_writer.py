@@ -128,7 +128,7 @@ def _name_table(names: tuple[str, ...]) -> Table:
 
 @lru_cache(maxsize=64)
 def _entity_type_table(entity_types: tuple[str, ...], kind: CaptureKind, judged: bool) -> Table:
-    """Return the table of entity types and what stands behind them as fields; the first is of code -1."""
+    """Return the table of entity types and the data behind them as fields; the first is of code -1."""
     found = fields.judged_entity_types if judged else fields.entity_types
     return _table(found(entity_types, kind))
 

@@ -8,7 +8,7 @@
 
 Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
 byte for byte. `JSON_TEXT` writes them as JSON strings that hold the same bytes, for readers whose parser
-rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that stand for more than their change, and
+rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that are more than their change, and
 ``"transition":"ENTER"`` behind it where the criteria have a condition.
 ``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
 appears if the content includes it, and is null if the record has none. ``omittedBytes`` replaces bodies that

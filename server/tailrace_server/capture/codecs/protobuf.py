@@ -1,4 +1,4 @@
-"""Captures as elements of ``tailrace.v1.SubscribeResponse.captures``; their bytes stand in ``fields.py``.
+"""Captures as elements of ``tailrace.v1.SubscribeResponse.captures``; ``fields.py`` has their bytes.
 
 There are three ways to the same bytes. Up to 16 captures are encoded one by one, so that a live commit
 of one row takes 10 µs. More are written by the compiled encoder (``compiled_frames.py``) once it is
@@ -144,7 +144,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
 
 
 def _types(columns: CaptureColumns) -> tuple[list[bytes], NDArray[np.int32]]:
-    """Return the fields of entity types with what stands behind them, and the code of each record."""
+    """Return the fields of entity types with the data behind them, and the code of each record."""
     if columns.transitions is None:
         return fields.entity_types(columns.entity_types, columns.kind), columns.type_codes
     count = len(columns.entity_types)

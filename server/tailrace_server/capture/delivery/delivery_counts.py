@@ -32,7 +32,7 @@ class DeliveryCounts:
     def add(self, captures: int, nbytes: int, committed_at: float) -> None:
         """Count captures that were handed over together, the first committed at a time by `committed_at`.
 
-        What was committed before the subscription began is history. Its latency would be that of the
+        Commits before the subscription's begin are history. Its latency would be that of the
         subscriber's question, not of the server.
         """
         self.captures += captures

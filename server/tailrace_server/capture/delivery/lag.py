@@ -16,7 +16,7 @@ class Lag(NamedTuple):
 
     records: int
     versions: int
-    """The versions of which captures may still come."""
+    """The versions whose captures may still come."""
     seconds: float
     """From the commit that was handed over last to the newest one."""
 

@@ -1,6 +1,6 @@
 """The intake of a subscription: its queue, and every move between live and resync.
 
-A refill has four results, by where the next mark stands against the publisher's ring, which covers
+A refill has four results, by the place of the next mark relative to the publisher's ring, which covers
 [floor, routed):
 
     next <  floor             BEHIND      read the log from there: resync
@@ -191,7 +191,7 @@ class Intake:
     def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
         """Return the furthest point before the first match that was not handed over.
 
-        It never goes back: a subscriber that was told of it can resume there. So the next mark moves with it
+        It never decreases: a subscriber that received it can resume there. So the next mark moves with it
         over what the ring has no match in. An overrun must not send it to the log for that stretch, which may
         be trimmed by then.
         """

@@ -31,7 +31,7 @@ class Wakeable(Protocol):
 
 
 class _Line:
-    """One line for room: who has a large message on its way, and who waits, in the order of asking."""
+    """One queue for room: readers with a large message in flight, and those that wait, by age."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -47,8 +47,8 @@ class LargeMessages:
     """Which messages are large, and the part of the budget that these share while they are on their way.
 
     There are two lines. A subscription that has never come back from a large message may be about to stall, so
-    all of those together get half of the room. The others come first: a crowd that stalls keeps newcomers
-    waiting, and nobody that reads.
+    all of those together get half of the room. The others come first: a stalled crowd delays newcomers, and no
+    reader that is active.
     """
 
     def __init__(self, memory_bytes: int, message_bytes: int) -> None:

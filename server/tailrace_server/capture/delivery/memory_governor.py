@@ -1,6 +1,6 @@
 """Keeps a process inside its memory budget, by measurement.
 
-Where the process is above its budget, or a message waits for room, the policy is *disconnect*. Of the readers
+If the process is above its budget, or a message waits for room, the policy is *disconnect*. Of the readers
 that have not moved for a while, of live changes or of history, those that hold most end with
 ``SubscriberTooSlow`` and their resume cursor, just enough of them.
 """
@@ -28,8 +28,8 @@ PATIENCE_S: Final = 1.0
 _WORTH_BYTES: Final = 4 << 10
 """A stalled reader that holds less is not ended: that would free no more than to end one that has read all."""
 _LOOK_S: Final = PATIENCE_S / 4
-"""The longest time between two looks that counts, seconds. Where the event loop is late, it has not noted
-yet what a reader has taken."""
+"""The longest time between two looks that counts, seconds. A late event loop has not noted yet how much a
+reader has taken."""
 
 _LOOKS_KEPT: Final = 64
 """More than there are while patience lasts: the engine looks ten times a second."""

@@ -103,7 +103,7 @@ class MessageCutter:
         return frames
 
     def taken(self, slice: Slice) -> None:
-        """Drop the frames of a slice that was handed over, unless its run goes on or others need them."""
+        """Drop the frames of a slice that was handed over, unless its run continues or others need them."""
         # Frames that were made for a crowd are no block of the slice's own.
         if slice.block is not None and slice.stop == len(slice.run):
             codec, content = self._options.codec, self._options.content

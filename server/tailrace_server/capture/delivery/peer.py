@@ -17,7 +17,7 @@ class Peer:
     client: str = ""
     """The program's name: the user agent as it was sent; empty if there is none."""
     principal: str = ""
-    """Who it is, as the door has found; the engine notes it at a subscribe."""
+    """The authenticated principal; the engine notes it at a subscribe."""
 
 
 IN_PROCESS: Final = Peer("process")

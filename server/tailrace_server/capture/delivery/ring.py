@@ -47,7 +47,7 @@ class Ring:
         self.floor = floor
         """First row that it covers; a mark below it has to read the log."""
         self.pushed_out = 0
-        """Rows below it were pushed out for want of room: who still needs one of them was too slow."""
+        """Rows below it were pushed out for want of room; a reader that still needs one was too slow."""
         self.captures = 0
         self.bytes = 0
         self.captures_max = captures_max

@@ -134,7 +134,7 @@ async def awaited(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
 
 
 def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
-    """Return a start that waits as it stands now: one by time moves on past what is too early."""
+    """Return a waiting start as it is now: a start by time moves past records that are too early."""
     if waiting.timestamp is None:
         return waiting
     view = log.view

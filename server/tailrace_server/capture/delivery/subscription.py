@@ -1,8 +1,8 @@
 """A subscription: what one subscriber is sent, in order, as fast as it takes it.
 
-The transport pulls: each ``receive`` returns the next message, and while nobody calls it nothing is
-read, encoded or kept for this subscriber beyond its queue of references. So a subscriber that stops
-reading costs its bound, and nobody waits for it.
+The transport pulls: each ``receive`` returns the next message, and between calls nothing is read, encoded or
+retained for this subscriber beyond its queue of references. So a subscriber that stops reading costs its bound,
+and delays no other.
 
 ::
 

@@ -27,7 +27,7 @@ class VersionWaits:
     def __init__(self) -> None:
         """Begin with none."""
         self._waits: dict[asyncio.Future[None], int] = {}
-        """What each wakes by → the version that it waits for."""
+        """The event of each waiter → the version that it waits for."""
         self._ended: TailraceError | None = None
         """Why no version comes any more; None while one may."""
 

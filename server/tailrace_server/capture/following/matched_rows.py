@@ -1,6 +1,6 @@
 """From parts of a table to the captures that a subscription's criteria match of them.
 
-Rows of a state are judged by the predicate that judges the changes behind it, as if they were a batch of the
+Rows of a state are matched by the predicate that matches the later changes, as if they were a batch of the
 log: so keys, columns and grants filter both alike. All of it is called in reader threads.
 """
 
@@ -108,7 +108,7 @@ class MatchedBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowMatcher:
-    """What of a table's rows a subscription is sent, and how it is written."""
+    """The rows of a table that a subscription receives, and their form."""
 
     predicate: Predicate
     codec: Codec
@@ -119,7 +119,7 @@ class RowMatcher:
 
     @property
     def form(self) -> tuple[Hashable, ...]:
-        """What tells its blocks from others of the same part."""
+        """The identity of its blocks among those of the same part."""
         return self.predicate.identity, self.codec.name, self.content.value
 
     def block(self, table: PinnedTable, part: TablePart) -> MatchedBlock:

@@ -5,11 +5,11 @@
     tables by name ─▶ blocks of a table ─▶ messages, then the changes from V + 1 on
                       read in a task       cut as they are asked for
 
-Nothing of the log behind V is read meanwhile. The subscription's intake stands at V + 1 from the beginning. So
+Nothing of the log behind V is read meanwhile. The subscription's intake is at V + 1 from the beginning. So
 it is noticed if retention takes what comes next: the subscription ends before all rows are sent for nothing.
 
-What is next is known by its place (row and ordinal), never by a number in a block: a block that was let go is
-made again, perhaps of another base, and may begin and end elsewhere.
+The next capture is known by its place (row and ordinal), never by a number in a block: a block that was let go
+is made again, perhaps of another base, and may begin and end elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STALLED_S: Final = 1.0
 _ADVICE: Final = (
     "subscribe anew with initial STATE and no cursor; its rows take the place of those that came"
 )
-"""What to do where a state cannot be gone on with."""
+"""The advice if a state cannot be continued."""
 
 
 class StatePhase:
@@ -109,7 +109,7 @@ class StatePhase:
         """Go to the place of a cursor, and open the table there: what cannot be read is refused now.
 
         Raises:
-            InvalidRequest: The cursor stands in the state of other tables.
+            InvalidRequest: The cursor is in the state of other tables.
             PositionCompacted: The state at V cannot be read any more.
         """
         if at.tables and at.tables != self._matcher.begin.tables:
@@ -222,7 +222,7 @@ class StatePhase:
         self._log.reading.scans.followers.discard(self)
 
     def _note(self) -> None:
-        """Work out where the last capture of the block that was handed over stands."""
+        """Find the place of the last capture of the block that was handed over."""
         if self._block is not None and self._table is not None and self._next > self._noted:
             place, ordinal = self._last = self._block.place(self._next - 1)
             self._passed = self._table.entity_type, place.primary_key, ordinal
@@ -233,7 +233,7 @@ class StatePhase:
         self._block = self._headers = None
 
     def _leave(self, block: MatchedBlock) -> None:
-        """Stand behind the block at hand, of which nothing is left."""
+        """Move behind the current block, which is used up."""
         self._forget_block()
         self._place = block.end
         if block.end is None:
@@ -355,4 +355,4 @@ def advised(gone: PositionCompacted) -> PositionCompacted:
 
 
 def _nobody() -> None:
-    """Wake nobody: no subscription is there yet, or no more."""
+    """Do nothing: there is no subscription yet, or no longer."""

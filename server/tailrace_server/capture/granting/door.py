@@ -69,7 +69,7 @@ def codec_of(codec: Codec, narrowed: Narrowed) -> Codec:
     """Return the codec that writes what is shown in a wire form.
 
     Raises:
-        NotPermitted: CDCv2, which tells rows apart by all of their bytes: without a column two rows may be one.
+        NotPermitted: CDCv2, which identifies a row by all of its bytes: without a column two rows may be one.
         InvalidRequest: CDCv2 of a view that has some columns.
     """
     if isinstance(narrowed.shown, ViewedRows):

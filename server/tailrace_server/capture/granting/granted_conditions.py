@@ -1,7 +1,7 @@
 """Conditions of grants, put into criteria.
 
-Whoever is shown a row by its values is told of each change as it concerns him: the row enters, changes, or
-leaves. What is outside is not told, neither its images nor the names of what changed on the way.
+A reader whose grant depends on a row's values receives each change as he sees it: the row enters, changes, or
+leaves. Images outside the grant are not sent, nor the names of columns that changed on the way.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bound_grant(
     """Return a grant's condition bound to the first of some sets of columns that it fits.
 
     Raises:
-        NotPermitted: It fits none; tells nothing of it, the log does.
+        NotPermitted: It fits none. The error has no details; the log has them.
     """
     why: ConditionRefused | None = None
     for columns in kinds:

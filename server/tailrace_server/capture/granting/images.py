@@ -139,8 +139,8 @@ def _column_codec(codec: Codec, ids: frozenset[int], *, listed: bool) -> Codec:
 def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) -> CaptureColumns:
     """Return rows of state with the columns of some ids in their images, or with all but these.
 
-    A column is found under the name that it has in the version of each row. Where two columns of one schema
-    have a name, images of its versions have the later one: the other was dropped before.
+    A column is found under the name that it has in the version of each row. If two columns of one schema have
+    the same name, images of its versions have the later one: the other was dropped before.
     """
 
     def columns_in(entity_type: str, schema: Schema) -> Columns | None:
@@ -224,7 +224,7 @@ def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
 _View = tuple[Columns, Columns | None]
 _UNCUT: Final[_View] = (ALL_COLUMNS, ALL_COLUMNS)
 _EVERYTHING: Final = Visibility((), (Rule(None, ALL_COLUMNS, True),), None, counted_are_all=True)
-"""Where no rule of an entity type decides what is shown."""
+"""If no rule of an entity type decides what is visible."""
 
 
 def _type_cut(shown: Visibility, entity_type: str) -> _View | None:

@@ -1,7 +1,7 @@
 """The changes of a table as they concern whoever is shown some of its rows, by their values.
 
-What enters is an insert to him and what leaves is gone, as in a subscription; without the images that are not
-shown and the names of what changed on the way.
+A row that enters is an insert to him and a row that leaves is removed, as in a subscription; without hidden
+images and the names of columns that changed on the way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JudgedChanges:
             version: Of its schema, where none of its columns are there in the newest.
 
         Raises:
-            NotPermitted: A condition does not fit the columns; tells nothing of it, the log does.
+            NotPermitted: A condition does not fit the columns. The error has no details; the log has them.
         """
         self._view = view
         (self._columns,) = {rule.columns for rule in rules}
@@ -64,10 +64,10 @@ class JudgedChanges:
     def of(
         self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> ChangesShown:
-        """Return what of some records of a batch is shown; as of ``ShownRows.judged``.
+        """Return the visible part of some records of a batch; as of ``ShownRows.judged``.
 
         Raises:
-            ChangeNotJudged: Nobody can say whether the row of one of them was granted.
+            ChangeNotJudged: It is unknown whether the row of one of them was granted.
         """
         # 1. Records of all rows come as they are; those of a rule without a condition as well.
         keep = np.zeros(len(head.versions), np.bool_)

@@ -8,9 +8,9 @@
     entity type orders, key 7   orders, key 7                orders 7
     entity type users           orders                       NOT_PERMITTED
 
-What a request leaves open is narrowed. What it names and is not granted is refused, in the same words whether
-or not the log has it. Equal effective criteria are equal values, so they share a publisher and its frames,
-whoever asks. Leads are for everybody who may read anything of the catalog; images.py cuts their counts.
+What a request leaves open is narrowed. A name that is not granted is refused, in the same words whether or not
+the log has it. Equal effective criteria are equal values, so they share a publisher and its frames, whoever
+asks. Leads are for everybody who may read anything of the catalog; images.py cuts their counts.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Visibility:
         return is_veiled_move(codes)
 
     def check(self, head: BatchHead) -> None:
-        """Refuse a batch of which it cannot be said what is shown; here it always can."""
+        """Refuse a batch whose visible part is unknown; here it is always known."""
 
     @cached_property
     def _by_name(self) -> dict[str, tuple[Rule, ...]]:
@@ -266,7 +266,7 @@ def gives_all(rule: Rule) -> bool:
 
 
 def gives_every_record(allowance: Allowance) -> bool:
-    """Return whether no record of its entity types is left out, so that their number may be told."""
+    """Return True if all records of its entity types are visible, so that their number may be sent."""
     return allowance.primary_keys is None and allowance.rows is None and allowance.columns.are_all
 
 

@@ -170,7 +170,7 @@ class GrantedRows:
         """Return those of some records that a rule is for, and that changed a column that it gives.
 
         Raises:
-            NotPermitted: A record has a former name of the entity type, of which something else is granted.
+            NotPermitted: A record has a former name of the entity type, and that name has another grant.
         """
         if self._former:
             rows = self._named_now(head, rows)

@@ -129,7 +129,7 @@ def use_of(
 ) -> GrantUse:
     """Return what a caller gets of what it asks for, by the policy in force now.
 
-    What is asked for by a view that grants name is asked for of its entity type, and is given by these alone.
+    A request for a view that grants name is a request for its entity type; only these grants allow it.
 
     Raises:
         NotPermitted: As ``narrowed``, whose ``judges_rows`` and ``view`` it takes.

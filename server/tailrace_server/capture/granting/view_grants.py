@@ -2,10 +2,8 @@
 
 ::
 
-    view cheap      SELECT id, name FROM product WHERE price < 10
-    grant           entity_types = ["cheap"]   columns = ["name"]   where = "tenant = 7"
-    who asks for cheap is given
-                    product, column name, where price < 10 AND tenant = 7
+    view cheap SELECT id, name FROM product WHERE price < 10 grant entity_types = ["cheap"] columns = ["name"]
+    where = "tenant = 7" a request for cheap returns product, column name, where price < 10 AND tenant = 7
 
 The view's condition is then one of the grant: it is judged before anything else looks at a row, and nothing of
 it is told. Names in such grants are those of the view's definition; columns are followed from there by their
@@ -208,7 +206,7 @@ def _of_now(condition: Condition, names: ViewNames, *, is_own: bool) -> Conditio
     """Return a condition by the names that columns have now.
 
     Raises:
-        InvalidRequest: The view's own names a column that has been dropped; its name is not told.
+        InvalidRequest: The view's own names a column that has been dropped; the error does not name it.
         NotPermitted: The grant's names one that there is not; the log says which.
     """
     lost = [each.text for each in columns_in(condition) if each.text not in names.columns]

@@ -1,7 +1,7 @@
 """Finds the records that are the newest of a key, among those that somebody matches of a stretch of the log.
 
 One pass goes over the heads of the matched records, oldest first, and keeps of each key where its newest lies.
-What is new is joined with what is kept by a stable sort, so later records win::
+New rows are joined with the retained ones by a stable sort, so later records win::
 
     kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by hash
     new       ▂▂▂▂▂▂                   rows in the order of the log
@@ -10,7 +10,7 @@ What is new is joined with what is kept by a stable sort, so later records win::
 Memory is bounded by narrowing: where there are too many keys, the pass goes on with the lower half of their
 hashes, and the rest is for the next pass. A key takes 32 bytes and its text.
 
-What a key is here: entity type, primary key and, of column-level captures, the column. A record is kept if one
+A key here: entity type, primary key and, of column-level captures, the column. A record is kept if one
 of its captures is the newest of its key. Of what has no primary key:
 
 =================  =========================================================================================
@@ -48,7 +48,7 @@ _ORDINAL_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class NewestBounds:
-    """What a pass keeps at once, at most."""
+    """The most rows that a pass holds at once."""
 
     keys: int = 1 << 20
     key_bytes: int = 64 << 20

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def overrun_behind(cursor: Cursor) -> SubscriptionOverrun:
-    """Return the error that it ends with; ``cursor`` stands behind all that it was sent."""
+    """Return the error that it ends with; ``cursor`` is behind everything that it received."""
     return SubscriptionOverrun(
         "the subscription took less than came, and the server's ring has overtaken it; it asked to be "
         f"disconnected then (overrun_policy): for what it missed, go on after {cursor}",

@@ -1,8 +1,8 @@
 """The passes over one catalog's log that find newest records, shared by the readers that are behind.
 
-Whether a record is the newest of its key as of the end of a stretch does not depend on where a reader stands in
-it. So those of the same criteria share a pass, if it begins no later than they stand, and if their ring covers
-its end: from there they go on live.
+Whether a record is the newest of its key as of the end of a stretch does not depend on a reader's place in it.
+So those of the same criteria share a pass, if it begins at their place or before, and if their ring covers its
+end: from there they continue live.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _IDS: Final = count(1)
 _IN_THREAD: Final = 1_024
-"""Matched captures of a window from which on they are sorted in a thread: the event loop goes on."""
+"""Matched captures of a window from which on they are sorted in a thread, so the event loop does not wait."""
 
 
 class NewestPass:
@@ -79,7 +79,7 @@ class NewestPass:
         return self.rows is not None
 
     def cancel(self) -> None:
-        """End it: nobody waits for it."""
+        """End it, as no reader waits for it."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -155,7 +155,7 @@ class NewestPasses:
         Args:
             log: What is read.
             predicate: What of it; the same for all.
-            row: Where the reader stands.
+            row: The reader's place.
             floor: First row that its ring covers.
             wake: Called when the pass is over.
         """

@@ -1,4 +1,4 @@
-"""What a subscription that is behind is sent instead of all that it missed: the newest record of each key.
+"""The newest record of each key, sent to a subscription that is behind in place of all that it missed.
 
 ::
 

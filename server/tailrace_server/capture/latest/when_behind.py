@@ -1,4 +1,4 @@
-"""What becomes of a subscription that is behind: all of it, the latest of each key, or its end.
+"""The policy for a subscription that is behind: it receives all, the latest of each key, or ends.
 
 ======================  =====================================================================
 begins behind           ``catch_up`` LATEST: a phase. ALL: it reads the log
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class WhenBehind:
-    """What becomes of one subscription when it is behind, where that is not the default."""
+    """The policy for one subscription that is behind, if it is not the default."""
 
     __slots__ = ("_due", "_log", "_options", "_phase", "_publisher", "_until_live")
 

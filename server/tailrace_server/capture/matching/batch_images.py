@@ -45,7 +45,7 @@ class Images(Protocol):
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """Where the images of removed rows are known to be whole."""
+        """True if the images of removed rows are known to be whole."""
 
 
 class _NoImages:
@@ -96,7 +96,7 @@ class WrittenSchemas(Protocol):
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """Where the images of removed rows are known to be whole."""
+        """True if the images of removed rows are known to be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,5 +135,5 @@ class BatchImages:
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """Where the images of removed rows are known to be whole."""
+        """True if the images of removed rows are known to be whole."""
         return self.written.whole_removals

@@ -38,7 +38,7 @@ class DecodedBatch:
         self._rows_by_type: dict[int, NDArray[np.int32]] = {}
         self._are_rows: dict[int, bool] = {}
         self.found: dict[int, FoundConditions] = {}
-        """By entity type, what an index has found; of others every row is judged."""
+        """By entity type, the rows that an index has found; for other types every row is evaluated."""
         self._cpu_ns: dict[int, int] = {}
         """By entity type, the CPU time that it took to decode."""
 

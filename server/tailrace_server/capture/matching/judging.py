@@ -209,7 +209,7 @@ def all_may_be_judged(shown: Visibility, typed: TypedImages, asked: Sequence[Col
 
 
 def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:
-    """Return the error of a record of a batch of which nobody can say whether its row was granted."""
+    """Return the error of a record if it is unknown whether its row was granted."""
     name, version = head.entity_types[int(head.type_codes[row])], int(head.versions[row])
     return ChangeNotJudged(
         f"where: rows of {name!r} are granted by a condition, and version {version} has a change without the "

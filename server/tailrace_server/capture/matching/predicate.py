@@ -155,8 +155,8 @@ class Alternative:
     ) -> list[tuple[int, str]]:
         """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
 
-        What enters the rows that are granted is an insert to the reader, and what leaves a removal: which
-        columns differ from the image that is hidden is not told. ``moved`` is a code of ``transitions``.
+        A row that enters the granted rows is an insert to the reader, and a row that leaves them is a removal:
+        the columns that differ from the hidden image are not named. ``moved`` is a code of ``transitions``.
 
         A column that the version's schema does not have is no match: a record must not end subscriptions.
         """
@@ -235,7 +235,7 @@ class Predicate:
 
         Args:
             criteria: The alternatives.
-            shown: What is shown of the records: those of which nothing is are no match. None: all.
+            shown: The visible part of the records; a record without one is no match. None: all.
         """
         self.criteria = tuple(criteria)
         self.shown = shown
@@ -258,7 +258,7 @@ class Predicate:
         """Whether an alternative names keys; the router finds those faster than ``select``."""
         names_all = all(each.keys for each in self.alternatives)
         self.keys_named = sum(len(each.keys) for each in self.alternatives) if names_all else 0
-        """How many keys there are, one of which each match has; 0: some match may have any."""
+        """The number of keys if each match has one of them; 0: a match may have any key."""
 
     @property
     def needs_images(self) -> bool:

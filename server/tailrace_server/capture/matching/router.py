@@ -132,7 +132,7 @@ class Router:
                     del self._conditions[name], self._shared[name]
 
     def decoded(self, grouped: GroupedHead, images: Images) -> DecodedBatch | None:
-        """Return what conditions are judged on, which another thread may decode; None: nobody has one."""
+        """Return the images that conditions need, decodable in any thread; None: there is no condition."""
         if not self._conditions:
             return None
         columns = {name: index.columns for name, index in self._conditions.items()}
@@ -143,10 +143,10 @@ class Router:
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
         """Yield (id, its captures) for every predicate that matches something in a batch.
 
-        What conditions are judged on may be ``decoded`` already. Who looks at images is yielded without
+        The images that conditions need may be ``decoded`` already. Who looks at images is yielded without
         captures, too, where it finds none: to find that may be work, after which the caller may give way.
 
-        An exception that a predicate raises is yielded in place of its captures, and the others go on.
+        An exception that a predicate raises is yielded in place of its captures, and the others continue.
         Predicates may be added and removed during the iteration; it may yield those or not.
         """
         # 1. The cheap kinds come first, so that their publishers are served before any image is parsed. Who
@@ -211,7 +211,7 @@ class Router:
     def _route_found(
         self, decoded: DecodedBatch, code: int, looking: dict[int, None]
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
-        """Yield what the index of an entity type tells; who has to look is put into ``looking``."""
+        """Yield the matches in the index of an entity type; predicates without one are put into ``looking``."""
         # 1. Of records that are no rows a condition says nothing: they are for each of its readers.
         found = decoded.found.get(code)
         if found is None or not decoded.are_rows(code):
@@ -256,7 +256,7 @@ class Router:
         kind: ConditionKind,
         asking: Sequence[tuple[int, Predicate, Sequence[int]]],
     ) -> ToldRows | None:
-        """Return what some predicates that differ in a value alone are told; None: they have to look."""
+        """Return the matches of predicates that differ only in a value; None: they have to evaluate rows."""
         begun = thread_time_ns()
         typed, shown = decoded.of(code), asking[0][1].shown
         told: ToldRows | None = None

@@ -1,9 +1,9 @@
 """Conditions on rows as a part of criteria: bound to the columns of an entity type, and fitted to later ones.
 
 Names are looked up once, in the newest schema as criteria are compiled, and columns are followed by their id
-from then on. Images of older versions are restated in the types of that schema. Those of newer versions are
-judged in their own types, by the condition bound anew: a column that was widened may hold what the older type
-cannot.
+from then on. Images of older versions are restated in the types of that schema. Rows of newer versions are
+evaluated in their own types, by the condition bound anew: a column that was widened may hold what the older
+type cannot.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConditionText:
 
 
 class RowCondition:
-    """Conditions that are all to be met, bound to columns. Equal ones judge alike.
+    """Conditions that are all to be met, bound to columns. Equal conditions give equal results.
 
     It does not change; what it is fitted to is kept. Any thread may use it.
     """
@@ -93,7 +93,7 @@ class RowCondition:
         self.asked = tuple(each for each in self.columns if each.name in named)
         """The columns that its reader has named; a grant may name others."""
         self.is_granted = any(part.is_granted for part in parts)
-        """Whether a grant has part in it: then nothing may be told of what is outside of it."""
+        """True if a grant is part of it: then nothing outside of it may be sent."""
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
         self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
         self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter
@@ -107,7 +107,7 @@ class RowCondition:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        """Return what tells it from others: criteria are sorted and told apart by it."""
+        """Return its identity: criteria are sorted and compared by it."""
         return f"RowCondition({self.digest.hex()})"
 
     def __reduce__(self) -> Any:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 EXPIRED: Final = "\0the image is gone"
-"""Stands, by identity, for the columns of a record of which only its image would tell them: no frame is made of
-it, and whoever comes to it is told that the image is gone."""
+"""Sentinel: the changed columns are unknown because the image is gone. No frame is made of it, and a reader
+that reaches it ends with that error."""
 UNJUDGED: Final = "\0nobody knows whether the row was granted"
-"""The same of a change that cannot be judged: it ends what comes to it, and nothing else."""
+"""Sentinel: it is unknown whether a change matches. It ends only the readers that reach it."""
 
 
 class Mark(NamedTuple):
@@ -68,7 +68,7 @@ class BatchSelection:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each capture is its record, as it comes to everybody: at entity level, and not judged."""
+        """True if each capture is its whole record: at entity level, and without a condition."""
         return self.names is None and self.transitions is None
 
     def first_at_or_after(self, offset: int, ordinal: int) -> int:
@@ -109,9 +109,9 @@ class BatchSelection:
     def apart(self, gone: NDArray[np.bool_] | None) -> Iterable[BatchSelection]:
         """Cut it where the first and the last of its records lie whose bodies are gone, if any are.
 
-        So whoever asks for bodies gets all that come before the first, in either direction. Whoever does not,
-        gets all that come before the first of which nobody can tell any more whether it matches. Changes that
-        cannot be judged are apart from all others.
+        So whoever asks for bodies gets all that come before the first, in either direction. Other readers get
+        all captures before the first one whose match is unknown. Changes whose match is unknown are apart from
+        all others.
 
         Args:
             gone: Of each record of the batch; None: all have their bodies.
@@ -133,7 +133,7 @@ class BatchSelection:
         return self.names is not None and self.names[0] is UNJUDGED
 
     def _borders_of_unjudged(self) -> Iterator[int]:
-        """Yield the places where a part begins whose changes cannot be judged, or one behind such a part."""
+        """Yield the begins of parts whose changes have an unknown match, and of the parts behind them."""
         before = False
         for place, name in enumerate(self.names or ()):
             if (name is UNJUDGED) != before:

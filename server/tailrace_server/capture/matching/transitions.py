@@ -37,12 +37,12 @@ TRANSITION_BITS: Final = 7
 UNSURE: Final = 8
 """It is not certain that the row was in."""
 VEILED: Final = 16
-"""What is outside is not for the reader to know, as it is not granted."""
+"""The reader does not see rows outside, as they are not granted."""
 
 WAS_IN: Final = 1
 """A bit: the image before meets the condition."""
 MAY_HAVE_BEEN: Final = 2
-"""A bit: nobody can say whether it does, and there was a row."""
+"""A bit: it is unknown whether it does, and there was a row."""
 IS_IN: Final = 4
 """A bit: the image after meets the condition."""
 MAY_BE_IN: Final = 8
@@ -64,7 +64,7 @@ class ImageVerdict:
     was_in: NDArray[np.bool_]
     """The image before meets the condition."""
     may_have_been: NDArray[np.bool_]
-    """Nobody can say whether it did, and there was a row."""
+    """It is unknown whether it did, and there was a row."""
     is_in: NDArray[np.bool_]
     """The image after meets the condition."""
     may_be_in: NDArray[np.bool_]

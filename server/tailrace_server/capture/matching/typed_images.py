@@ -1,7 +1,7 @@
 """Typed columns of the images of one batch, decoded once for all conditions that read them.
 
-The images before and after of some rows of one entity type are read together, so that a condition is judged in
-one go::
+The images before and after of some rows of one entity type are read together, so that a condition is evaluated
+once for all::
 
     rows          3   17   40
     images        before 3, before 17, before 40, after 3, after 17, after 40
@@ -207,14 +207,14 @@ class TypedImages:
     def bits(
         self, masks: Sequence[Mask], columns: Sequence[Column], places: NDArray[np.intp] | None
     ) -> NDArray[np.uint8]:
-        """Return of which images all of some conditions are true, as bits of ``transitions`` for each row.
+        """Return the images for which all of some conditions are true, as bits of ``transitions`` for each row.
 
         An image that is not there is as one of NULLs.
 
         Args:
             masks: The conditions, at least one.
             columns: The columns that they need.
-            places: Those of the rows that are to be judged; None: all.
+            places: Those of the rows to evaluate; None: all.
         """
         images = self._images_of(columns, places)
         found = reduce(pc.and_, (pc.fill_null(mask.of(images), False) for mask in masks))

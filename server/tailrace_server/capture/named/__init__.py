@@ -1,1 +1,1 @@
-"""Named subscriptions in the engine: who reads them, how far they are, and who may."""
+"""Named subscriptions in the engine: their readers, their places and the right to use them."""

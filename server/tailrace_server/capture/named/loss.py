@@ -2,7 +2,7 @@
 
 Retention takes by the settings of the catalog (wal/upkeep/keeping.py): what is older than ``max_lookback``, or,
 where that is not set, the oldest above seven eighths of ``max_bytes``. A named subscription holds it longer, up
-to its cap. Where nothing is set, nothing goes by itself, and there is nothing to tell.
+to its cap. Without settings nothing is removed automatically, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTerms:
-    """What the settings of a catalog keep; neither: everything."""
+    """The retention settings of a catalog; neither: everything is retained."""
 
     lookback_us: int | None = None
     bytes_left: int | None = None
-    """What a trim by bytes leaves; None: there is none."""
+    """The bytes that a trim by bytes leaves; None: there is no such trim."""
 
     @classmethod
     def of(cls, settings: Mapping[str, int]) -> RetentionTerms:

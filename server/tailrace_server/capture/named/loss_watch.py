@@ -54,7 +54,7 @@ class LossWatch:
         self._looked_at: dict[str, float] = {}
         """Monotonic time at which the last look at each catalog began."""
         self._warned: dict[tuple[str, str], str] = {}
-        """What was logged last of each subscription."""
+        """The last logged warning of each subscription."""
 
     @property
     def found(self) -> list[WatchedSubscription]:

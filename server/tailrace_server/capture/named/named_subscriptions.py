@@ -72,7 +72,7 @@ _log = structlog.get_logger("tailrace.named")
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Who reads by a name here."""
+    """The readers by name in this process."""
 
     subscription: Subscription
     epoch: int
@@ -138,7 +138,8 @@ class NamedSubscriptions:
             SubscriptionExists: The name is taken.
             InvalidRequest: A name or place that is none, a hold above the largest, or no room for names.
             PositionCompacted: The place where it is to begin is no longer retained.
-            NotPermitted: Named subscriptions are not granted, or the criteria are not, or what they judge by.
+            NotPermitted: Named subscriptions are not granted, or the criteria are not, or the columns of their
+            conditions.
             EntityTypeUnknown: A condition is for an entity type that no published version has.
         """
         with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
@@ -460,7 +461,7 @@ async def _changed(
 async def _refuse_ungranted(
     caller: Principal, observer: Observer, criteria: Sequence[Criteria]
 ) -> None:
-    """Refuse criteria that a caller may not subscribe to, or that cannot be judged."""
+    """Refuse criteria that a caller may not subscribe to, or that cannot be evaluated."""
     await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
 
 

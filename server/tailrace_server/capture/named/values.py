@@ -1,4 +1,4 @@
-"""What is asked of named subscriptions, and what is told of them."""
+"""Requests to named subscriptions, and their answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NamedView:
 
     @property
     def criteria(self) -> tuple[Criteria, ...]:
-        """What it wants."""
+        """Its criteria."""
         return criteria_in(self.document.criteria)
 
     @property
@@ -68,5 +68,5 @@ class NamedView:
 
     @property
     def health(self) -> SubscriptionHealth:
-        """What retention does for it."""
+        """The effect of retention on it."""
         return health_of(self.hold)

@@ -1,4 +1,4 @@
-"""What a face asks for in SQL."""
+"""A request in SQL, as a face makes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOUND: Final = ("from", "to")
 
 
 class SqlForm(Enum):
-    """What the rows of an answer are sent as."""
+    """The format of an answer's rows."""
 
     ROWS = "rows"
     """A JSON array a line."""
@@ -50,7 +50,7 @@ class SqlAsked:
     wait_s: float = 10.0
     """For so long at most."""
     on_misfit: OnMisfit = OnMisfit.RAISE
-    """What becomes of a value that its column's type cannot hold."""
+    """The treatment of a value that its column's type cannot hold."""
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -83,6 +83,6 @@ class SqlAsked:
 
     @property
     def _begins(self) -> list[str]:
-        """What says where a poll begins."""
+        """The parameter that gives the begin of a poll."""
         names = ("since_version", "from_time", "after")
         return [name for name in names if getattr(self, name) is not None]

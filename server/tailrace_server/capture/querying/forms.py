@@ -57,7 +57,7 @@ class AnswerForm(Protocol):
         """Return rows in messages of about so many bytes; a larger one has one row."""
 
     def end(self) -> bytes:
-        """Return what stands behind the last row."""
+        """Return the bytes behind the last row."""
 
 
 def answer_columns(schema: pa.Schema) -> tuple[AnswerColumn, ...]:
@@ -223,7 +223,7 @@ def _numbers_told(value: Any) -> Any:
 
 
 def _intervals_told(value: Any) -> Any:
-    """Return a value in which intervals are texts, as ISO 8601 has them: a sign stands before its number."""
+    """Return a value in which intervals are texts, as ISO 8601 has them: a sign comes before its number."""
     if not isinstance(value, pa.MonthDayNano):
         return _each_told(_intervals_told, value)
     months, days, nanoseconds = value

@@ -5,8 +5,8 @@
     reader takes a message ─▶ the next batch is computed, in a thread ─▶ cut into messages
     reader goes away, time is over, the server stops ─▶ DuckDB is interrupted
 
-What is computed ahead is one batch. So memory does not grow with the range that is read, and a reader who
-stands still holds a place, until the statement's time is over.
+What is computed ahead is one batch. So memory does not grow with the range that is read, and a reader that
+stops holds a place until the statement's time is over.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SqlRead(LogRead):
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor that goes on from the version."""
+        """The cursor that continues from the version."""
         return self._view.cursor(self.version, END)
 
     @property
@@ -133,7 +133,7 @@ class SqlRead(LogRead):
         return self._work.is_busy
 
     def resume_cursor(self) -> None:
-        """Return None: an answer has no middle to go on from."""
+        """Return None: an answer cannot be resumed in its middle."""
 
     def _let_go(self) -> None:
         pass  # what was computed cannot be read again, and is one batch

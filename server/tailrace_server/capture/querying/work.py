@@ -24,10 +24,10 @@ class StatementWork:
         self._lock = threading.Lock()
         self._busy = self._closing = False
         self.computed_s = 0.0
-        """What its jobs have taken so far, by the clock."""
+        """The time that its jobs have taken so far, by the clock."""
 
     async def run(self, job: Callable[[], _T]) -> _T:
-        """Return what a job returns. Who is cancelled leaves it running: `close` waits for it elsewhere."""
+        """Return what a job returns. A cancelled caller leaves it running: `close` waits for it elsewhere."""
         with self._lock:
             assert not self._busy, "one job at a time"
             self._busy = True

@@ -11,7 +11,7 @@ no other subscription shares them. When room is short all the same, frames are e
 
 The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
 the budget, the cache evicts a quarter of what it holds and lowers its limit to the rest. Then it hands freed
-pages back to the system. Where there is room again, the limit rises step by step.
+pages back to the system. Once there is room again, the limit rises step by step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sized(Protocol):
-    """What the cache can charge for."""
+    """A value whose size the cache can charge."""
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +55,7 @@ class Sized(Protocol):
 
 
 class CacheKind(IntEnum):
-    """What a value is. Lower kinds are evicted first."""
+    """The kind of a value. Lower kinds are evicted first."""
 
     FRAMES = 0
     SCAN = 1
@@ -64,7 +64,7 @@ class CacheKind(IntEnum):
 
 
 _READ_KINDS: Final = (CacheKind.BODY, CacheKind.HEAD, CacheKind.SCAN)
-"""The kinds under the bound of reads, in the order of their eviction: a scan stands for many heads.
+"""The kinds under the bound of reads, in the order of their eviction: a scan replaces many heads.
 
 Scans have half of that bound at most, or those of many criteria would push out heads that are needed next.
 """
@@ -163,8 +163,8 @@ class BatchCache:
     async def get(self, kind: CacheKind, key: Hashable, load: Callable[[], S]) -> S:
         """Return a value, loading it in a reader thread if it is neither held nor being loaded.
 
-        Cancelling one waiter does not stop the load for the others. What ``load`` raises reaches all of
-        them, and nothing is kept. Raises RuntimeError if no reader thread can be started.
+        Cancelling one waiter does not stop the load for the others. All of them get the exception that ``load``
+        raises, and nothing is cached. Raises RuntimeError if no reader thread can be started.
         """
         value = self.get_nowait(kind, key)
         if value is not None:
@@ -197,7 +197,7 @@ class BatchCache:
     def forget(self, opening: Hashable) -> None:
         """Drop everything that was made of one opening of a log: the first member of each key names it.
 
-        A load that is still under way adds its value later. Nobody asks for that value again, and it is evicted
+        A load that is still under way adds its value later. That value is not requested again, and is evicted
         as the least recently used one.
         """
         for kind, values in self._kinds.items():
@@ -304,7 +304,7 @@ class BatchCache:
     def measured(self) -> int:
         """Measure the anonymous memory of the process and return it.
 
-        If that fails, as without a free file descriptor, the last figure stands.
+        If that fails, as without a free file descriptor, the last figure is used.
         """
         with suppress(OSError):
             self._process_bytes = self._measure()

@@ -61,7 +61,7 @@ _CROWD: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a predicate matched in one window of the log."""
+    """The matches of a predicate in one window of the log."""
 
     runs: tuple[Run, ...]
     first_row: int
@@ -84,7 +84,7 @@ class CatalogReader:
         cache: BatchCache,
         settings: EngineSettings,
     ) -> None:
-        """Bind the reader of one opening of a log, of which ``view`` is, to the process's cache."""
+        """Bind the reader of one opening of a log, which has made ``view``, to the process's cache."""
         self._uuid = uuid = view.uuid
         self._opening = view.opening
         """The first member of every key in the cache."""
@@ -95,7 +95,7 @@ class CatalogReader:
         self.small_commits = SmallCommits(uuid, reader, settings)
         """The newest small batches; the tailer fills it."""
         self.damaged_bases = DamagedBases(uuid, reader.store)
-        """What reads of state have found."""
+        """The results of reads of state."""
 
     def forget(self) -> None:
         """Drop from the cache what was read through this opening of the log."""
@@ -285,7 +285,7 @@ class CatalogReader:
     async def encode_for_crowd(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> None:
-        """Make the frames of a run's records, of which many publishers match a few each; entity level only.
+        """Make the frames of a run's records if many publishers match a few each; entity level only.
 
         They are read and encoded in one go, where each subscription would do so for its own.
         """
@@ -346,7 +346,7 @@ class CatalogReader:
 
     @property
     def scans(self) -> OpenScans:
-        """Scans of tables that stand between two parts."""
+        """Scans of tables that pause between two parts."""
         return self._cache.scans
 
     async def table_part(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
@@ -362,7 +362,7 @@ class CatalogReader:
         return await self._cache.get(CacheKind.FRAMES, (self._opening, "state", *key), load)
 
     def keep_state_block(self, key: tuple[Hashable, ...], block: Sized) -> None:
-        """Keep a block under the place in it where its reader will go on."""
+        """Keep a block under the place in it where its reader will continue."""
         self._cache.put(CacheKind.FRAMES, (self._opening, "state", *key), block)
 
     # All methods below run in reader threads.

@@ -7,7 +7,7 @@
     asked for        ·····   ·············   ·········      gaps: passed without a look at a head
 
 A file says what may be, and the batches that it names are looked at as all are. So matches are the same with
-and without files, whatever they say of records that nobody asked for.
+and without files, whatever they contain of records that were not requested.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def key_file_of(view: LogView, place: int, predicate: Predicate) -> int | None:
 def keyed_batches(
     view: LogView, reader: BatchReader, number: int, predicate: Predicate
 ) -> KeyedBatches:
-    """Return what a key file says. Where there is none, and where it is damaged, all batches may match.
+    """Return what a key file says. If there is none, or it is damaged, all batches may match.
 
     Blocks, and computes hashes of keys.
     """

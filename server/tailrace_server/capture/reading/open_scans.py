@@ -1,8 +1,8 @@
-"""Scans of tables that stand between two parts, for whoever reads on at the same place.
+"""Scans of tables that pause between two parts, for a reader that continues at the same place.
 
 To begin a scan in the middle costs a pass over the log behind the base, so it is kept until its next part is
-asked for. Readers that begin together take turns with one scan. There are a few at most, and those that
-nobody has moved for a while go: their readers begin one of their own, and lose nothing but time.
+asked for. Readers that begin together take turns with one scan. There are a few at most, and those that were
+idle for a while are dropped: their readers begin a new one, and lose only time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpenScans:
         """Begin with none."""
         self._lock = threading.Lock()
         self._scans: OrderedDict[Hashable, tuple[Iterator[StateRows], float]] = OrderedDict()
-        """By what they scan and where they stand, the one that was moved longest ago first."""
+        """By what they scan and their place, the least recently moved first."""
         self.followers: WeakSet[_Follower] = WeakSet()
         """Subscriptions that are being sent a table, and may hold a block of it."""
 
@@ -43,7 +43,7 @@ class OpenScans:
         return len(self._scans)
 
     def take(self, place: Hashable) -> Iterator[StateRows] | None:
-        """Return the scan that stands at a place, which the caller has from now on."""
+        """Return the scan that pauses at a place; the caller owns it from now on."""
         with self._lock:
             found = self._scans.pop(place, None)
         return None if found is None else found[0]
@@ -56,7 +56,7 @@ class OpenScans:
                 self._scans.popitem(last=False)
 
     def relieve(self, now: float) -> None:
-        """Drop the scans that nobody has moved for a while, and let idle followers go of their blocks.
+        """Drop the scans that were idle for a while, and release the blocks of idle followers.
 
         ``now`` is the event loop's time, seconds.
         """

@@ -35,7 +35,7 @@ class ConditionedRows:
         A condition speaks of the columns by their newest names, or by those of the version.
 
         Raises:
-            NotPermitted: One does not fit them; tells nothing of it, the log does.
+            NotPermitted: One does not fit them. The error has no details; the log has them.
         """
         self._rules = tuple(rules)
         self._values = TableValues(view, entity_type, version)

@@ -44,7 +44,7 @@ class ReadTerms:
     kept: Kept
     """The bytes charged for the criteria; given back when the read is closed."""
     use: GrantUse
-    """What it gets of what was asked for."""
+    """The granted part of the request."""
     admission: Admission
     """Told how it ends."""
 
@@ -56,7 +56,7 @@ class LogRead(ABC):
         """Begin with nothing handed over."""
         self.last = LastMessage(terms.message_bytes, terms.large)
         self.use = terms.use
-        """What it gets of what was asked for."""
+        """The granted part of the request."""
         self.caller: Principal = ANONYMOUS
         """The caller; the read ends when its grants do."""
         self.error: TailraceError | None = None
@@ -106,7 +106,7 @@ class LogRead(ABC):
         return Ending(error, self._captures, self._nbytes, str(self.resume_cursor() or ""))
 
     def end(self, error: TailraceError) -> None:
-        """End with an error, which the next message raises; a transport is told at once. Idempotent."""
+        """End with an error, which the next message raises; a transport is notified at once. Idempotent."""
         if self.error is None:
             self.error = error
             on_end = self.on_end

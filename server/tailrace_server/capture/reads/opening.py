@@ -176,7 +176,7 @@ class Reads:
     ) -> SqlRead:
         """Run a statement in SQL, under the grants of history; leave the read by ``with``.
 
-        Who may operate the catalog and see all of it may define views and change tables too.
+        A principal who may operate the catalog and see all of it may define views and change tables too.
 
         Raises:
             CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: As ``Engine.state``.
@@ -184,7 +184,8 @@ class Reads:
             InvalidRequest: What is wrong with the statement, and where; a table or a column that is not granted
                 is one that is not known.
             PositionCompacted: It asks for versions that the log no longer has.
-            CatalogReplaced, CursorAhead, HistoryReplaced: A poll goes on behind what is not in this log.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A poll continues behind a place that is not in this
+            log.
         """
         criteria = (Criteria(area=Area.DATA),)
         with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:

@@ -102,7 +102,7 @@ class PinnedTable:
     ) -> _B:
         """Return the block that ``made`` makes, in a reader thread, of the part behind a place.
 
-        ``form`` tells what it makes from what others make of the same part. Errors as ``open``.
+        ``form`` identifies its results among the others from the same part. Errors as ``open``.
         """
         reading = self._log.reading
         while True:
@@ -160,7 +160,7 @@ class PinnedTable:
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """Where the images of removed rows are known to be whole, though a state has none."""
+        """The rows whose removed images are known to be whole, though a state has none."""
         return self.view.whole_removals
 
     def schema_of(self, version: int) -> Schema:

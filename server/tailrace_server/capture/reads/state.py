@@ -5,7 +5,7 @@ Whoever applies the rows and then the changes behind ``cursor`` has what the log
 and none comes twice.
 
 Rows come in the order of their key hashes, which means nothing and is the same for every read of V. So a read
-that was cut goes on behind its last row, in the same order, with a page.
+that was cut continues behind its last row, in the same order, with a page.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StateRead(LogRead):
 
     @property
     def definition(self) -> bytes:
-        """What tells the view that was asked for from what its name meant before; empty: none was."""
+        """The identity of the requested view among the earlier ones of its name; empty: no view."""
         return b"" if self._of_view is None else self._of_view.identity
 
     @property

@@ -1,4 +1,4 @@
-"""The rows of a table that meet a condition: each is judged by the columns of its own version."""
+"""The rows of a table that meet a condition, evaluated on the columns of each row's version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StateCondition:
-    """A condition on the rows of a table, as it was asked for; equal ones judge alike."""
+    """A condition on the rows of a table, as it was requested; equal ones give equal results."""
 
     condition: Condition
     parameters: tuple[tuple[str, str], ...]

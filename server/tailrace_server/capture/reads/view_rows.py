@@ -58,7 +58,7 @@ class ViewRows:
     shows_all: bool
     """Whether these are all that the caller is granted, so that images are not cut for it."""
     by_view: ViewGrant | None
-    """What grants that name it give; None: it is given by those of its entity type."""
+    """The rights from grants that name it; None: the grants of its entity type apply."""
 
     def codec(self, codec: Codec, columns: Sequence[str]) -> Codec:
         """Return a codec whose images have some columns alone, by their names at the version; none: all."""

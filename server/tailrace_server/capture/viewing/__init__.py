@@ -1,1 +1,1 @@
-"""Views in criteria: what a view's name stands for, and what of its entity type's changes is the view's."""
+"""Views in criteria: the meaning of a view's name, and the changes that belong to the view."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AskedViews:
-    """Criteria of which some named views."""
+    """Criteria, some of which named views."""
 
     criteria: tuple[Criteria, ...]
     """In terms of entity types; those of views with their conditions, bound."""
@@ -74,7 +74,7 @@ async def asked_views(
 
     Raises:
         InvalidRequest: A view is asked for what it does not show, or has lost a column.
-        ConditionRefused: A condition cannot be read, or not be judged by the view's columns.
+        ConditionRefused: A condition cannot be read, or not be evaluated on the view's columns.
         NotPermitted: The action is not granted for anything.
         DeadlineExceeded: The version was not published in time.
     """
@@ -242,7 +242,7 @@ class _View:
     def _condition(
         self, one: Criteria, granted: Condition | None
     ) -> tuple[RowCondition | None, Where | None]:
-        """Return the view's condition, a grant's and that of criteria, as one; and what is told of it."""
+        """Return the conditions of view, grant and criteria as one; and its visible part."""
         parts = [] if granted is None else [ConditionText(granted, is_granted=True)]
         told: Where | None = None
         if own := self.document.where:

@@ -46,7 +46,7 @@ def view_codec(codec: Codec, shown: ViewedRows) -> Codec:
     """Return a codec for what views show of what is granted: the same one for equal arguments.
 
     Raises:
-        NotPermitted: CDCv2, which tells rows apart by all of their bytes, of what is granted in part.
+        NotPermitted: CDCv2, which identifies a row by all of its bytes, if the row is granted in part.
         InvalidRequest: CDCv2 of a view that has some columns.
     """
     if codec is CDCV2 and shown.granted is not None:

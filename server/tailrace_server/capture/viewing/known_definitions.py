@@ -23,8 +23,8 @@ class KnownDefinitions:
     """Looks into the folder for everybody who asks. Lives on the event loop; looks in a thread.
 
     Each caller gets what a look finds that began after it had asked. Those who ask while one is under way share
-    the next: ten thousand who come at once cost a few. Who names entity types alone that there were at the last
-    look needs none: no view has been defined by such a name since.
+    the next: ten thousand who come at once cost a few. A request that names only entity types known at the last
+    look needs no new look: no view can have been defined with such a name since.
     """
 
     def __init__(self, store: ObjectStore, uuid: UUID) -> None:
@@ -34,9 +34,9 @@ class KnownDefinitions:
         self._entity_types: Collection[str] = ()
         """Those that there were when the last look began that found something."""
         self.had_views = asyncio.Event()
-        """Set once a look has found a view: until then nobody can have requested one."""
+        """Set once a look has found a view: until then no caller can have requested one."""
         self.told: set[str] = set()
-        """Names in grants that mean nothing here, and that the log has told of."""
+        """Names in grants that mean nothing here, and that were logged."""
         self._turn = asyncio.Lock()
         self._looks = 0
         """How many looks have begun."""
@@ -51,8 +51,8 @@ class KnownDefinitions:
             schema: The newest one.
 
         Raises:
-            LogError: As ``newest``, unless all of the names are entity types: nobody's damaged view stands in
-                their way.
+            LogError: As ``newest``, unless all of the names are entity types: a damaged view does not block
+            them.
         """
         wanted = [*names]
         views = self._known.views

@@ -27,9 +27,9 @@ class KnownView:
     document: ViewDocument
     """Its definition; of one that is granted by its name what is granted of it."""
     names: DefinedNames
-    """What its names mean to the caller; nothing else is defined there."""
+    """The meaning of its names for the caller; nothing else is defined there."""
     by_view: ViewGrant | None
-    """What grants that name it give; None: it is given by those of its entity type."""
+    """The rights from grants that name it; None: the grants of its entity type apply."""
 
 
 def known_view(

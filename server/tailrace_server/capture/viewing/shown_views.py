@@ -1,8 +1,8 @@
-"""What views show of the changes of their entity types, to one subscription or read.
+"""The visible part of changes in views, for one subscription or read.
 
-Columns are followed by their ids, whatever each version calls them. So a view goes on when the source renames a
-column. Where it drops one, or renames the entity type, changes of the view could not be told whole any more:
-then the subscription ends, before one of them is left out.
+Columns are followed by their ids, whatever each version calls them. So a view continues when the source renames
+a column. If it drops one, or renames the entity type, the view's changes would be incomplete: then the
+subscription ends, before one of them is left out.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _no_schema(version: int) -> Schema:
 
 @dataclass(frozen=True)
 class ViewedRows(Visibility):
-    """What is granted of records, cut to what views show of them."""
+    """The granted part of records, cut to the columns of views."""
 
     granted: Visibility | None = None
     """None: all."""

@@ -1,8 +1,8 @@
 """Which views the subscriptions of one catalog were asked for by, and when they have to end for that.
 
 A view that is in use here is not dropped here. Another process may drop it all the same: then its subscriptions
-end within a second, each with the cursor to go on from. They end too where the source takes from a view what it
-needs, before a change is routed that would not be told whole.
+end within a second, each with the cursor to resume from. They also end if the source removes something that a
+view needs, before an incomplete change is routed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``tailrace catalog``: list the catalogs of a log root or a server, and drop one. What is set: kept.py."""
+"""``tailrace catalog``: list the catalogs of a log root or a server, and drop one. The settings: kept.py."""
 
 from __future__ import annotations
 

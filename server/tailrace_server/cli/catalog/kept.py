@@ -64,9 +64,9 @@ def set_(
     log: LogRoot,
     entity_type: EntityType = None,
 ) -> int:
-    """Set how long and how much of a catalog's log is kept; what writes and serves it need not be told.
+    """Set how long and how much of a catalog's log is kept; its writers and servers notice it by themselves.
 
-    A writer at work, as an ingest, trims by it within a minute of its next publication. Where none is, run
+    A writer at work, as an ingest, trims by it within a minute of its next publication. If none runs, run
     tailrace log trim, as by cron.
     """
     of_type = entity_type is not None
@@ -90,7 +90,7 @@ def unset(
 
 
 def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
-    """Show what is set of a catalog, and how its log stands to that."""
+    """Show a catalog's settings, and how its log compares to them."""
     from tailrace.clock import SystemClock
     from tailrace_server.wal.settings.kept import newest_settings
     from tailrace_server.wal.upkeep.keeping import judge
@@ -170,7 +170,7 @@ def _opened(root: Path, name: str) -> CommitLog:
 
 
 def _types(log: CommitLog, known: CatalogSettings) -> dict[str, Mapping[str, int]]:
-    """Return the entity types of which something is set, or whose bodies begin later than the log."""
+    """Return the entity types that have settings, or whose bodies begin later than the log."""
     view = log.view
     none: Mapping[str, int] = {}
     return dict.fromkeys(view.bodies.by_name(view.published), none) | known.by_type(view)

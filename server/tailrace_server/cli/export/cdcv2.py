@@ -79,8 +79,8 @@ def cdcv2(
 ) -> int:
     """Write an entity type's published history as a Materialize CDC stream (CDCv2).
 
-    Time is the version. Run it again, after a kill too, and it goes on
-    where the folder ends. Several may write to one folder at once.
+    Time is the version. Run it again, after a kill too, and it continues where the folder ends. Several may
+    write to one folder at once.
     """
     from tailrace_server.cli.running import run
     from tailrace_server.export.cdcv2 import ExportSettings

@@ -101,9 +101,8 @@ def delta(
 ) -> int:
     """Keep Delta tables of the newest state, one an entity type, exactly once.
 
-    Each table's own transaction says which version it shows. Run it
-    again, after a kill too, and it goes on from there. With --gate
-    whoever is told of a version finds it in the tables.
+    Each table's own transaction says which version it shows. Run it again, after a kill too, and it continues
+    from there. With --gate a subscriber that receives a version finds it in the tables.
     """
     from tailrace_server.cli.running import run
     from tailrace_server.export.delta.export import DeltaSettings
@@ -156,7 +155,7 @@ async def _export(settings: DeltaSettings, *, follow: bool, every_s: float) -> i
 
 
 class _ToldSteps:
-    """Gathers what the export tells in its thread, and shows it a line at a time."""
+    """Gathers the reports of the export's thread, and shows them a line at a time."""
 
     def __init__(self, settings: DeltaSettings) -> None:
         self._settings = settings

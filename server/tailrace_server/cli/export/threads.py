@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 async def in_thread(step: Callable[[], _Result], stop: Callable[[], None]) -> _Result:
     """Run a step in a thread; cancelled, have it end behind what it writes, and wait for that.
 
-    Until then it uses files that whoever is told of the cancellation would close.
+    Until then it uses files that a cancelled caller would close.
 
     Args:
         step: What to run.

@@ -21,7 +21,7 @@ _REFUSED: Final = (401, 403)
 
 @dataclass(frozen=True, slots=True)
 class OverviewAddress:
-    """Where a server answers over HTTP."""
+    """The HTTP address of a server."""
 
     host: str
     port: int
@@ -85,7 +85,7 @@ def ask(
 
     Raises:
         Unauthenticated: The server asks for a token, or takes another one.
-        TransportError: Nobody answers there, or something else than a tailrace server.
+        TransportError: There is no answer, or not that of a tailrace server.
     """
     try:
         status, body = _get(address, token, tls)

@@ -26,7 +26,7 @@ __all__ = ["ps", "top"]
 _PLAIN_WIDTH: Final = 160
 """Of output that goes into a file or a pipe."""
 _AGAIN_S: Final = 2.0
-"""Where no answer has said another pace."""
+"""The pace if no answer has given another."""
 
 Http = Annotated[
     str | None,
@@ -44,7 +44,7 @@ Http = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Whom a command asks, and what it shows."""
+    """The server that a command asks, and its output options."""
 
     address: OverviewAddress
     token: TokenSource | None

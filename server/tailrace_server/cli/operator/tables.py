@@ -1,7 +1,7 @@
 """The figures of a server as tables, for terminals of any width.
 
 Columns have a rank, and those of the highest are left out until the rest fits. Texts that are longer than
-their column are cut. What others have named (keys, programs) is shown with its control characters escaped.
+their column are cut. Names from others (keys, programs) are shown with their control characters escaped.
 """
 
 from __future__ import annotations

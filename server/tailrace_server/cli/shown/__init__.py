@@ -1,1 +1,1 @@
-"""What stands on stdout: captures in their forms, how the lines get there, and logs at a glance."""
+"""Output on stdout: captures in their forms, the writer of lines, and summaries of logs."""

@@ -9,10 +9,10 @@
       1208:4                column  order       1007  .status "paid"
       1209:1  12:40:01.155  schema  order             column added: note
 
-The day stands where it changes, and at the beginning unless it is today. Columns widen as wider values come
-and never narrow, so that a running screen stays calm. Values are the image's own text. Columns of the key,
-which is shown already, and the nulls of a removal are left out. Where the line is longer than the terminal it
-is cut, marked by "…"; into a pipe it goes whole.
+The day stands where it changes, and at the beginning unless it is today. Columns widen as wider values come and
+never narrow, so that a running screen stays calm. Values are the image's own text. Columns of the key, which is
+shown already, and the nulls of a removal are left out. A line longer than the terminal is cut, marked by "…";
+into a pipe it goes whole.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _changes(change: bytes) -> list[str]:
 
 
 def _is_schema_change(capture: Capture) -> bool:
-    """Whether it tells of columns; records of the system log are of area SCHEMA, too, and have a key."""
+    """True if it describes columns; records of the system log are of area SCHEMA, too, and have a key."""
     return capture.area is Area.SCHEMA and capture.primary_key is None
 
 

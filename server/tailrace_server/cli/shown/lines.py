@@ -76,7 +76,7 @@ class LineWriter:
 
 
 class Shown:
-    """Captures on their way to stdout: how many have gone out, and where to go on."""
+    """Captures on their way to stdout: the number that has gone out, and the cursor to resume from."""
 
     def __init__(self, form: OutputForm) -> None:
         """Show captures in a form."""

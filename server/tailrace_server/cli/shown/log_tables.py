@@ -1,4 +1,4 @@
-"""What ``tailrace log`` shows of a log: a summary, tables of its parts, and what a verification has found."""
+"""The output of ``tailrace log``: a summary, tables of a log's parts, and the result of a verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trim says of the named subscriptions that hold it back."""
+"""The report of a trim on the named subscriptions that hold it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command finds named subscriptions: in the log's folder, or by way of a server. Both answer alike."""
+"""The source of named subscriptions for a command: the log's folder, or a server. Both answer alike."""
 
 from __future__ import annotations
 

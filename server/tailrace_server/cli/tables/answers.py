@@ -81,7 +81,7 @@ def json_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield CSV with a head; lists and structures stand in it as JSON, bytes in base64."""
+    """Yield CSV with a head; lists and structures are JSON in it, bytes are base64."""
     from pyarrow import csv
 
     as_text = [

@@ -1,8 +1,8 @@
 """From rows to cells: the values of a table's columns as texts, in the order of its schema.
 
 A text is what the source wrote, exact: a JSON text without its quotes, a number digit for digit, an object or a
-list as JSON. Null, and what is not in a row's image, is None. What an image has beside the schema's columns, as
-one that was renamed since, stands as JSON in a last column, so that nothing is left out.
+list as JSON. Null, and what is not in a row's image, is None. Members of an image beside the schema's columns,
+as one that was renamed since, are JSON in a last column, so that nothing is left out.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def state(
 ) -> int:
     """Show a table: the rows of an entity type as of one version.
 
-    It ends with the version and the cursor that goes on from there.
+    It ends with the version and the cursor that resumes from there.
     """
     if as_json and output is not None:
         raise InvalidRequest(
@@ -232,7 +232,7 @@ def _same_rows(server: str, arguments: Mapping[str, Any]) -> str:
 def _tell(
     rows: State, catalog: str, asked: str, count: int, output: Path | None, same: str
 ) -> None:
-    """Say what was shown, and how to go on."""
+    """Print the number of rows, and the command that continues."""
     header = rows.header
     when = f" ({date_text(header.commit_timestamp)})" if header.commit_timestamp else ""
     where = f" in {output}" if output is not None else ""

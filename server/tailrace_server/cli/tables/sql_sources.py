@@ -1,4 +1,4 @@
-"""Where ``tailrace sql`` has its answers from: a log's folder, or a server.
+"""The sources of answers for ``tailrace sql``: a log's folder, or a server.
 
 Either gives them one after another, as batches that are read while they are shown. With ``--follow`` each is of
 the versions that came since the last one.
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SqlStatement:
-    """What is asked."""
+    """The request."""
 
     catalog: str
     text: str
@@ -58,7 +58,7 @@ class SqlStatement:
     every_s: float = 1.0
     """How often it is asked again then."""
     on_misfit: OnMisfit = OnMisfit.RAISE
-    """What becomes of a value that its column's type cannot hold."""
+    """The treatment of a value that its column's type cannot hold."""
 
     @property
     def misfits(self) -> Misfits:

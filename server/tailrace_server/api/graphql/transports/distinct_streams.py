@@ -12,7 +12,7 @@ A browser that reconnects sends the last id, and goes on behind it whatever star
 sends ``complete`` has all there was, and is answered 204, which an ``EventSource`` takes for the end.
 
 An ``EventSource`` only sends GETs. So one that may succeed later ends without ``complete``, and the browser
-comes back; a POST is answered by its status, or told ``complete``, since whoever sends it reads both.
+comes back; a POST is answered by its status, or by ``complete``, since its client reads both.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def answer(
 
 
 def refused(request: Request, error: Exception, sockets: Sockets) -> Response | None:
-    """Return the stream that tells why there is no other; None where the status has to say it.
+    """Return the stream with the reason why there is no other; None if the status has to say it.
 
     In a function of its own: a frame that an error has passed through may not keep it.
     """
@@ -163,7 +163,7 @@ def _errors(error: TailraceError, *, retriable: bool = False) -> bytes:
 
 
 async def _whole(answer: bytes) -> AsyncGenerator[bytes, None]:
-    """Send the result of a query; a large one in pieces, each of which has the send deadline."""
+    """Send the result of a query; a large one in pieces, and each piece has the send deadline."""
     event = _next(in_one_line(answer))
     for start in range(0, len(event), _CHUNK_BYTES):
         yield event[start : start + _CHUNK_BYTES]

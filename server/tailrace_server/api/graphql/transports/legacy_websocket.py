@@ -1,7 +1,7 @@
 """The sub-protocol ``graphql-ws`` of subscriptions-transport-ws, which is refused in its own words.
 
 Its clients offer no other sub-protocol and show no close code: refused by one they connect again and again, and
-whoever sits before them sees nothing. So the handshake is accepted, and they are told in the two messages that
+whoever sits before them sees nothing. So the handshake is accepted, and the reason is in the two messages that
 they show: ``connection_error`` for the connection, and ``error`` for each operation that they begin.
 """
 

@@ -75,7 +75,7 @@ class Operations:
         Args:
             catalog: The catalog.
             answers: The budget.
-            peer: Who asks, as operators see it.
+            peer: The client, as operators see it.
             entrance: Whom it has proven to be.
             as_events: Whether a payload has to be one line.
         """
@@ -92,7 +92,7 @@ class Operations:
 
         Raises:
             TailraceError: It ends with this error.
-            ReaderGone: Nobody is there any more.
+            ReaderGone: The client has gone.
         """
         catalog = self._catalog
         prepared = await catalog.prepare(operation.state, self._entrance.principal)
@@ -167,7 +167,7 @@ def payloads_of_events(message: Frames) -> Sequence[bytes | memoryview]:
 
 
 def in_one_line(text: bytes) -> bytes:
-    """Return a text of JSON without line ends: they stand between tokens only, where a space says the same."""
+    """Return a text of JSON without line ends: they are between tokens only, where a space means the same."""
     return text.translate(_LINE_ENDS) if b"\n" in text or b"\r" in text else text
 
 

@@ -10,8 +10,9 @@ r"""Many operations on one event stream: graphql-sse in its single connection mo
     event: next\ndata: {"id":"1","payload":{"data":{…}}}\n\n
     event: complete\ndata: {"id":"1"}\n\n
 
-A reservation ends with its stream. What is asked for before the stream is opened begins with it; until then it
-is charged to what peers send, as every message is that waits to be looked at. Of reservations that are not used
+A reservation ends with its stream. Operations that are requested before the stream is opened begin with it.
+Until then they are charged to the inbound budget, as all waiting messages are. Of reservations that are not
+used
 the oldest makes room: whoever has just made one comes at once.
 """
 
@@ -201,7 +202,7 @@ class ReservedStream:
         self.end()
 
     def end_for_age(self) -> None:
-        """End once all subscriptions have told their resume cursors: the connection has reached its age."""
+        """End once all subscriptions have sent their resume cursors: the connection has reached its age."""
         for operation in tuple(self._operations.values()):
             operation.end_for_age()
         self.stop()

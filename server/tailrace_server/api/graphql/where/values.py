@@ -28,7 +28,7 @@ class TypedCondition:
     tree: dict[str, Any]
     """In the JSON form of a request's tree."""
     places: Mapping[str, str]
-    """Path of each column's tests in the tree → where they stand in the argument."""
+    """Path of each column's tests in the tree → their place in the argument."""
 
     @contextmanager
     def told(self) -> Iterator[None]:

@@ -7,8 +7,8 @@
                  {"catalog": …, "version": 42, "closedUntil": …, "columns": [{"name": "name", "type": …}],
                   "rows": [{"name": "table"}, …], "count": 2}
 
-The formats are those of api/rest/answers.py. An Arrow stream is that of the answer itself: what it is pinned to
-stands in the header fields ``Tailrace-*`` alone.
+The formats are those of api/rest/answers.py. An Arrow stream is that of the answer itself: only the header
+fields ``Tailrace-*`` have the version that it is pinned to.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The conditions of all publishers on one table: which rows of a batch they are found by, and told of."""
+"""The conditions of all publishers on one table: the rows of a batch that match each of them."""

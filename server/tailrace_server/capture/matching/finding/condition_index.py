@@ -254,7 +254,7 @@ class FoundConditions:
         self._open[one] = open_rows
 
     def __iter__(self) -> Iterator[tuple[Indexed, Hits | None]]:
-        """Yield the conditions that were looked up and found, with what has their rows; None: to be judged."""
+        """Yield the conditions that were found by a lookup, with their rows; None: to be evaluated."""
         for hits in self._hits:
             for one in hits.numbers:
                 # A grant treats what is undecided in another way: that is done where rows are evaluated.

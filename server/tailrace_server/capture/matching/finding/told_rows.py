@@ -40,7 +40,7 @@ class RowsTold(NamedTuple):
 
 
 class ToldRows:
-    """What conditions of one kind are told of a batch, whose readers are shown the same of it."""
+    """The matches of the conditions of one kind in a batch; their readers see the same columns."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class ToldRows:
         self._told: RowsTold | None = None
         """The matched rows of all numbers of the table, and …"""
         self._bounds: list[int] = []
-        """… where what each of them is told begins, and where the last one's ends."""
+        """… the begin of each one's rows, and the end of the last one's."""
         self.is_shared = count > _FEW
-        """Whether all of them have been told together; else each looks at its own rows."""
+        """True if all of them were matched as a group; else each evaluates its own rows."""
         if self.is_shared:
             self._tell_all()
 
     def of(self, numbers: Sequence[int]) -> RowsTold:
-        """Return what a condition is told that has been found by some numbers of the table; may be nothing."""
+        """Return the matches of a condition that was found by some numbers of the table; may be empty."""
         if self._told is not None and len(numbers) == 1:
             (rows, codes), bounds = self._told, self._bounds
             part = slice(bounds[numbers[0]], bounds[numbers[0] + 1])
@@ -111,7 +111,7 @@ class ToldRows:
             self._told = RowsTold(self._told.rows[is_told], self._told.codes[is_told])
 
     def _look_at(self, found: RowsFound) -> tuple[RowsTold, NDArray[np.bool_] | None]:
-        """Return the codes of some rows, and which of them are told; None: all."""
+        """Return the codes of some rows, and the rows that match; None: all."""
         places, bits = found
         is_told: NDArray[np.bool_] | None = None
         rows = self._typed.rows[places]
