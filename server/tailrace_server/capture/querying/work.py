@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
 _T = TypeVar("_T")
+_log = structlog.get_logger("tailrace.sql")
+
+
+def _take_left(future: asyncio.Future[Any]) -> None:
+    """Take the error of a job whose caller has left; log it if it is a defect."""
+    error = None if future.cancelled() else future.exception()
+    if error is not None and not isinstance(error, TailraceError):
+        _log.error("a statement failed behind its reader", exc_info=error)
 
 
 class StatementWork:
@@ -31,7 +43,13 @@ class StatementWork:
         with self._lock:
             assert not self._busy, "one job at a time"
             self._busy = True
-        return await asyncio.shield(asyncio.wrap_future(self._threads.submit(self._ran, job)))
+        future = asyncio.wrap_future(self._threads.submit(self._ran, job))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # Without this asyncio logs the error of the job, which mostly says that the statement was closed.
+            future.add_done_callback(_take_left)
+            raise
 
     def _ran(self, job: Callable[[], _T]) -> _T:
         began = time.monotonic()

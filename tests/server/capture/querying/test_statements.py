@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 from dataclasses import replace
@@ -394,6 +395,21 @@ async def test_statements_are_counted_by_how_they_end(engine: Engine) -> None:
         True,
         True,
     )
+
+
+async def test_a_caller_who_leaves_leaves_no_error_behind(engine: Engine) -> None:
+    """Nothing awaits the job of its statement any more, and asyncio logs such errors with a traceback."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    for text in (ENDLESS, "SELECT * FROM range(1000000000) r(i) WHERE i > 999999990"):
+        asking = asyncio.create_task(ask(engine, text))
+        await until(lambda: engine.statistics(ANONYMOUS).sql.computing == 1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: not engine.statistics(ANONYMOUS).sql.statements)
+    gc.collect()
+    assert errors == []
 
 
 async def test_a_poll_is_bound_by_the_server(engine: Engine, write: LogWriter) -> None:
