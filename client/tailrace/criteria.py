@@ -13,8 +13,9 @@ from datetime import date, time
 from decimal import Decimal
 from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
-from tailrace.conditions.numbers import refuse_large
+from tailrace.conditions.numbers import number_text
 from tailrace.conditions.tree import Where, read_where
 from tailrace.errors import InvalidRequest
 
@@ -328,20 +329,26 @@ def parameter_text(value: object) -> str:
     """Return a value as the text that a condition reads.
 
     Raises:
-        InvalidRequest: It is None, which equals nothing, or a number of too many digits.
+        InvalidRequest: It is None, which equals nothing, a number of too many digits, or no such value.
     """
-    if value is None:
-        raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, int | Decimal):
-        try:
-            refuse_large(value)
-        except ValueError as error:
-            raise InvalidRequest(f"parameters: {error}") from None
-    return str(value)
+    match value:
+        case None:
+            raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
+        case bool():
+            return "true" if value else "false"
+        case date() | time():
+            return value.isoformat()
+        case str() | UUID():
+            return str(value)
+        case int() | float() | Decimal():
+            try:
+                return number_text(value)
+            except ValueError as error:
+                raise InvalidRequest(f"parameters: {error}") from None
+    raise InvalidRequest(
+        f"parameters: {type(value).__name__} is no type of a parameter: give a number, a text, a day or time, "
+        "a UUID, True or False; bytes as their text in base64"
+    )
 
 
 def _check_texts(name: str, values: Iterable[str]) -> None:
@@ -356,9 +363,17 @@ def _check_texts(name: str, values: Iterable[str]) -> None:
     try:
         "".join(values).encode()
     except TypeError as error:
-        raise InvalidRequest(f"criteria.{name}: must be a tuple of texts: {error}") from error
+        raise InvalidRequest(
+            f"criteria.{name}: must be a tuple of texts; {_no_text(values)}"
+        ) from error
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"criteria.{name}: not UTF-8: {error}") from error
+
+
+def _no_text(values: object) -> str:
+    if not isinstance(values, Iterable):
+        return f"it is {type(values).__name__}"
+    return f"{next((type(each).__name__ for each in values if not isinstance(each, str)), '')} is in it"
 
 
 def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import math
+from datetime import date, timedelta
 from decimal import Decimal
+from enum import Enum
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -69,3 +72,40 @@ def test_a_parameter_of_sql_is_a_value_of_json_or_refused_with_what_to_do() -> N
     for value in (b"a", timedelta(1), {"a": 1}, {1}):
         with pytest.raises(TypeError, match="is no type of a parameter: give a number, a text"):
             sql_text(value)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+def test_a_parameter_of_a_condition_is_a_value_that_conditions_have_or_refused() -> None:
+    """Nothing else becomes the text that Python shows of it."""
+    uuid = UUID(int=1)
+    texts: list[tuple[object, str]] = [
+        (True, "true"),
+        (1.5, "1.5"),
+        (date(2024, 2, 29), "2024-02-29"),
+        (uuid, str(uuid)),
+        (math.nan, "NaN"),
+        (-math.inf, "-Infinity"),
+        (Decimal("sNaN"), "NaN"),
+    ]
+    for value, text in texts:
+        assert condition_text(value) == text
+        Criteria(entity_type=("a",), where={"column": "x", "eq": value})
+    for value in (b"a", bytearray(b"a"), timedelta(1), {"a": 1}, [1], (1,), {1}, 1j, Colour.RED):
+        with pytest.raises(
+            InvalidRequest, match="is no type of a parameter: give a number, a text"
+        ):
+            condition_text(value)
+        with pytest.raises(InvalidRequest, match="where"):
+            Criteria(entity_type=("a",), where={"column": "x", "eq": value})
+    for half in ("\ud800", ["\ud800"]):
+        with pytest.raises(ValueError, match="surrogates"):
+            sql_text(half)
+
+
+@pytest.mark.parametrize("key", [1, None, b"1", UUID(int=1)])
+def test_a_key_that_is_no_text_is_named_by_its_type(key: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"texts; {type(key).__name__} is in it"):
+        Criteria(primary_key=("1", key))

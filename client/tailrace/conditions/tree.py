@@ -19,11 +19,12 @@ from datetime import date, time
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from tailrace.conditions.json_values import checked_text, shown_value
-from tailrace.conditions.numbers import refuse_large
+from tailrace.conditions.numbers import number_text
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition, ConditionType, ConditionValue
 
@@ -48,7 +49,7 @@ class ConditionTree:
 
     @classmethod
     def of(cls, form: Mapping[str, object], path: str = "where") -> ConditionTree:
-        """Return the tree of a JSON form; values may also be numbers of Python, days, times and moments.
+        """Return the tree of a JSON form; values may also be numbers of Python, days, times, moments and UUIDs.
 
         Args:
             form: The form.
@@ -160,11 +161,9 @@ def fill(
 
 def _number(value: float | Decimal, path: str) -> str:
     try:
-        if not isinstance(value, float):
-            refuse_large(value)
+        return number_text(value)
     except ValueError as error:
         raise InvalidRequest(f"{path}: {error}") from None
-    return str(value)
 
 
 def _fill_value(message: ConditionValue, value: object, path: str, takes_floats: bool) -> None:
@@ -176,6 +175,8 @@ def _fill_value(message: ConditionValue, value: object, path: str, takes_floats:
         message.text = checked_text(value, path)
     elif isinstance(value, date | time):
         message.text = value.isoformat()
+    elif isinstance(value, UUID):
+        message.text = str(value)
     elif isinstance(value, Mapping):
         _fill_written(message, value, path)
     elif value is None:

@@ -104,8 +104,10 @@ def parameter_text(value: object) -> str:
 
     Raises:
         TypeError: JSON has no such value.
-        ValueError: A float is no number, or a number has too many digits.
+        ValueError: A float is no number, a number has too many digits, or UTF-8 cannot hold a text.
     """
+    if isinstance(value, str):
+        value.encode()
     if isinstance(value, int | Decimal):
         refuse_large(value)
     if isinstance(value, Decimal) and value.is_finite():
@@ -114,7 +116,7 @@ def parameter_text(value: object) -> str:
         return f"[{','.join(map(parameter_text, value))}]"
     if isinstance(value, date | time):
         return json.dumps(value.isoformat())
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
+    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(
             f"JSON has no number {value}: give the text, and cast it in the statement: $name::DOUBLE"
         )
