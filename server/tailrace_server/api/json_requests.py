@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,6 +23,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from tailrace.conditions.json_values import checked_text, shown_value
+from tailrace.conditions.numbers import decimal_of
 from tailrace.conditions.tree import fill
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body, Condition
@@ -31,6 +31,7 @@ from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest,
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
 from tailrace_server.api.many_keys import KEYS_MAX, refuse_many_keys
+from tailrace_server.wal.record.json_check import json_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ _CONDITIONS: Final = ("where", "whereTree")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
-_EXACTLY: Final = msgspec.json.Decoder(float_hook=Decimal)
+_EXACTLY: Final = msgspec.json.Decoder(float_hook=decimal_of)
 _KINDS: Final = (SubscribeRequest, ReadChangesRequest, ReadStateRequest, QuerySqlRequest)
 
 
@@ -92,7 +93,7 @@ def decode(
     try:
         return read(data)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"{named}not JSON: {error}") from None
+        raise InvalidRequest(f"{named}not JSON: {json_fault(data, error)}") from None
     except RecursionError:
         raise InvalidRequest(f"{named}not JSON that is read here: nested too deeply") from None
     except UnicodeError:

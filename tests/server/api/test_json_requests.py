@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
+import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.change_capture_pb2 import ReadStateRequest, SubscribeRequest
+from tailrace.v1.sql_pb2 import QuerySqlRequest, SqlParameter
 from tailrace_server.api.json_requests import (
     JSON_VALUES_MAX,
     decode,
+    decode_exactly,
     from_json,
     from_query,
     in_json_names,
 )
+from tailrace_server.api.sql_requests import asked
+from tailrace_server.wal.record.json_check import first_non_object
+from tailrace_server.wal.record.mutation import columns_of
 
 
 def filled(value: object) -> SubscribeRequest:
@@ -87,6 +95,32 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
         decode(data, "filter")
 
 
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b'{"a":1', "it ends before it is complete"),
+        (b'{"a":"b', "it ends before it is complete"),
+        (b'{"a":"\\\\ud800', "it ends before it is complete"),
+        (b'"\\ud800"', "half of a surrogate pair"),
+        (b'{"a":"\\\\\\uD83Dx-----------"}', r"half of a surrogate pair, \\uD83D at byte 8"),
+        (b'"\\ud83d\\ude00\\udc00"', r"half of a surrogate pair, \\udc00 at byte 13"),
+        (b'{"a":1,}', "JSON is malformed"),
+    ],
+)
+def test_what_is_wrong_with_json_is_said_in_words(data: bytes, fault: str) -> None:
+    """In requests, and in images that programs write."""
+    with pytest.raises(InvalidRequest, match=f"not JSON: .*{fault}"):
+        decode(data)
+    with pytest.raises(InvalidRequest, match=f"not JSON: .*{fault}"):
+        decode(data.decode())
+    if data[:1] == b"{":
+        with pytest.raises(InvalidRequest, match=f"UTF-8 JSON object: .*{fault}"):
+            columns_of(data)
+        found = first_non_object(pa.array([b"{}", data], pa.binary()))
+        assert found is not None
+        assert re.search(fault, found.reason)
+
+
 def test_an_error_of_the_shared_rules_names_fields_as_json_does() -> None:
     error = in_json_names(InvalidRequest("give at most one of since_version, after and from_time"))
     assert str(error) == "give at most one of sinceVersion, after and fromTime"
@@ -98,3 +132,25 @@ def test_very_many_values_are_refused_before_they_are_made() -> None:
     with pytest.raises(InvalidRequest, match=f"more than {JSON_VALUES_MAX} values"):
         decode(data)
     assert len(decode(b"[" + b'"key",' * 100_000 + b'""]')) == 100_001
+
+
+LARGE = ["1e99999999999999999999", "-1e-99999999999999999999", "1e1000", "1" * 1_001, "9" * 5_000]
+
+
+@pytest.mark.parametrize("number", LARGE, ids=[each[:12] for each in LARGE])
+def test_a_number_of_too_many_digits_is_refused_wherever_it_is_parsed(number: str) -> None:
+    if "99999" in number and "e" in number:
+        with pytest.raises(InvalidRequest, match="1,000 digits at most"):
+            decode_exactly(b'{"parameters":{"n":[%b]}}' % number.encode())
+    for value in (number, f"[1,{number}]"):
+        request = QuerySqlRequest(parameter=[SqlParameter(name="n", value=value)])
+        with pytest.raises(
+            InvalidRequest, match="parameter 'n': a number has 1,000 digits at most"
+        ):
+            asked(request)
+
+
+def test_a_text_that_utf_8_cannot_hold_is_no_parameter_of_sql() -> None:
+    request = QuerySqlRequest(parameter=[SqlParameter(name="n", value='["\\ud800"]')])
+    with pytest.raises(InvalidRequest, match="parameter 'n': not a text that UTF-8 can hold"):
+        asked(request)

@@ -6,6 +6,7 @@ is loaded once a process has seen many bodies. It leaves to the parser what it c
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -132,5 +133,31 @@ def _first(bodies: pa.BinaryArray, rows: Iterable[int]) -> NotAnObject | None:
             body.decode()
             _decoder.decode(body)
         except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError) as error:
-            return NotAnObject(row, f"is not a UTF-8 JSON object: {error}: {body[:_SHOWN]!r}")
+            fault = json_fault(body, error)
+            return NotAnObject(row, f"is not a UTF-8 JSON object: {fault}: {body[:_SHOWN]!r}")
     return None
+
+
+def json_fault(data: bytes | str, error: Exception) -> str:
+    """Return what is wrong with a text that is no JSON, as the error of the parser does not always name it.
+
+    The parser calls a text that ends early truncated input, and half of a surrogate pair the same, or an
+    unexpected end of a hex escape.
+    """
+    said = str(error)
+    if not any(each in said for each in ("truncated", "surrogate", "hex escape")):
+        return said
+    text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+    for found in _ESCAPES.finditer(text):
+        if found[1] is not None:
+            return (
+                f"it has half of a surrogate pair, {found[1].decode()} at byte {found.start()}, which UTF-8 "
+                "cannot hold: write both halves, or the character"
+            )
+    return "it ends before it is complete"
+
+
+_ESCAPES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Escaped backslashes and whole pairs, which are passed over, and half of a pair: group 1."""

@@ -10,6 +10,7 @@ import msgspec
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import count_fault, decode_members
+from tailrace_server.wal.record.json_check import json_fault
 from tailrace_server.wal.record.row_rules import repeated_member
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
         image.decode()  # the decoder does not check UTF-8 inside values
         members = decode_members(image)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
+        fault = json_fault(image, error)
+        raise InvalidRequest(f"an image must be a UTF-8 JSON object: {fault}") from error
     if (name := repeated_member(image, members)) is not None:
         raise InvalidRequest(f"an image must have each member once, and has {name!r} twice")
     return members

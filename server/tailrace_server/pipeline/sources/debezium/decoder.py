@@ -78,6 +78,7 @@ from tailrace_server.pipeline.sources.debezium.statements import decode_schema_c
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
 from tailrace_server.pipeline.sources.debezium.table_names import full_name
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
+from tailrace_server.wal.record.json_check import json_fault
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class DebeziumDecoder:
         shape = self._file_shapes.get(at.split) or shape_of(text)
         if shape is None and isinstance(error, UnicodeDecodeError):
             shape = f"not UTF-8 at byte {error.start}"
-        return shape or str(error) or type(error).__name__
+        return shape or json_fault(text, error) or type(error).__name__
 
     def _change(
         self,

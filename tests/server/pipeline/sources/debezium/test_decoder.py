@@ -224,7 +224,8 @@ def test_what_says_nothing_is_counted_only() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b'{"op":"c"', "truncated"),
+        (b'{"op":"c"', "it ends before it is complete"),
+        (b'{"op":"c","after":{"id":"\\ud800"}}', "half of a surrogate pair"),
         (b'{"a":1}', "no op"),
         (b'{"op":"c","source":{"table":"t\xff"}}', "not UTF-8 at byte"),
         (line(envelope("x", postgres(1), after={"id": 1})), "unknown op 'x'"),
