@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.browser import chromium
 from tools.site import place, rewritten
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +43,41 @@ def test_a_file_outside_docs_is_a_page_or_a_text() -> None:
     assert place("proto/tailrace/v1/capture.proto") == "source/proto/tailrace/v1/capture.proto.txt"
 
 
-@pytest.mark.slow
-def test_the_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site, strictly."""
+    folder = tmp_path_factory.mktemp("site")
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    pages = sorted(tmp_path.rglob("*.html"))
-    assert tmp_path / "index.html" in pages
-    found = [url for page in pages for url in LOADED.findall(page.read_text())]
-    assert found == []
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert site / "index.html" in pages
+    assert [url for page in pages for url in LOADED.findall(page.read_text())] == []
+
+
+@pytest.mark.slow
+async def test_the_site_has_the_colours_of_the_system_until_a_reader_chooses_others(
+    site: Path,
+) -> None:
+    async with chromium() as browser:
+        page = await browser.new_page()
+        await page.goto((site / "index.html").as_uri())
+
+        async def has(scheme: str) -> None:
+            await page.locator(f"body[data-md-color-scheme={scheme}]").wait_for()
+
+        await page.emulate_media(color_scheme="dark")
+        await has("slate")
+        await page.emulate_media(color_scheme="light")
+        await has("default")
+        await page.emulate_media(color_scheme="dark")
+        await page.get_by_title("Use light colours").click()
+        await has("default")
+        await page.get_by_title("Use dark colours").click()
+        await has("slate")
