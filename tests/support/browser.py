@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from playwright.async_api import async_playwright
 
@@ -11,9 +12,14 @@ from tests.support.programs import PATIENCE_S, found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from typing import Any
 
-    from playwright.async_api import BrowserContext
+    from playwright.async_api import BrowserContext, Page
+
+AXE = Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"
+_RUN_AXE = """async () => {
+  const { violations } = await axe.run({ resultTypes: ["violations"] });
+  return violations.map(({ id, nodes }) => [id, ...nodes.map(({ target }) => target.join(" "))]);
+}"""
 
 
 @asynccontextmanager
@@ -31,3 +37,10 @@ async def chromium(**options: Any) -> AsyncIterator[BrowserContext]:
             yield context
         finally:
             await browser.close()
+
+
+async def axe(page: Page, *, but: frozenset[str] = frozenset()) -> list[Any]:
+    """Return what axe-core finds wrong with a page, but for some rules: each with its elements."""
+    await page.evaluate(AXE.read_text())
+    found: list[Any] = await page.evaluate(_RUN_AXE)
+    return [each for each in found if each[0] not in but]

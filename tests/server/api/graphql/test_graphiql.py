@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH
-from tests.support.browser import chromium
+from tests.support.browser import axe, chromium
 from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from tests.support.inprocess import ModelWriter
 
     Serve = Callable[..., Awaitable[Served]]
+
+
+OF_GRAPHIQL = frozenset(
+    {"color-contrast", "link-in-text-block", "page-has-heading-one", "scrollable-region-focusable"}
+)
+"""Rules that GraphiQL itself breaks: its own colours, links, headings and scrolled regions."""
 
 
 @pytest.mark.slow
@@ -47,6 +53,9 @@ async def test_graphiql_runs_its_examples_and_asks_nobody_else(
         await result(page, r'"name": "product",\s*"type": "Product"')
         await page.get_by_role("button", name="Show Documentation Explorer").click()
         await page.get_by_text("Root Types").wait_for()
+        await page.get_by_role("button", name="Variables").click()
+        await page.get_by_role("textbox", name="variables").wait_for(state="attached")
+        assert await axe(page, but=OF_GRAPHIQL) == []
 
         records = sum(1 + len(transaction) for transaction in SHOP)
         await run(page, "Live")

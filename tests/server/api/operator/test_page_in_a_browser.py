@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,19 +18,14 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.http_drivers import listening
 from tests.server.capture.test_engine import upsert
-from tests.support.browser import chromium
+from tests.support.browser import axe, chromium
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from pathlib import Path
 
     from tests.support.inprocess import ModelWriter
 
-AXE = Path(__file__).parents[3] / "browser/node_modules/axe-core/axe.min.js"
 SUBSCRIBERS = 300
-_RUN_AXE = """async () => {
-  const { violations } = await axe.run({ resultTypes: ["violations"] });
-  return violations.map(({ id, nodes }) => [id, ...nodes.map(({ target }) => target.join(" "))]);
-}"""
 
 
 @pytest.mark.slow
@@ -139,10 +133,3 @@ async def test_a_server_that_asks_who_is_there_is_shown_a_token_that_is_kept_now
         assert token not in await page.content()
         await page.reload()
         await page.get_by_text("This server asks who you are.").wait_for()
-
-
-async def axe(page: Page) -> list[Any]:
-    """Return what axe-core finds wrong with a page."""
-    await page.evaluate(AXE.read_text())
-    found: list[Any] = await page.evaluate(_RUN_AXE)
-    return found

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tailrace_server.api.rest import asyncapi, openapi
-from tests.support.browser import chromium
+from tests.support.browser import axe, chromium
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tests.server.api.rest.conftest import Served
 
     Serve = Callable[..., Awaitable[Served]]
+
+
+RAPIDOC = frozenset({"color-contrast", "page-has-heading-one"})
+"""Rules that the viewer itself breaks: its own colours and headings."""
 
 
 @pytest.mark.slow
@@ -42,11 +46,18 @@ async def test_both_documents_are_shown_and_nobody_else_is_asked(serve: Serve) -
         for summary in sorted(set(operations)):
             await page.get_by_text(summary).first.wait_for(state="attached")
 
+        assert await axe(page, but=RAPIDOC) == []
+
         await page.goto(f"{root}/v1/docs/live")
         for name in (*document["components"]["messages"], *document["components"]["schemas"]):
             await page.locator(f"section[id='{name}'] h3").first.wait_for()
         for channel in document["channels"].values():
             await page.get_by_text(channel["address"]).first.wait_for()
+        for theme in ("light", "dark"):
+            await page.emulate_media(color_scheme=theme)
+            assert await axe(page) == []
+        await page.set_viewport_size({"width": 375, "height": 800})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 375
     asked.discard("")  # what a page makes of itself, by data:
     assert asked == {f"127.0.0.1:{served.port}"}
     assert not faults

@@ -150,9 +150,23 @@ const storage = {
   },
 };
 
+// GraphiQL's editors have no labels; they come and go with its panes.
+const EDITORS = {
+  ".graphiql-query-editor textarea": "query",
+  ".graphiql-editor-tool .graphiql-editor:nth-child(1) textarea": "variables",
+  ".graphiql-editor-tool .graphiql-editor:nth-child(2) textarea": "headers",
+  ".result-window textarea": "result",
+};
+const place = document.getElementById("graphiql");
+new MutationObserver(() => {
+  for (const [selector, name] of Object.entries(EDITORS)) {
+    for (const each of place.querySelectorAll(selector)) each.setAttribute("aria-label", name);
+  }
+}).observe(place, { childList: true, subtree: true });
+
 const title = system ? "system" : decodeURIComponent(http.pathname.split("/").at(-2));
 document.title = `${title} · GraphiQL · tailrace`;
-ReactDOM.createRoot(document.getElementById("graphiql")).render(
+ReactDOM.createRoot(place).render(
   React.createElement(
     GraphiQL,
     { fetcher, storage, defaultQuery: example, defaultEditorToolsVisibility: false },

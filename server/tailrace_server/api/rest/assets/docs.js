@@ -8,6 +8,23 @@ dark.addEventListener("change", paint);
 paint();
 viewer.setAttribute("server-url", new URL("..", location.href).href);
 
+// The viewer's fields have no labels. What it draws is in shadow roots, so each of these is watched from the start.
+const NAMES = { SELECT: "type of the body", TEXTAREA: "body" };
+const name = (root) => {
+  root.querySelector("nav.nav-bar")?.setAttribute("aria-label", "documents");
+  for (const field of root.querySelectorAll("input, select, textarea")) {
+    if (field.labels?.length || field.hasAttribute("aria-label")) continue;
+    const said = field.dataset.pname || NAMES[field.tagName] || field.placeholder || "value";
+    field.setAttribute("aria-label", said);
+  }
+};
+const attachShadow = Element.prototype.attachShadow;
+Element.prototype.attachShadow = function (options) {
+  const root = attachShadow.call(this, options);
+  new MutationObserver(() => name(root)).observe(root, { childList: true, subtree: true });
+  return root;
+};
+
 // The document, and what is tried out, with the token that the reader has typed where the server asks for one.
 viewer.addEventListener("before-try", ({ detail }) => {
   for (const [name, value] of Object.entries(tokens.headers())) detail.request.headers.set(name, value);

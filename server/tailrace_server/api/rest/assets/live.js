@@ -39,7 +39,7 @@ const members = (schema) => {
       element("td", {}, schema.required?.includes(name) ? "always" : ""),
     ),
   );
-  const head = element("tr", {}, ...["member", "is", ""].map((each) => element("th", {}, each)));
+  const head = element("tr", {}, ...["member", "is", "comes"].map((each) => element("th", {}, each)));
   return rows.length ? [element("table", {}, head, ...rows)] : [element("p", {}, ...words(schema))];
 };
 
