@@ -68,7 +68,7 @@ class LogFull(LogError):
 
     code = "LOG_FULL"
     retriable = True
-    advice = "Make room on the device; writing goes on by itself."
+    advice = "Make room on the device. `ingest --follow` waits for it; start other writers again."
 
 
 class WriterFenced(LogError):

@@ -11,6 +11,7 @@ import inspect
 import os
 from contextlib import contextmanager
 from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,6 +19,7 @@ import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.errors import INCOMPLETE, complain
+from tailrace_server.cli.full_disk import run_with_room
 from tailrace_server.cli.typed import LogRoot
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
@@ -29,6 +31,7 @@ from tailrace_server.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
     from tailrace_server.pipeline.ingest_metrics import IngestMetrics
     from tailrace_server.pipeline.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.sources.source import Source
@@ -96,7 +99,8 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     from tailrace_server.pipeline.transactions.ingest import run_ingest
 
     try:
-        summary = run_ingest(settings, reporter, metrics=metrics)
+        run = partial(run_ingest, settings, reporter, metrics=metrics)
+        summary = run_with_room(run, settings.log, reporter, follow=settings.follow)
     finally:
         reporter.finish()
     counters = summary.counters
@@ -153,8 +157,12 @@ def cdcv2(
     reporter = ProgressReporter(quiet=quiet)
     with _exposing(settings, "cdcv2", reporter) as metrics:
         try:
-            with stop_signals() as stopping:
-                outcome = ingest_cdcv2(settings, reporter, stopping=stopping, metrics=metrics)
+
+            def run() -> Cdcv2Outcome:
+                with stop_signals() as stopping:
+                    return ingest_cdcv2(settings, reporter, stopping=stopping, metrics=metrics)
+
+            outcome = run_with_room(run, settings.log, reporter, follow=settings.follow)
         finally:
             reporter.finish()
     reporter.messages(outcome.counters, str(settings.log / settings.catalog / "quarantine"))
