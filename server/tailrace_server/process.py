@@ -24,6 +24,9 @@ COLLECTOR_THRESHOLDS: Final = (20_000, 5, 1 << 30)
 the next generation is; and so on. Collecting 100,000 objects takes some 10 ms. Everything is never collected
 by itself: `collector` does it where it is short."""
 
+_CALLS_MAX: Final = 2_000
+"""Functions within each other; Python's own limit, which writers have, is 1,000."""
+
 EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
 """gRPC's environment variable of experiments to switch on, or off with a minus."""
 
@@ -92,6 +95,15 @@ def quiet_core(level: str = "ERROR") -> None:
     Does nothing where the environment says what gRPC is to write.
     """
     os.environ.setdefault(VERBOSITY, level)
+
+
+def read_deep_values() -> None:
+    """Let parsers follow values that nest as deep as any that a writer has taken, whatever calls the parser.
+
+    Parsers stop at Python's limit of calls, which counts the callers too. A writer takes a value that nests
+    some 980 deep, as few functions call its parser; a reader that more functions call could not read it.
+    """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _CALLS_MAX))
 
 
 def raise_descriptor_limit() -> None:

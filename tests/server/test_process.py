@@ -7,15 +7,20 @@ import os
 import subprocess
 import sys
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.errors import InvalidRequest
 from tailrace_server import process
 from tailrace_server.process import EXPERIMENTS
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 _COUNT_ARENAS = """
@@ -148,6 +153,35 @@ def test_a_process_takes_as_many_as_it_may() -> None:
     assert (
         subprocess.run(command, capture_output=True, text=True, check=True).stdout == "(96, 96)\n"
     )
+
+
+def deepest_image(log: LogWriter) -> bytes:
+    """Write the row whose value nests as deep as this process takes one, and return its image."""
+    for depth in range(1_000, 0, -1):
+        image = b'{"v":%b1%b}' % (b"[" * depth, b"]" * depth)
+        with suppress(InvalidRequest):
+            log.append([Mutation("product", "1", after=image)])
+            return image
+    raise AssertionError("no depth is taken")
+
+
+@pytest.mark.slow
+def test_a_command_reads_each_value_that_a_writer_takes_however_deep_it_nests(
+    log_root: Path,
+) -> None:
+    """Reading has more functions within each other than writing."""
+    with LogWriter.open(log_root, "shop") as log:
+        image = deepest_image(log)
+    for command in (
+        ("sql", "--log", log_root, "shop", "SELECT v FROM product", "--json"),
+        ("sql", "--log", log_root, "shop", "SELECT after.v FROM CHANGES('product')", "--json"),
+    ):
+        run = "from tailrace_server.cli import main; main()"
+        found = subprocess.run(
+            [sys.executable, "-c", run, *map(str, command)], capture_output=True, check=False
+        )
+        assert found.returncode == 0, found.stderr
+        assert image[5:-1] in found.stdout
 
 
 _POLICY_OF_A_NEW_THREAD = """

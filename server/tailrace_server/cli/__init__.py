@@ -4,7 +4,7 @@ import sys
 
 from tailrace_server.cli.commands import named
 from tailrace_server.extras import installed
-from tailrace_server.process import poll_in_calling_thread, quiet_core
+from tailrace_server.process import poll_in_calling_thread, quiet_core, read_deep_values
 
 __all__ = ["main"]
 
@@ -14,7 +14,8 @@ def main() -> None:
 
     It is installed with the client alone, too, where two commands run: `plain`. See docs/adr/0004.
     """
-    poll_in_calling_thread()  # first of all: every command's modules import gRPC
+    read_deep_values()
+    poll_in_calling_thread()  # before all others: every command's modules import gRPC
     quiet_core("ERROR" if named(sys.argv[1:]) == "serve" else "NONE")
     if installed("cli"):
         from tailrace_server.cli.application import main as run
