@@ -114,7 +114,7 @@ async def test_a_page_of_another_origin_is_refused_a_session_that_would_open_not
     ):
         answer = await guarded.http.post("/v1/session", headers=guarded.headers() | fields)
         assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
-        assert f"a session is for pages of http://{own}" in answer.json()["detail"]
+        assert f"a session is for pages of 'http://{own}'" in answer.json()["detail"]
         assert "set-cookie" not in answer.headers
     same = {"origin": f"http://{own}", "sec-fetch-site": "same-origin"}
     answer = await guarded.http.post("/v1/session", headers=guarded.headers() | same)

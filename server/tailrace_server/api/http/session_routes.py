@@ -56,7 +56,7 @@ def _refusal(request: Request) -> InvalidRequest:
     own = f"{request.url.scheme}://{request.url.netloc}"
     origin = request.headers.get("origin", "another origin")[:100]
     return InvalidRequest(
-        f"origin: a session is for pages of {own}, and this one is of {origin!r}; the cookie would open no "
+        f"origin: a session is for pages of {own!r}, and this one is of {origin!r}; the cookie would open no "
         "stream. Use a ticket (POST /v1/tickets) or a fetch with the token. Behind a proxy that ends TLS, name "
         "the proxy by trusted_proxies"
     )
