@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _ROOM_BYTES: Final = 16 << 20
-"""Less room than this is none: a commit would soon fail again."""
+"""Size of a file that must fit: with less room a commit would soon fail again."""
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
 """The shortest time between two runs: one may need more room than there is, and takes seconds to start."""

@@ -37,7 +37,7 @@ _INNER: Final = (
     (re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL), r"'\1'"),
     (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
 )
-"""What the parser says of words and of its own classes in some errors, and what is said instead."""
+"""Texts of the parser about words and about its own classes, and the texts to write in their place."""
 _PIECE: Final = re.compile(
     r"""[eE]'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|--[^\n]*"""
     r"""|(?P<open>/\*|\$(?:[^\W\d]\w*)?\$)|(?P<parameter>\$\w+)(?=[^\w\s$])""",

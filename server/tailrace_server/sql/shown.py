@@ -170,7 +170,7 @@ def refuse_hidden(
 
 @dataclass(frozen=True, slots=True)
 class ShownChanges:
-    """What a scan of changes gives for a change table, beside place and time."""
+    """The form in which a scan gives the changes of a change table, beside place and time."""
 
     table: str
     """Its name, for errors."""
@@ -185,11 +185,11 @@ class ShownChanges:
     oldest_us: int = 0
     """Time, µs, before which it has no changes; 0: it has all that the log keeps."""
     lookback_us: int = 0
-    """What was defined of that."""
+    """The ``MAX_LOOKBACK`` of its definition, µs; 0: none."""
     salt_buckets: int = 1
-    """How many threads read the log for it."""
+    """Threads that read the log for it."""
 
     @property
     def has_json(self) -> bool:
-        """Whether the JSON is read."""
+        """True if the JSON is read."""
         return CDC_JSON.lower() in self.names

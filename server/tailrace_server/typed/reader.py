@@ -8,7 +8,7 @@ restated (`wal.schema.restating`), which is exact or a misfit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -184,9 +184,10 @@ class ColumnReader:
         """
         texts: dict[int, dict[str, object]] = {}
         places = {column.name: place for place, column in enumerate(self.columns)}
+        sources_of = cache(lambda place: self._sources_of(written[place]))
         for name, unknown in found.unknown.items():
             for row in np.flatnonzero(unknown.exists).tolist():
-                source = self._sources_of(written[which[row]])[places[name]]
+                source = sources_of(int(which[row]))[places[name]]
                 assert source.name is not None  # as it has a value
                 assert source.read_as is not None
                 value = bytes(decode_members(images[row].as_py())[source.name])
