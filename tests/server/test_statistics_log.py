@@ -22,6 +22,7 @@ SHOP = ObserverStatistics(
     records_routed=9,
     publishers=1,
     subscriptions=1,
+    damaged_places=0,
     batches_unreadable=0,
     ring_bytes=100,
     newest_timestamp=7,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.errors.tree import TailraceError
+from tailrace.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,21 +19,49 @@ class LogError(TailraceError):
 
 
 class LogCorrupted(LogError):
-    """A committed byte is wrong. The storage's doing; reads that do not need it go on."""
+    """A committed byte is wrong: the storage has changed it. Reads that do not need the byte continue."""
 
     code = "LOG_CORRUPTED"
     advice = "Run `tailrace log verify`; restore the segment, or start behind the fault."
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        """Keep the object's path relative to the catalog and the byte offset of the fault."""
-        super().__init__(f"log corrupted: {path} at byte {offset}: {reason}")
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        reason: str,
+        first: Position | None = None,
+        last: Position | None = None,
+    ) -> None:
+        """Keep the place.
+
+        Args:
+            path: Of the object, relative to the catalog.
+            offset: Byte in the object at which the fault begins.
+            reason: What is wrong.
+            first: First record that cannot be read; None where the fault is not in records.
+            last: Last record that cannot be read.
+        """
+        text = f"log corrupted: {path} at byte {offset}: {reason}"
+        self.next = None if last is None else Position(last.version, last.index + 1)
+        """First position behind the fault, from which reading can begin; None where ``last`` is."""
+        if self.next is not None:
+            text += f"; the records {first} to {last} cannot be read, those from {self.next} on can"
+        super().__init__(text)
         self.path = path
         self.offset = offset
         self.reason = reason
+        self.first = first
+        self.last = last
 
     def figures(self) -> dict[str, str]:
-        """Return segment, byte offset and what was wrong."""
-        return {"segment": self.path, "offset": str(self.offset), "reason": self.reason}
+        """Return segment, byte offset, what was wrong, and which records cannot be read."""
+        places = {"first": self.first, "last": self.last, "next": self.next}
+        return {
+            "segment": self.path,
+            "offset": str(self.offset),
+            "reason": self.reason,
+            **{name: str(place) for name, place in places.items() if place is not None},
+        }
 
 
 class LogUnreadable(LogError):

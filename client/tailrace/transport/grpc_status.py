@@ -159,6 +159,9 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "path": ("segment", str),
         "offset": ("offset", int),
         "reason": ("reason", str),
+        "first": ("first", position),
+        "last": ("last", position),
+        "next": ("next", position),
     },
     errors.WriterFenced: {
         "epoch": ("epoch", int),

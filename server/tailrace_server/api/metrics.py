@@ -52,6 +52,7 @@ _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("publishers", "publishers", "Shared publishers, one for each distinct criteria set."),
     ("subscriptions", "subscriptions", "Subscriptions that are open."),
     ("ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
+    ("damaged_places", "damaged_places", "Places of the log that were found damaged."),
     ("log_bytes_over", "bytes_over", "By how much the records exceed max_bytes, else 0."),
 )
 _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (

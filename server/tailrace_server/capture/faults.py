@@ -5,6 +5,7 @@ A fault lasts as long as its cause, and ends by itself::
     log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
     log_polled           the kernel's limits for inotify are used up; the log is read at intervals
     log_not_read         its storage does not answer, or its reader stands still
+    log_damaged          a place of records, settings, definitions or named subscriptions cannot be read
     base_damaged         state is read around a file that keeps rows of tables, more slowly
     clock_ahead          the newest commit is of the future: ages and retention by age are wrong
     unpublished          versions are durable, and whoever is to publish them does not
@@ -42,6 +43,7 @@ FaultKind = Literal[
     "log_unreadable",
     "log_not_read",
     "log_polled",
+    "log_damaged",
     "base_damaged",
     "clock_ahead",
     "unpublished",

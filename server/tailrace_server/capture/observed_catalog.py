@@ -16,6 +16,7 @@ from tailrace_server.capture.catalog_info import writers_of
 from tailrace_server.capture.faults import CatalogVersions, ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
+from tailrace_server.capture.reading.damage import Damage
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs, open_catalog
 from tailrace_server.wal.files.catalog_folder import is_dropped
@@ -115,8 +116,9 @@ class ObservedCatalog:
                 "or restart the server if that is well"
             )
             found.append(ServerFault("log_not_read", name, reason))
-        if self._reading is not None and (damaged := self._reading.damaged_bases.reason()):
-            found.append(ServerFault("base_damaged", name, damaged))
+        if self._reading is not None:
+            damaged = self._reading.damage.reasons().items()
+            found += [ServerFault(kind, name, reason) for kind, reason in damaged]
         if self.observer is not None:
             newest = self.observer.log.view.newest_timestamp
             if (ahead_s := newest / 1e6 - time.time()) > CLOCK_AHEAD_S:
@@ -125,9 +127,9 @@ class ObservedCatalog:
 
     def look(self) -> None:
         """Look whether what was found damaged is mended; blocks."""
-        reading = self._reading
+        reading, observer = self._reading, self.observer
         if reading is not None:
-            reading.damaged_bases.look()
+            reading.damage.look(None if observer is None else observer.log.view)
 
     def versions(self) -> CatalogVersions | None:
         """Return how far the log is published and durable; None while it cannot be read."""
@@ -214,8 +216,9 @@ class ObservedCatalog:
             # What is new the tailer may have read a moment earlier, and not have handed over yet.
             return log.view
 
-        with BatchReader(self._path) as reader:
-            reading = CatalogReader(view, reader, self._cache, self._settings)
+        damage = Damage(view.uuid, log.store)
+        with BatchReader(self._path, damage.add) as reader:
+            reading = CatalogReader(view, reader, self._cache, self._settings, damage)
             observer = Observer(
                 view,
                 reading,

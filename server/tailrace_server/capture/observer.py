@@ -244,6 +244,7 @@ class Observer:
             publishers=len(publishers),
             subscriptions=sum(len(each.subscriptions) for each in publishers),
             batches_unreadable=self._batches_unreadable,
+            damaged_places=len(log.reading.damage),
             ring_bytes=sum(each.ring.bytes for each in publishers),
             newest_timestamp=log.view.newest_timestamp,
             newest_age_s=log.newest_age_s,

@@ -87,6 +87,8 @@ class ObserverStatistics:
     subscriptions: int
     batches_unreadable: int
     """Batches that the live path had to leave out, since it began."""
+    damaged_places: int
+    """Places that some read has found damaged, and that are still needed."""
     ring_bytes: int
     newest_timestamp: int
     """Commit timestamp of ``published``, µs; 0 for none."""

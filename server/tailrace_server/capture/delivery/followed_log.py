@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
@@ -163,8 +164,11 @@ class FollowedLog:
         # A trimmed segment is missing too: only one that should be retained is damage.
         if row < view.first_row:
             raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
-        if any(segment.path == missing.path for segment in view.segments()):
-            raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
+        if refs := view.batches_in(missing.path):
+            reason = "the segment is missing from the log's folder"
+            damaged = LogCorrupted(missing.path, 0, reason, refs[0].first, refs[-1].last)
+            self.reading.damage.add(damaged, partial(self.reading.batches.head, refs[0]))
+            raise damaged
 
     async def read_again(self, missing: SegmentMissing, intake: Intake, ring: Ring) -> None:
         """Let an intake continue from the same position in the newest view: a segment that it queued is gone.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tailrace.errors import LogError
 from tailrace.named.values import SubscriptionHealth
 from tailrace_server.capture.named.loss import NO_LOSS, Loss, RetentionTerms, loss_of
 from tailrace_server.capture.named.values import NamedView
+from tailrace_server.wal.definitions.kept import newest_definitions
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.settings.kept import newest_settings
 from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.reading.damage import Damage
     from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
     from tailrace_server.wal.state.view import LogView
 
@@ -87,7 +92,9 @@ class LossWatch:
     async def _look_at(self, catalog: str, observer: Observer) -> None:
         view = observer.log.view
         try:
-            settings, documents = await asyncio.to_thread(_read, self._root / catalog, view)
+            settings, documents = await asyncio.to_thread(
+                _read, self._root / catalog, view, observer.log.reading.damage
+            )
         except Exception as error:  # the storage's doing, mostly; it is looked at again
             _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
             return
@@ -126,9 +133,15 @@ class LossWatch:
             )
 
 
-def _read(path: Path, view: LogView) -> tuple[Mapping[str, int], list[SubscriptionDocument]]:
-    settings = newest_settings(LocalFiles(path), view.uuid).settings
-    return settings, SubscriptionSequences(path, view.uuid).all()
+def _read(
+    path: Path, view: LogView, damage: Damage
+) -> tuple[Mapping[str, int], list[SubscriptionDocument]]:
+    """Return settings and named subscriptions; definitions are read for their damage alone."""
+    store = LocalFiles(path)
+    with suppress(LogError):  # readers of views meet it, and nobody else
+        damage.noted(partial(newest_definitions, store, view.uuid))
+    settings = damage.noted(partial(newest_settings, store, view.uuid)).settings
+    return settings, damage.noted(SubscriptionSequences(path, view.uuid).all)
 
 
 def _watched(

@@ -173,9 +173,7 @@ class SqlRead(LogRead):
             return asyncio.run_coroutine_threadsafe(count(name), loop).result()
 
         reading = self._log.reading
-        source = LogSource(
-            self._view, reading.batches, newer, reading.damaged_bases.add, self._shown
-        )
+        source = LogSource(self._view, reading.batches, newer, reading.damage.add, self._shown)
         self._answer, self.columns = await self._run(lambda: self._begun(source, readers_of))
 
     async def _recovered(self, missing: SegmentMissing) -> LogView:

@@ -22,7 +22,7 @@ from tailrace_server.capture.matching.judging import not_judged
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, runs_of, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
-from tailrace_server.capture.reading.damaged_bases import DamagedBases
+from tailrace_server.capture.reading.damage import Damage
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.key_gaps import KeyedBatches, key_file_of, keyed_batches
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
@@ -83,6 +83,7 @@ class CatalogReader:
         reader: BatchReader,
         cache: BatchCache,
         settings: EngineSettings,
+        damage: Damage | None = None,
     ) -> None:
         """Bind the reader of one opening of a log, which has made ``view``, to the process's cache."""
         self._uuid = uuid = view.uuid
@@ -94,8 +95,8 @@ class CatalogReader:
         self._settings = settings
         self.small_commits = SmallCommits(uuid, reader, settings)
         """The newest small batches; the tailer fills it."""
-        self.damaged_bases = DamagedBases(uuid, reader.store)
-        """The results of reads of state."""
+        self.damage = Damage(uuid, reader.store) if damage is None else damage
+        """The damaged places that were found."""
 
     def forget(self) -> None:
         """Drop from the cache what was read through this opening of the log."""
@@ -340,8 +341,7 @@ class CatalogReader:
             SegmentMissing: A file has gone since the view was taken.
         """
         key = (self._opening, view.revision, entity_type, version)
-        told = self.damaged_bases.add
-        load = partial(_load_table, view, self.batches, entity_type, version, told)
+        load = partial(_load_table, view, self.batches, entity_type, version, self.damage.add)
         return (await self._cache.get(CacheKind.SCAN, key, load)).table
 
     @property

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupted, LogError
+from tailrace.errors import LogCorrupted, LogError, forget_frames
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import crc32c
@@ -34,7 +34,7 @@ from tailrace_server.wal.segment import arrow_ipc
 from tailrace_server.wal.segment.refs import SegmentRef
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Callable, Collection, Hashable
     from pathlib import Path
 
     import numpy.typing as npt
@@ -124,8 +124,18 @@ class BatchReader:
     It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` releases both.
     """
 
-    def __init__(self, catalog: Path) -> None:
-        """Bind to a catalog's folder; nothing is opened yet."""
+    def __init__(
+        self,
+        catalog: Path,
+        on_damage: Callable[[LogCorrupted, Callable[[], object]], None] | None = None,
+    ) -> None:
+        """Bind to a catalog's folder; nothing is opened yet.
+
+        Args:
+            catalog: The folder.
+            on_damage: Called with each damage that is found, and with a function that repeats the read.
+        """
+        self._on_damage = on_damage
         self.store: ObjectStore = LocalFiles(catalog)
         """The objects of the catalog's folder."""
         self._lock = threading.Lock()
@@ -156,6 +166,12 @@ class BatchReader:
                 than the format does.
             SegmentMissing: The file is gone.
         """
+        try:
+            return self._head(ref, file)
+        except LogCorrupted as damaged:
+            raise self._noted(damaged, partial(self.head, ref), ref) from None
+
+    def _head(self, ref: BatchRef, file: bytes | None) -> BatchHead:
         part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
         data = self._read(ref.segment, part, file)
         dictionaries = self._dictionaries_of(ref.segment, file)
@@ -217,6 +233,14 @@ class BatchReader:
             LogCorrupted: A byte of them is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
+        try:
+            return self._texts(ref, columns, file)
+        except LogCorrupted as damaged:
+            raise self._noted(damaged, partial(self.texts, ref, columns), ref) from None
+
+    def _texts(
+        self, ref: BatchRef, columns: Collection[str], file: bytes | None
+    ) -> dict[str, Texts]:
         found = {}
         offset = ref.offset + ref.head_length
         for place, name in enumerate(BODY_COLUMNS):
@@ -242,7 +266,25 @@ class BatchReader:
             LogCorrupted: One of them is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
-        return self._read(SegmentRef(path, 0, ()), _Part(what, offset, length, crc), None)
+        try:
+            return self._read(SegmentRef(path, 0, ()), _Part(what, offset, length, crc), None)
+        except LogCorrupted as damaged:
+            again = partial(self.checked, path, offset, length, crc, what)
+            raise self._noted(damaged, again) from None
+
+    def _noted(
+        self, damaged: LogCorrupted, again: Callable[[], object], ref: BatchRef | None = None
+    ) -> LogCorrupted:
+        """Return the error of a damaged place, with the records of the batch that it is in."""
+        forget_frames(damaged)  # they have the file open
+        with self._lock:
+            self._files.pop(damaged.path, None)  # a file that is restored is another one
+        if ref is not None:
+            place = (damaged.path, damaged.offset, damaged.reason)
+            damaged = LogCorrupted(*place, ref.first, ref.last)
+        if self._on_damage is not None:
+            self._on_damage(damaged, again)
+        return damaged
 
     def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
         key = (segment.path, segment.prefix)  # an entry that is read ahead may become another

@@ -238,6 +238,21 @@ class LogView:
         # A segment may begin in the middle of a version, whose beginning is in the segment before it.
         return min(version if index == 0 else version + 1, self.published + 1)
 
+    def segment_paths(self) -> list[str]:
+        """Return the paths of ``segments``."""
+        if not self._batch_count:
+            return []
+        return self._segments.paths(0, int(self._batches[SEGMENT, self._batch_count - 1]) + 1)
+
+    def batches_in(self, path: str) -> list[BatchRef]:
+        """Return the batches of a segment, in log order; none where the log does not name the path."""
+        paths = self.segment_paths()
+        if path not in paths:
+            return []
+        segments = self._batches[SEGMENT, : self._batch_count]
+        first, stop = np.searchsorted(segments, [paths.index(path), paths.index(path) + 1]).tolist()
+        return [self.batch(place) for place in range(first, stop)]
+
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""
         if not self._batch_count:
