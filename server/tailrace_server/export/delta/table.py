@@ -37,7 +37,10 @@ _VERSION: Final = "tailrace.version"
 _COMMITTED: Final = "tailrace.committed"
 _RUN: Final = "tailrace.run"
 _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
-_ADDED_COUNT: Final = f"t.{COUNT} + s.{COUNT}"
+_ADDED_COUNT: Final = (
+    f"CAST(CAST(t.{COUNT} AS DECIMAL(20,0)) + CAST(s.{COUNT} AS DECIMAL(20,0)) AS BIGINT)"
+)
+"""An error beyond 64 bits: the sum of two BIGINTs comes round to a negative number."""
 
 
 class LakeTable:

@@ -16,6 +16,7 @@ from tailrace_server.export.delta import export as export_module
 from tailrace_server.export.delta.errors import (
     LakeColumnUnfit,
     LakeTableChanged,
+    LakeUnwritable,
     LakeValueUnfit,
 )
 from tailrace_server.export.delta.export import DeltaExport, folder_of
@@ -210,6 +211,11 @@ def test_rows_without_a_key_have_a_count(log_root: Path, lake: Path) -> None:
     found = {row["text"]: row["_tailrace_count"] for row in lake_rows(lake / "line")}
     assert found == {"a": 1, "c": 1}
     assert lake_rows(lake / "line") == state_rows(log_root, "line")
+    # A sum beyond 64 bits is refused, as state does; it does not come round to a negative number.
+    with LogWriter.open(log_root, "shop") as writer:
+        put(writer, row("c", 2**63 - 1, 2**63))
+        with pytest.raises(LakeUnwritable, match="9223372036854775808 is out of range"):
+            export(log_root, lake)
 
 
 def test_a_table_that_a_trim_has_overtaken_is_rewritten(log_root: Path, lake: Path) -> None:
