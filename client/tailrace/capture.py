@@ -80,8 +80,8 @@ class Capture(NamedTuple):
             content: ``Content.BEFORE``, ``AFTER`` or ``CHANGE``: this body alone. None = as said.
 
         Raises:
-            ValueNotHeld: Python's type for a column cannot hold its value, or no Decimal has the exponent of a
-                number; the image has it.
+            ValueNotHeld: Python's type for a column cannot hold its value, or the exponent of a number is too
+                large for Decimal; the image has it.
             InvalidRequest: ``content`` names no body, or several.
         """
         if content is None:

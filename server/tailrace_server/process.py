@@ -25,7 +25,7 @@ the next generation is; and so on. Collecting 100,000 objects takes some 10 ms. 
 by itself: `collector` does it where it is short."""
 
 _CALLS_MAX: Final = 2_000
-"""Functions within each other; Python's own limit, which writers have, is 1,000."""
+"""Nested calls of functions; Python's default, which writers have, is 1,000."""
 
 EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
 """gRPC's environment variable of experiments to switch on, or off with a minus."""
@@ -98,10 +98,10 @@ def quiet_core(level: str = "ERROR") -> None:
 
 
 def read_deep_values() -> None:
-    """Let parsers follow values that nest as deep as any that a writer has taken, whatever calls the parser.
+    """Let the parsers of this process read each value that a writer takes, however deep it nests.
 
-    Parsers stop at Python's limit of calls, which counts the callers too. A writer takes a value that nests
-    some 980 deep, as few functions call its parser; a reader that more functions call could not read it.
+    Parsers stop at Python's limit of nested calls, which counts their callers too. A writer with few callers
+    takes a value of some 980 levels, which a reader with more callers could not parse.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _CALLS_MAX))
 

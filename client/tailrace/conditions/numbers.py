@@ -32,10 +32,14 @@ def refuse_large(number: Decimal | int) -> None:
 
 
 def decimal_of(text: str) -> Decimal:
-    """Return the Decimal of a JSON number, of any length; raises as `refuse_large` where there is none."""
+    """Return a JSON number of any length as a Decimal.
+
+    Raises:
+        ValueError: Its exponent has more than 18 digits.
+    """
     try:
         return Decimal(text)
-    except InvalidOperation:  # an exponent of more digits than a Decimal has
+    except InvalidOperation:
         raise ValueError(_TOO_MANY) from None
 
 

@@ -70,7 +70,7 @@ def untyped_row(entity_type: str, image: bytes) -> dict[str, Any]:
     """Return the row of an image with the values that JSON has: a Decimal for each number that is no int.
 
     Raises:
-        ValueNotHeld: No Decimal has the exponent of a number, or the values nest too deeply.
+        ValueNotHeld: The exponent of a number is too large for Decimal, or the values nest too deeply.
     """
     row, has_beyond = _members(entity_type, image)
     if has_beyond:

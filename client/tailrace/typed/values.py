@@ -21,7 +21,7 @@ JSON, debezium.Json, not known       what it says  text that is no JSON
 
 Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
 ``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits: a decimal has the source's digits. JSON
-sets numbers no limits. Whole numbers of more than 4,300 digits are Decimals, as Python makes no int of them. A
+sets numbers no limits. Whole numbers of more than 4,300 digits are Decimals, because int() refuses them. A
 number whose exponent has more than 18 digits is a misfit in every column but REAL and DOUBLE.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types.
@@ -79,7 +79,7 @@ _SCALE_MAX: Final = 16_383
 _UNSCALED_BYTES_MAX: Final = 1_785
 """As the server decodes them."""
 _YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
-_BEYOND: Final = "its exponent is beyond those of a Decimal, which have 18 digits"
+_BEYOND: Final = "its exponent has more than the 18 digits that a Decimal takes"
 _LATE: Final = "a time of day ends before 24:00"
 _FINE: Final = "it has parts of a microsecond"
 
@@ -89,7 +89,7 @@ class NotHeld(ValueError):
 
 
 class BeyondDecimal:
-    """A number whose exponent no Decimal has."""
+    """A number whose exponent is too large for Decimal."""
 
     __slots__ = ("text",)
 

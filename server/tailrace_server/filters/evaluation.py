@@ -264,7 +264,7 @@ def _floats_compared(array: pa.Array, operator: Operator, border: Border) -> pa.
 
 def _digits_compared(array: pa.StringArray, operator: Operator, border: Border) -> pa.BooleanArray:
     """Compare numbers that come as their digits."""
-    # Arrow is given only what it surely reads: of more than 76 digits it drops the upper bits in silence, and
+    # Arrow gets only numbers that it reads correctly. Above 76 digits it drops the upper bits in silence, and
     # an exponent of -2147483647 makes it read outside of its memory.
     if pc.all(pc.match_substring_regex(array, _FITS_WIDE)).as_py() is not False:
         return _compared(array.cast(WIDE), operator, border)
@@ -286,8 +286,8 @@ def _one_by_one(array: pa.StringArray, judge: Callable[[Decimal], bool]) -> pa.B
 def _ordered(text: str) -> Decimal:
     """Return a number that compares with the numbers of conditions as the JSON number of a text does.
 
-    Decimals have exponents of 18 digits. Beyond them a number is larger, or nearer to zero, than each number of
-    a condition, which `refuse_large` bounds.
+    A Decimal takes exponents of up to 18 digits. A number with a larger exponent is farther from zero than each
+    number of a condition, or nearer to it, as `refuse_large` bounds those.
     """
     try:
         return Decimal(text)

@@ -40,7 +40,7 @@ _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
 _ADDED_COUNT: Final = (
     f"CAST(CAST(t.{COUNT} AS DECIMAL(20,0)) + CAST(s.{COUNT} AS DECIMAL(20,0)) AS BIGINT)"
 )
-"""An error beyond 64 bits: the sum of two BIGINTs comes round to a negative number."""
+"""Raises an error beyond 64 bits; the sum of two BIGINTs would wrap to a negative number."""
 
 
 class LakeTable:

@@ -1,6 +1,6 @@
 """The counts of rows without a key: whole numbers of 64 bits, exact or refused.
 
-NumPy and Arrow add numbers of 64 bits, and a sum beyond them comes round to a negative number in silence.
+NumPy and Arrow add numbers of 64 bits, and a larger sum wraps to a negative number in silence.
 """
 
 from __future__ import annotations

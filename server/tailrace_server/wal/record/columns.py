@@ -120,8 +120,8 @@ def misplaced_body(
 def multiplicity_of(change: bytes) -> int | None:
     """Return the number in a ``change`` of the form ``{"diff": number}``; None for any other.
 
-    Records of entity types without keys use it to say how often a row was added or removed. Writers refuse a
-    number that `count_fault` refuses; logs that were written before that may have any whole number.
+    Records of entity types without keys use it to say how often a row was added or removed. Older logs may
+    have numbers that `count_fault` refuses today.
     """
     found = _COUNT.fullmatch(change)
     return None if found is None else int(found[1])

@@ -312,7 +312,7 @@ def _fits_decimal(precision: int, scale: int, value: bytes) -> bool:
     """Return whether a decimal holds a number with an exponent, without writing its digits out."""
     try:
         number = Decimal(value.decode()).normalize(EXACTLY)
-    except ArithmeticError:  # more digits than a decimal has, or an exponent beyond all numbers
+    except ArithmeticError:  # more than 10,000 digits, or an exponent of more than 18
         return False
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)
