@@ -142,7 +142,8 @@ class Engine:
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
         self._start(self.named.follow(), "named subscriptions")
-        self._start(self._faults.run(self._folder_threads), "faults")
+        self._start(self._faults.run(), "faults")
+        self._start(self._faults.look_at_files(self._folder_threads), "files on the disk")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -460,9 +461,8 @@ class Engine:
     async def _discover(self) -> None:
         """Begin to open catalogs that have appeared; those that have gone end by themselves."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._folder_threads, catalog_names, self._root, frozenset(self._catalogs)
-        )
+        known = frozenset(self._catalogs)
+        found = await loop.run_in_executor(self._folder_threads, catalog_names, self._root, known)
         for name in found:
             if name not in self._catalogs:
                 catalog = ObservedCatalog(

@@ -165,22 +165,20 @@ class FaultWatch:
         polled = polled_faults(self._root, [*filter(None, self._polled.values())])
         return (*logs, *unkept, *polled, *full, *self._others())
 
-    async def run(self, threads: Executor) -> None:
-        """Look again and again until cancelled, at files in ``threads``, and log what comes and goes."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_at_files(threads))
-            told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
-            while True:
-                await asyncio.sleep(self._every_s)
-                now = time.monotonic()
-                versions = {name: each.versions() for name, each in self._catalogs.items()}
-                self._unpublished = unpublished.see(versions, now)
-                excesses = {name: each.excess() for name, each in self._catalogs.items()}
-                self._too_large = too_large.see(excesses, now)
-                told.tell(self.found())
+    async def run(self) -> None:
+        """Look again and again until cancelled, and write to the log what comes and goes."""
+        told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
+        while True:
+            await asyncio.sleep(self._every_s)
+            now = time.monotonic()
+            versions = {name: each.versions() for name, each in self._catalogs.items()}
+            self._unpublished = unpublished.see(versions, now)
+            excesses = {name: each.excess() for name, each in self._catalogs.items()}
+            self._too_large = too_large.see(excesses, now)
+            told.tell(self.found())
 
-    async def _look_at_files(self, threads: Executor) -> None:
-        """Look at file systems and at damaged files; wait for slow ones."""
+    async def look_at_files(self, threads: Executor) -> None:
+        """Look at file systems and at damaged files again and again until cancelled; wait for slow ones."""
         loop = asyncio.get_running_loop()
         while True:
             found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
