@@ -1,7 +1,8 @@
 """The GraphQL side of one catalog: its schema, newest first, and operations run against it.
 
 A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile, at
-most once a second. Types of rows that have not changed are shared with the schema before.
+most once a second. Types of rows that have not changed are shared with the schema before. An entity type takes
+some 10 ms and 200 KiB, so the schema of a catalog with very many has those that documents name, as they come.
 Documents and what is compiled of them belong to the schema that they were validated against: a subscription
 keeps the one that it began with.
 """
@@ -26,16 +27,19 @@ from tailrace_server.api.graphql.arguments import STARTS, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
+from tailrace_server.api.graphql.names import words_in
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
+    from collections.abc import Set as AbstractSet
 
     from graphql import GraphQLError, OperationDefinitionNode
 
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.graphql.documents import Document
+    from tailrace_server.api.graphql.names import CatalogNames
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
@@ -45,6 +49,13 @@ if TYPE_CHECKING:
 
 _REBUILD_S: Final = 1.0
 """A schema is made at most once in so long: changes that come faster are shown together."""
+
+_WHOLE_TYPES_MAX: Final = 250
+"""Up to so many entity types the schema of a catalog has all of them, whatever documents name."""
+_SHOWN_TYPES_MAX: Final = 2_000
+"""Up to so many, a document that reads the schema gets all of it: 20 s and 400 MB the first time."""
+_SHOW_ALL: Final = frozenset({"Query", "Subscription", "possibleTypes"})
+"""Names by which a document that reads types meets all entity types."""
 
 _VALUES_AT_ONCE: Final = 2_000
 """Values of one list that are looked at on the event loop, in a few milliseconds."""
@@ -112,6 +123,8 @@ class _GrantedSchema:
     def __init__(self, granted: Hashable) -> None:
         self.granted = granted
         self.key: Hashable = None
+        self.names: CatalogNames | None = None
+        """The names of all entity types of the catalog, for the schema that ``key`` identifies."""
         self.built: CatalogSchema | None = None
         self.built_at = 0.0
         """Loop time at which the schema was made."""
@@ -137,11 +150,16 @@ class GraphqlCatalog:
         self._schema_answer: tuple[Document, str | None, bytes] | None = None
         """The document and operation that asked for the schema last, and the answer."""
 
-    async def schema(self, caller: Principal) -> tuple[Hashable, CatalogSchema]:
+    async def schema(self, caller: Principal, document: str = "") -> tuple[Hashable, CatalogSchema]:
         """Return identity and schema as the catalog is now, for a caller.
+
+        Args:
+            caller: The one whose grants count.
+            document: The text that is read by it. Of very many entity types, the schema has those named there.
 
         Raises:
             CatalogUnknown: There is none.
+            InvalidRequest: The document needs more entity types than one schema may have.
         """
         while True:
             part = self._part((await self.engine.view(caller, self.name)).part)
@@ -155,11 +173,16 @@ class GraphqlCatalog:
                 if view.part != part.granted:
                     continue  # the policy has changed meanwhile, and this schema is for others
                 key = _key_of(view)
-                if key != part.key or part.built is None:
-                    found = view.schema_of(view.published)
-                    asked = None if self.name == SYSTEM_CATALOG else found
+                found = view.schema_of(view.published)
+                asked = None if self.name == SYSTEM_CATALOG else found
+                if key != part.key or part.names is None:
+                    part.names = await asyncio.to_thread(schemas.catalog_names, asked)
+                stems = _stems_for(document, part.names, part.built if key == part.key else None)
+                if key != part.key or part.built is None or not stems <= part.built.stems:
                     earlier = [each for each in view.schemas() if each.id < found.id]
-                    part.built = await asyncio.to_thread(schemas.build, asked, earlier, part.built)
+                    part.built = await asyncio.to_thread(
+                        schemas.build, asked, earlier, part.built, (part.names, stems)
+                    )
                     part.built_at = asyncio.get_running_loop().time()
                     self.documents.forget(part.key)
                     self._schema_answer = None
@@ -180,9 +203,10 @@ class GraphqlCatalog:
 
         Raises:
             DocumentRefused: The document is not valid here.
-            InvalidRequest: It does not have the operation, or a variable has too many criteria.
+            InvalidRequest: It lacks the operation, names too many entity types, or has too many criteria
+                in a variable.
         """
-        key, built = await self.schema(caller)
+        key, built = await self.schema(caller, _names_of(asked))
         document = await self.documents.get(key, built, asked.query)
         # One that was made anew meanwhile, and that nobody asks for again, would keep its schema.
         if all(key != part.key for part in self._parts.values()):
@@ -304,6 +328,42 @@ class GraphqlCatalog:
     def _context(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> Context:
         built = prepared.document.built
         return Context(self.engine, self.settings, self.name, built, prepared.caller, peer)
+
+
+def _names_of(asked: Asked) -> str:
+    """Return a text with all names of a request: ``__type`` may take its name from a variable."""
+    texts = (each for each in asked.variables.values() if isinstance(each, str))
+    return " ".join((asked.query, *texts))
+
+
+def _stems_for(document: str, named: CatalogNames, built: CatalogSchema | None) -> AbstractSet[str]:
+    """Return the stems of the entity types that a schema needs for a document, those of one that is built too.
+
+    Raises:
+        InvalidRequest: There are too many for one schema.
+    """
+    count = len(named.stems)
+    if count <= _WHOLE_TYPES_MAX:
+        return named.stems.keys()
+    words = words_in(document)
+    if "__schema" in words or ("__type" in words and words & _SHOW_ALL):
+        if count > _SHOWN_TYPES_MAX:
+            raise InvalidRequest(
+                f"the document reads the whole schema; the catalog has {count:,} entity types, and "
+                f"introspection shows up to {_SHOWN_TYPES_MAX:,}: read the types of one by __type(name: …), "
+                "the columns of all by the field schema, or use a principal that is granted fewer"
+            )
+        return named.stems.keys()
+    wanted = named.stems_in(words)
+    if len(wanted) > _WHOLE_TYPES_MAX:
+        raise InvalidRequest(
+            f"the document names {len(wanted):,} entity types; in a catalog with {count:,} it may name "
+            f"{_WHOLE_TYPES_MAX}: use several documents"
+        )
+    # What other documents named stays, so that two clients do not take each other's schema away.
+    known: AbstractSet[str] = frozenset() if built is None else built.stems
+    both = wanted | known
+    return both if len(both) <= _WHOLE_TYPES_MAX or wanted <= known else wanted
 
 
 def _has_many(value: object) -> bool:

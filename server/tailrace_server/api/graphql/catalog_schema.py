@@ -118,6 +118,8 @@ class CatalogSchema:
     """Type of a change → what Strawberry has of it, its connection and its table; a later schema may share."""
     wheres: Mapping[str, WhereType]
     """Entity type → what the argument ``where`` of its fields means."""
+    stems: frozenset[str]
+    """The stems of the entity types that it has; of a catalog with very many, those that documents name."""
 
     def condition(
         self, entity_type: str | None, arguments: Mapping[str, Any]

@@ -138,8 +138,13 @@ def reading_of(
 def histories(schemas: Iterable[Schema]) -> Mapping[int, Iterable[Column]]:
     """Return the columns of schemas by id, each type and encoding of one once."""
     found: dict[int, dict[tuple[str | None, str, bool], Column]] = {}
-    for schema in schemas:
+    every = (*schemas,)  # kept, so that no other columns get the identity of those that were seen
+    seen: set[int] = set()
+    for schema in every:
         for columns in schema.entity_types.values():
+            if id(columns) in seen:
+                continue  # as in an earlier schema: a log has as many schemas as entity types
+            seen.add(id(columns))
             for column in columns:
                 stated = (column.sql_type, column.encoding, column.inferred)
                 found.setdefault(column.id, {})[stated] = column

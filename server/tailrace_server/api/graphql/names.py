@@ -11,9 +11,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 _OTHER: Final = re.compile(r"[^0-9A-Za-z_]", re.ASCII)
+_NAMES: Final = re.compile(r"[_A-Za-z][_0-9A-Za-z]*", re.ASCII)
 _WORDS: Final = re.compile(r"[0-9A-Za-z]+", re.ASCII)
 
 
@@ -66,13 +67,51 @@ def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[
     used = set(taken)
     found: dict[str, tuple[str, str]] = {}
     for stem in stems:
-        name = f"{stem[0].lower()}{stem[1:]}"
+        name = lower(stem)
         pair = []
         for wanted, other in ((name, f"{name}Row"), (f"{name}s", f"{name}Table")):
             pair.append(_free(other if wanted in used else wanted, used))
             used.add(pair[-1])
         found[stem] = (pair[0], pair[1])
     return found
+
+
+def lower(stem: str) -> str:
+    """Return a stem as fields begin with it: ``orderLine``."""
+    return f"{stem[0].lower()}{stem[1:]}"
+
+
+class CatalogNames:
+    """The names of all entity types of a catalog, whichever of them a schema has."""
+
+    def __init__(
+        self, entity_types: Iterable[str], reserved: Iterable[str], fields: Iterable[str]
+    ) -> None:
+        """Give a stem to each entity type, and names to the fields of its table.
+
+        Args:
+            entity_types: Those of the log.
+            reserved: Names of types that every schema has.
+            fields: Names of fields of queries that every schema has.
+        """
+        self.stems = type_names(entity_types, reserved)
+        """Stem → entity type."""
+        histories = (f"{lower(stem)}Changes" for stem in self.stems)
+        self.tables = table_fields(self.stems, {*fields, *histories})
+        """Stem → the names of its fields for one row and for all."""
+        self._stem_of: dict[str, str] = {}
+        for stem, pair in self.tables.items():
+            live = (f"on{stem}Change", f"on{stem}SchemaChange", f"{lower(stem)}Changes")
+            self._stem_of |= dict.fromkeys((*made_of(stem), *live, *pair), stem)
+
+    def stems_in(self, words: Iterable[str]) -> set[str]:
+        """Return the stems of the names among some words."""
+        return {stem for word in words if (stem := self._stem_of.get(word)) is not None}
+
+
+def words_in(document: str) -> set[str]:
+    """Return all that may be a name in a document; words of comments and strings count too."""
+    return set(_NAMES.findall(document))
 
 
 def where_type(stem: str) -> str:
@@ -97,10 +136,10 @@ def _fitting(text: str) -> str:
     return name if name and not name[0].isdigit() else f"_{name}"
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
+def _free(name: str, taken: Container[str]) -> str:
     """Return a name, with a number behind it where it is taken."""
-    used, found, number = set(taken), name, 1
-    while found in used:
+    found, number = name, 1
+    while found in taken:
         number += 1
         found = _numbered(name, number)
     return found

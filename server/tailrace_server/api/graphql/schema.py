@@ -17,7 +17,7 @@ the log gives a new one, while subscriptions of the old one continue as they beg
 
 # Strawberry reads annotations at run time; as values they need no name to be looked up.
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Optional
 
 import strawberry
@@ -58,46 +58,11 @@ from tailrace_server.api.graphql.where.values import WHERE
 
 UNSET: Final = strawberry.UNSET
 _RESERVED: Final = (
-    *(
-        "Query",
-        "Subscription",
-        "Change",
-        "ChangePage",
-        "Criteria",
-        "Area",
-        "Operation",
-        "ContainerType",
-    ),
-    *(
-        "Catalog",
-        "CatalogChange",
-        "System",
-        "Position",
-        "PageInfo",
-        "Column",
-        "EntityType",
-        "Schema",
-    ),
-    *(
-        "Statistics",
-        "CatalogChangeEdge",
-        "CatalogChangeConnection",
-        "CatalogSchemaChange",
-        "SystemChange",
-    ),
-    *(
-        "Int",
-        "Float",
-        "String",
-        "Boolean",
-        "ID",
-        "Long",
-        "BigInt",
-        "Decimal",
-        "Date",
-        "Time",
-        "Timestamp",
-    ),
+    *("Query", "Subscription", "Change", "ChangePage", "Criteria", "Area", "Operation"),
+    *("ContainerType", "Catalog", "CatalogChange", "System", "Position", "PageInfo", "Column"),
+    *("EntityType", "Schema", "Statistics", "CatalogChangeEdge", "CatalogChangeConnection"),
+    *("CatalogSchemaChange", "SystemChange", "Int", "Float", "String", "Boolean", "ID", "Long"),
+    *("BigInt", "Decimal", "Date", "Time", "Timestamp"),
     *("JSON", "Connection", "Edge", "CatchUp", "OverrunPolicy"),
     *TEST_TYPES,
 )
@@ -107,6 +72,7 @@ def build(
     schema: LogSchema | None,
     earlier: Sequence[LogSchema] = (),
     before: CatalogSchema | None = None,
+    part: tuple[names.CatalogNames, Collection[str]] | None = None,
 ) -> CatalogSchema:
     """Make the schema of a catalog.
 
@@ -114,9 +80,15 @@ def build(
         schema: That of the log now; None for the system log, which has no entity types of its own.
         earlier: Those that its older versions were written with, oldest first.
         before: The schema that this one follows. Types of rows that have not changed are taken from it.
+        part: The names of the catalog, and the stems of the entity types that the schema is to have; None: all.
     """
-    history = histories(earlier)
-    stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
+    named = catalog_names(schema) if part is None else part[0]
+    stems = {
+        stem: entity_type
+        for stem, entity_type in named.stems.items()
+        if part is None or stem in part[1]
+    }
+    history = histories(earlier) if stems else {}
     rows: dict[str, RowType] = {}
     made_types: dict[str, tuple[type, type, type]] = {}
     tables: dict[str, str] = {}
@@ -142,11 +114,11 @@ def build(
         scopes |= {f"on{stem}Change": data, f"on{stem}SchemaChange": of_schema}
         live[f"on{stem}Change"] = _live(change, data)
         live[f"on{stem}SchemaChange"] = _live(CatalogChange, of_schema)
-        pages[f"{stem[0].lower()}{stem[1:]}Changes"] = data
-        queries[f"{stem[0].lower()}{stem[1:]}Changes"] = _history(connection)
+        pages[f"{names.lower(stem)}Changes"] = data
+        queries[f"{names.lower(stem)}Changes"] = _history(connection)
         of_table[stem] = change, table
-    for stem, fields in names.table_fields(stems, {*_COMMON, *_OF_CATALOG, *queries}).items():
-        for field, kind, resolver in zip(fields, of_table[stem], (_ROW, _ROWS), strict=True):
+    for stem, kinds in of_table.items():
+        for field, kind, resolver in zip(named.tables[stem], kinds, (_ROW, _ROWS), strict=True):
             queries[field] = _rows_field(kind, resolver, stems[stem])
             tables[field] = stems[stem]
     made = strawberry.Schema(
@@ -156,7 +128,15 @@ def build(
     )
     # graphql-core executes documents that are validated already, which Strawberry's own door does not.
     wheres = add_conditions(made, rows, scopes, pages, tables)
-    return CatalogSchema(made, made._schema, scopes, pages, tables, rows, made_types, wheres)
+    return CatalogSchema(
+        *(made, made._schema, scopes, pages, tables, rows, made_types, wheres), frozenset(stems)
+    )
+
+
+def catalog_names(schema: LogSchema | None) -> names.CatalogNames:
+    """Return the names of all entity types of a catalog."""
+    types = () if schema is None else schema.entity_types
+    return names.CatalogNames(types, _RESERVED, (*_COMMON, *_OF_CATALOG, "changes"))
 
 
 _UNTYPED: Final = {
