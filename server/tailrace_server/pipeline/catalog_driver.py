@@ -1,4 +1,4 @@
-"""What every way into a catalog does alike: commit a batch with the schema that follows from it, and count."""
+"""The common part of all sources: commit a batch with its schema, and count its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CatalogDriver:
-    """Commits batches to one catalog, which nobody else writes meanwhile."""
+    """Commits batches to one catalog, as its only writer."""
 
     def __init__(self, writer: CatalogWriter, publish_window_s: float = 0.0) -> None:
         """Read the catalog's schema as the log has it now.

@@ -1,7 +1,7 @@
-"""What a source turns its input into: changes, transaction marks and lines for quarantine.
+"""The output of a source: changes, transaction marks and lines for quarantine.
 
-A source is read in *splits* (a file, or a range of a large one). Everything that a split holds becomes rows
-of one Arrow table, `CHANGE_SCHEMA`, told apart by ``kind``. So one kind of table travels between tasks, driver
+A source is read in *splits* (a file, or a range of a large one). Everything that a split holds becomes rows of
+one Arrow table, `CHANGE_SCHEMA`, distinguished by ``kind``. So one kind of table travels between tasks, driver
 and the pending segments of the log:
 
 ===========  ====================================================================================
@@ -58,7 +58,7 @@ LINE: Final = "\0line"
 """Head of the transaction key of a line that the source does not group; its place follows."""
 
 UNPLACED: Final = bytes(24)
-"""Position, as a place holds it, of a row whose source does not say where it stands."""
+"""Position, as a place holds it, of a row without a position in its source."""
 
 UNORDERED: Final = -1
 """`total_order` of a row whose source gives none."""
@@ -77,7 +77,7 @@ LINE_MESSAGES: Final = 1 << _MESSAGE_BITS
 
 
 class FileSplit(NamedTuple):
-    """Where lines come from: a file, or the part of it that begins at byte ``block``."""
+    """The origin of lines: a file, or the part of it that begins at byte ``block``."""
 
     file: str
     """Path below the input folder; empty for lines that come from no file."""
@@ -131,7 +131,7 @@ class Change(NamedTuple):
     """Full name of the row's table, different for each; None where a source has no tables. QUARANTINED: a name
     as `Bindings.has_rows_of` takes it."""
     columns: str | None = None
-    """What the source lists as the columns of the entity type, on a transaction's first row of it."""
+    """The columns of the entity type as the source lists them, on a transaction's first row of it."""
     log: str | None = None
     """Name of the source's log that the position counts in; None where there is no position."""
     number: int | None = None

@@ -1,4 +1,4 @@
-"""What a source lists as the columns of an entity type, as the text that rows and commits carry."""
+"""A source's list of the columns of an entity type, as the text in rows and commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ColumnListing(NamedTuple):
     key: tuple[str, ...]
     """Names of the key's columns, as far as the source says them."""
     origin: str = Origin.DEBEZIUM.value
-    """Where the listing comes from; texts of early releases do not say it, and come from there."""
+    """The origin of the listing; texts of early releases lack it, and have this one."""
 
 
 def listing(

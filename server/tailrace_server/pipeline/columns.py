@@ -42,7 +42,7 @@ class Sighting(NamedTuple):
     sql_type: str | None = None
     """Inferred from the value; None where it shows none."""
     columns: str | None = None
-    """What the source lists as the columns of the entity type (`column_listing`)."""
+    """The source's list of the columns of the entity type (`column_listing`)."""
     late: bool = False
     """Whether the listing came with late rows, and says only how these are written."""
 
@@ -139,7 +139,7 @@ def evolve(
         schema: The newest one of the catalog.
         sightings: Sorted by version; repeats are ignored.
         mapping: The columns that are declared.
-        placeholders: What stands in images for values that were not sent, from the first version on.
+        placeholders: The replacements, in images, of values that were not sent, from the first version on.
 
     Raises:
         InvalidRequest: The mapping names a column that is not there, or lets rows expire by one that says no

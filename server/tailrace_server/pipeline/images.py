@@ -43,7 +43,7 @@ def difference(
 ) -> list[str]:
     """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``.
 
-    A value of ``after`` that was not sent, as ``unavailable`` tells, is the one before, unless the row was made
+    A value of ``after`` that was not sent, by ``unavailable``, is the one before, unless the row was made
     ``anew``: then it may be any.
     """
     changed = [

@@ -1,4 +1,4 @@
-"""What an ingest tells of itself, as metrics of Prometheus.
+"""The metrics of an ingest, for Prometheus.
 
 All carry the label ``catalog``: several ingests may write their files into one folder. Nothing is counted twice
 or kept on the side; each number is one of `IngestCounters`, read when it is asked for, from any thread.
@@ -232,7 +232,7 @@ class IngestMetrics(Collector):
         )
 
     def _run(self) -> Iterable[Metric]:
-        """What became of the run itself."""
+        """The outcome of the run."""
         yield self._gauge(
             "epoch",
             "Epoch of the writer: one higher at each start that opens the catalog for writing.",

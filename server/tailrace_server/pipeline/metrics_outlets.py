@@ -1,4 +1,4 @@
-"""Where the metrics of an ingest can be read: on a port while it runs, in a file also afterwards.
+"""The outlets of an ingest's metrics: a port while it runs, a file also afterwards.
 
 The port is for an ingest that stays, the file for one that a scheduler starts (docs/adr/0047).
 """
@@ -35,7 +35,7 @@ def _parse_file(flag: str, file: Path | None) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOutlets:
-    """Where the metrics of an ingest go; by default nowhere."""
+    """The outlets of the metrics of an ingest; by default none."""
 
     address: Address | None = option(
         "--metrics",

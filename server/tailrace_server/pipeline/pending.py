@@ -1,6 +1,6 @@
 """Rows and tallies of transactions that are not complete, in files that entries name.
 
-Two kinds of pending files, told apart by their columns:
+Two kinds of pending files, distinguished by their columns:
 
 * *rows*: `CHANGE_SCHEMA`, the rows that one batch left open. A file is written once. Every entry names it
   until none of its transactions is open any more.

@@ -43,12 +43,12 @@ class SeenShape:
 
 @dataclass(slots=True)
 class EntityCounts:
-    """What became of the rows of one entity type, removals aside: they have no values that could be unfit."""
+    """The outcome of one entity type's rows; removals, which have no values, are not counted."""
 
     taken: int = 0
     set_aside: int = 0
     set_aside_since: int = 0
-    """Rows set aside since the last batch of which one was taken."""
+    """Rows set aside since the last batch with a row that was taken."""
     reason: str = ""
     """Why the first of those was set aside."""
 
@@ -101,7 +101,7 @@ class IngestCounters:
     ignored_by_kind: Counter[str] = field(default_factory=Counter)
     """Messages about no row, by what they are, as heartbeats."""
     shapes: dict[str, SeenShape] = field(default_factory=dict)
-    """What came in place of messages, by the reason in the quarantine that names it."""
+    """Input that came in place of messages, by the reason in the quarantine."""
     skipped: int = 0
     """Lines that an earlier run had consumed; only after a take-over."""
     quarantined: int = 0
@@ -110,7 +110,7 @@ class IngestCounters:
     first_reasons: dict[str, str] = field(default_factory=dict)
     """Kind as in ``set_aside`` → the first reason of it, whole."""
     by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
-    """Rows by entity type; lines of which nobody knows it are not among them."""
+    """Rows by entity type, without lines whose entity type is unknown."""
     effects: dict[str, TableEffects] = field(default_factory=dict)
     """Statements that have changed rows, by the name of their table. They are among ``quarantined``."""
     versions: int = 0
@@ -128,7 +128,7 @@ class IngestCounters:
     first_due_us: int | None = None
     """When the first row is due whose time to live is known, µs; None where none can be."""
     unread_times: Mapping[str, UnreadTimes] = field(default_factory=dict)
-    """Entity types with rows of which nobody knows when they are due."""
+    """Entity types with rows whose due time is unknown."""
     lacking: dict[str, LackingSnapshot] = field(default_factory=dict)
     """Entity type → the rows that its last snapshot lacks, if any."""
     pending: int = 0
@@ -219,10 +219,10 @@ class IngestCounters:
                 self.shapes.setdefault(reason, SeenShape(file, line)).count += 1
 
     def shut_out(self, *, lately: bool = False) -> dict[str, EntityCounts]:
-        """Return the entity types of which every row was set aside.
+        """Return the entity types whose rows were all set aside.
 
         Args:
-            lately: Only since the last batch of which a row was taken, instead of since the ingest began.
+            lately: Only since the last batch with a row that was taken, instead of since the ingest began.
         """
         return {
             entity_type: counts
@@ -257,7 +257,7 @@ class ProgressReporter:
         self._effects_shown: dict[str, int] = {}
         """Name of a table → its statements for which an error line was written."""
         self._unread_told: set[str] = set()
-        """Entity types of which it was said that rows never expire."""
+        """Entity types with an error line that rows never expire."""
         self._complained: dict[str, int] = {}
         """Entity type → its rows that had been set aside when the last error line said so."""
         self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
@@ -302,7 +302,7 @@ class ProgressReporter:
             self.note(self._line(counters, now))
 
     def shut_out(self, counters: IngestCounters, quarantine: str) -> None:
-        """Write an error line for each entity type of which every row is set aside, as more of them are."""
+        """Write an error line for each entity type whose rows are all set aside, as their number grows."""
         now = time.monotonic()
         if now < self._complain_at:
             return
@@ -360,7 +360,7 @@ class ProgressReporter:
                 self.complain(_lacking_text(entity_type, found))
 
     def effects(self, counters: IngestCounters) -> None:
-        """Write an error line for each table of which a statement has changed rows."""
+        """Write an error line for each table whose rows a statement has changed."""
         for table, effects in dict(counters.effects).items():
             if effects.count != self._effects_shown.get(table):
                 self._effects_shown[table] = effects.count

@@ -33,7 +33,7 @@ class LineRefused(TailraceError):
     code = "LINE_REFUSED"
 
     def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
-        """Keep where the line stands and why it was refused."""
+        """Store the place of the line and the reason of its refusal."""
         super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
         self.file = file
         self.line = line

@@ -22,7 +22,7 @@ ROW_SCHEMA: Final = pa.schema(
         if field.name not in ("key_hash", "changed")
     ]
 ).insert(6, pa.field("changed", pa.list_(pa.utf8())))
-"""What a segment writer takes: it hashes keys and encodes names itself."""
+"""The table that a segment writer takes; the writer hashes keys and encodes names."""
 
 Row = tuple[int, int, int, int, str | None, str | None, list[str] | None, *tuple[bytes | None, ...]]
 """A row of `ROW_SCHEMA`."""

@@ -35,12 +35,12 @@ def standstill_told(
     after_s: float = STANDSTILL_S,
     look_every_s: float = _LOOK_EVERY_S,
 ) -> Iterator[None]:
-    """Write an error line when a run comes to a standstill, and a line when it goes on.
+    """Write an error line when a run comes to a standstill, and a line when it continues.
 
     Args:
         metrics: Of the run within.
         reporter: Writes the lines, from another thread.
-        after_s: How long a standstill is before it is told.
+        after_s: The time of a standstill before it is reported.
         look_every_s: Time between two looks.
     """
     leaving = threading.Event()

@@ -45,7 +45,7 @@ def put_up_gate(
         clock: Time of the entry.
 
     Raises:
-        InvalidRequest: Another gate stands.
+        InvalidRequest: There is another gate.
         LogFull: No room.
         LogUnreadable: No permission.
     """
@@ -61,7 +61,7 @@ def put_up_gate(
 
 
 def refuse_other_gate(log: CommitLog, name: str, place: str, entity_types: Sequence[str]) -> None:
-    """Raise InvalidRequest if a gate stands that is another than this."""
+    """Raise InvalidRequest if there is another gate than this."""
     gate = log.state.gate
     if gate is None:
         return
@@ -74,7 +74,7 @@ def refuse_other_gate(log: CommitLog, name: str, place: str, entity_types: Seque
 
 
 def take_away_gate(log: CommitLog, clock: Clock) -> GateDocument | None:
-    """Take the gate away and publish what waited for it; return it, None where none stands.
+    """Remove the gate and publish the commits that waited for it; return it, None if there is none.
 
     Raises:
         LogFull: No room.

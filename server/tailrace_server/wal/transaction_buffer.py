@@ -45,7 +45,7 @@ class Buffer:
     bytes: int = 0
     """Of the images in ``columns``."""
     removals: dict[str, bool] = field(default_factory=dict)
-    """Entity types of which rows were removed; True where an image of one may lack values."""
+    """Entity types with removed rows; True if an image of one may lack values."""
 
     def add(self, *values: Any) -> None:
         """Add a record."""

@@ -62,7 +62,7 @@ COLUMNAR_FROM: Final = 49
 """Mutations from which a transaction is appended by columns: fewer are quicker one by one."""
 
 _COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
-"""What a lead says of the records behind it."""
+"""The description, in a lead, of the records behind it."""
 
 
 class TransactionWriter:
@@ -203,7 +203,7 @@ class TransactionWriter:
 
         Args:
             publish: Release them to readers too, and all that was committed before: as ``publish`` after it,
-                but with one object made durable in place of two. Where a gate stands, the gate does that.
+                but with one object made durable in place of two. If there is a gate, the gate does that.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.

@@ -1,13 +1,13 @@
 """Materialize CDCv2 messages in files: their schema, and reading a part of a file.
 
-Two kinds of files, told by their names:
+Two kinds of files, distinguished by their names:
 
 * ``.avro``: object container files, whose schema must be that of the stream. Parts begin at a block, found
   by its sync marker.
 * ``.json``, ``.jsonl``, ``.ndjson``: Avro JSON, one message a line. Parts begin behind a line's end.
 
 Messages that cannot be used are refused one by one, and kept. A damaged block of a container is read as far as
-possible, and reading goes on behind its sync marker. A file with another schema is an error.
+possible, and reading continues behind its sync marker. A file with another schema is an error.
 
 Source: Apache Avro 1.11 specification, "Object Container Files", "JSON Encoding".
 """
@@ -248,7 +248,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, by
 
 
 def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
-    """Return where the first block begins of which the sync marker before it ends behind ``at``."""
+    """Return the begin of the first block whose preceding sync marker ends behind ``at``."""
     at = max(0, at - _SYNC)
     file.seek(at)
     kept = b""

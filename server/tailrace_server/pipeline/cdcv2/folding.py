@@ -68,7 +68,7 @@ EFFECTS: Final = pa.schema(
         pa.field("after", pa.large_binary()),
     ]
 )
-"""Records of versions. A null key stands for no record: ``operation`` updates had no effect."""
+"""Records of versions. A null key means no record: ``operation`` updates had no effect."""
 
 Time = int | tuple[int, ...]
 """A time of the stream: an integer or a tuple of such."""

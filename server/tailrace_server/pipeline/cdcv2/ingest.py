@@ -46,7 +46,7 @@ class Cdcv2Outcome(NamedTuple):
 
     counters: IngestCounters
     waiting: list[Waiting[Any]]
-    """What the stream waits for: the first reasons, twenty at most."""
+    """The reasons why the stream waits; the first twenty at most."""
     waiting_more: int
     """Number of further reasons."""
     closed: bool

@@ -58,7 +58,7 @@ class _State(msgspec.Struct, frozen=True):
     """The state between batches."""
 
     reader: str
-    """What `Reader.save` returns, with data in base64."""
+    """The result of `Reader.save`, with data in base64."""
     held: list[tuple[str, Product, int]]
     """Finished updates that are not released: data in base64, time, diff."""
 

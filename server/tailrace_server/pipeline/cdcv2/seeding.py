@@ -47,7 +47,7 @@ def seed_index(
 ) -> list[StateFile]:
     """Fold the records of the stream's entity type, and write the last row of each key.
 
-    What another writer committed and did not publish is published first, as the batch would do anyway.
+    Commits of another writer that are unpublished are published first, as the batch would do anyway.
 
     Args:
         writer: The writer of the catalog.

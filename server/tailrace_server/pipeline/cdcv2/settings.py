@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cdcv2Settings:
-    """What `tailrace ingest cdcv2` takes; docs/ingest.md tells what each is for."""
+    """The options of `tailrace ingest cdcv2`; docs/ingest.md describes each."""
 
     input: Path = option("--input", "Folder of .avro and .json files of messages.", FOLDER)
     folding: Folding

@@ -63,7 +63,7 @@ SHARES_MAX: Final = 256
 
 
 class BatchReading(NamedTuple):
-    """What a batch says, deduplicated, with the times up to date; `BatchFrames` holds the rows."""
+    """The messages of a batch, deduplicated, with the times up to date; `BatchFrames` holds the rows."""
 
     frontier: int | None
     """The finished frontier after the batch; None when all time is finished."""
@@ -238,7 +238,7 @@ class BatchFrames:
             schema: Schema of the stream.
             catalog: Folder of the state files.
             control: The state before.
-            first: Let the message that was heard first stand.
+            first: Keep the message that came first.
 
         Raises:
             TailraceError: A task raised it.

@@ -1,4 +1,4 @@
-"""What travels between the tasks of a large batch: rows of `FRAME`, and what is in them.
+"""The rows that the tasks of a large batch exchange: rows of `FRAME`, and their contents.
 
 Updates do not travel as rows of Spark. A row of `FRAME` is a *piece*: an Arrow table of tens of
 thousands of updates in one binary value, or a pickled result. So Spark's exchange, cache and retries
@@ -37,7 +37,7 @@ FRAME: Final = pa.schema(
 
 
 class Kind(IntEnum):
-    """What a piece is."""
+    """The kind of a piece."""
 
     SEED = auto()
     """Empty. It makes a share run that gets nothing else."""

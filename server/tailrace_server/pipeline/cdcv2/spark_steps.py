@@ -18,8 +18,8 @@
                                              │
                                              └──▶ effects, to the range of time ─▶ segments
 
-The driver never sees an update. From each share of the times it gets one number and a sample, which tells
-where to cut the ranges. From each part of a file it gets the refused messages, and from each task receipts.
+The driver never sees an update. From each share of the times it gets one number and a sample, which gives the
+bounds of the ranges. From each part of a file it gets the refused messages, and from each task receipts.
 
 Steps exchange pieces (`spark_pieces`). A step gives the same result for the same input. So a task that runs
 again changes only names of files, and no entry names those of the attempt that was lost.
@@ -225,7 +225,7 @@ class UpdateTimes(SparkStep):
     frontier: int
     shares: int
     first: bool
-    """Let the count that was heard first stand."""
+    """Keep the count that came first."""
 
     def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
         """Yield TIMES_UPDATED, OPEN_TIMES, and the unused pieces."""

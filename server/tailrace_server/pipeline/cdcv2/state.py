@@ -1,4 +1,4 @@
-"""What a stream keeps between batches: files that the newest entry names as pending.
+"""The state of a stream between batches: files that the newest entry names as pending.
 
 =========  =================================================================================================
 control    one row of JSON (`Control`): frontier, coverage, and which files are which
@@ -72,11 +72,11 @@ class StreamStatistics(msgspec.Struct):
     """Messages in quarantine."""
     finished_updates: int = 0
     conflicts: int = 0
-    """Contradictions that were ignored, since the first message stands."""
+    """Contradictions that were ignored, since the first message counts."""
 
 
 class Control(msgspec.Struct):
-    """What is known of a stream without reading an update."""
+    """The facts about a stream that need no update to be read."""
 
     entity_type: str
     key: list[str]

@@ -1,4 +1,4 @@
-"""What is known of times, and how far they are finished: tables of numbers, no updates.
+"""The known times, and how far they are finished: tables of numbers, no updates.
 
 `TIMES` has a row for each open time with an update or a count above zero::
 
@@ -137,7 +137,7 @@ def update_times(
         counts: Their counts for times of the share, of `COUNTS`.
         received: Numbers of new distinct updates, of `COUNTS`; rows of one time add up.
         frontier: Times below it are finished.
-        first: Let the count that was heard first stand, instead of reporting the contradiction.
+        first: Keep the count that came first, instead of reporting the contradiction.
     """
     # 1. The counts, each time once. What the intervals cover is needed for it: a statement that covers a time
     #    and lists no count for it says zero.

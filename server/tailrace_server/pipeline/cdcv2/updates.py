@@ -63,7 +63,7 @@ def place_of(ordinal: int, offset: int) -> int:
 
 
 def place(number: int) -> Place:
-    """Return the place that a number stands for."""
+    """Return the place of a number."""
     return Place(number >> _OFFSET_BITS, number & ((1 << _OFFSET_BITS) - 1))
 
 
@@ -106,7 +106,7 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
 
     Args:
         updates: In the order that decides which is first.
-        both: Keep updates that differ from an earlier one in their diff only, for a later step to judge.
+        both: Keep updates that differ from an earlier one in their diff only, for a later step to decide.
     """
     times = updates.column("time").to_numpy()
     diffs = updates.column("diff").to_numpy()

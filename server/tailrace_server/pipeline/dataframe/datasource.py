@@ -7,7 +7,7 @@
     df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
 
 Input columns: `input_columns`. Rows become versions in the order of the partitions and of the rows in each.
-Rows of one transaction stand together, or are refused (`transaction_ids`). Sort before you write: a sink
+Rows of one transaction are adjacent, or are refused (`transaction_ids`). Sort before you write: a sink
 cannot ask Spark for it.
 
 =========  ==========================================================================================
@@ -40,7 +40,7 @@ name or another checkpoint has taken over, the run is fenced. The commit uses th
 under.
 
 Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()`` in tasks.
-What they share travels in the pickled writer and in the messages of the tasks.
+The pickled writer and the messages of the tasks carry what both sides share.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def _content(commits: Sequence[TaskCommit]) -> BatchContent:
 
 
 def _removals(results: Sequence[SinkResult], *, whole: bool) -> dict[str, bool]:
-    """Return the entity types of which rows were removed; True where an image may lack values."""
+    """Return the entity types with removed rows; True if an image may lack values."""
     found: dict[str, bool] = {}
     for name, lacking in (each for result in results for each in result.removals.items()):
         found[name] = lacking or not whole or found.get(name, False)

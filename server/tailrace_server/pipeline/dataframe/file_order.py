@@ -1,8 +1,8 @@
 """The order of rows by the files that they were read from.
 
 Spark lays the files of a batch out by size, and the order of a batch is that of its partitions. Rows with
-Spark's column ``_metadata`` say which block of which file they are of. A task writes each block to segments of
-its own, and the commit puts the blocks of all tasks in order.
+Spark's column ``_metadata`` name their file and block. A task writes each block to segments of its own, and the
+commit puts the blocks of all tasks in order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def in_order(parts: Sequence[Part]) -> Sequence[Part]:
     """Return the parts of a batch by the time, name and block of their files; without files as they are.
 
     Raises:
-        InvalidRequest: The rows of a block do not stand together, so their lines have lost their order.
+        InvalidRequest: The rows of a block are not adjacent, so their lines have lost their order.
     """
     if not any(part.place for part in parts):
         return parts

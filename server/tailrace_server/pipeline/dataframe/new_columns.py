@@ -1,6 +1,6 @@
 """The columns that rows of a DataFrame show for the first time.
 
-A log tells in its schema which columns an entity type has. The commit adds those that the rows show and the
+A log's schema lists the columns of an entity type. The commit adds those that the rows show and the
 schema does not have; so each task reports the first row that shows one.
 """
 

@@ -1,4 +1,4 @@
-"""What rows of a DataFrame must be to become records; the error names the first row that is not.
+"""The rules for rows of a DataFrame to become records; the error names the first row that is not.
 
 A wrong row would stay in the log, and every subscriber would meet it. So all that readers rely on is checked
 before rows are written:

@@ -2,7 +2,7 @@
 
 The input columns are described in `input_columns`. Each transaction becomes a version. Its lead is made here,
 unless its first row is one: operation ``transaction``, whose ``after`` is taken as it is and must count the
-other rows. The rows of a transaction that goes on are held until its end, since its lead counts them.
+other rows. The rows of a transaction that continues are held until its end, since its lead counts them.
 
 Rows that readers could not handle are refused (`row_checks`). Columns that images, ``change`` and ``changed``
 show for the first time are reported (`new_columns`). A segment ends behind the first rows that show any: the
@@ -66,14 +66,14 @@ class SinkResult(NamedTuple):
     content: BatchContent
     """The rows that were written, to compare a repeat with them."""
     removals: dict[str, bool]
-    """Entity types of which rows were removed; True where an image of one lacks values."""
+    """Entity types with removed rows; True if an image of one lacks values."""
 
 
 class RecordSink:
     """Writes the rows of one partition to a segment, or to two.
 
     Rows are in one of two places. *Waiting* rows are batches as they came, unchecked; enough of them are
-    checked and written together. *Held* rows are checked and belong to one transaction that goes on.
+    checked and written together. *Held* rows are checked and belong to one transaction that continues.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RecordSink:
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._held: list[pa.Table] = []
-        """Checked rows of one transaction that goes on; later ones come behind them."""
+        """Checked rows of one transaction that continues; later ones come behind them."""
         self._held_id: str | None = None
         """Id of the transaction whose rows are held."""
         self._transactions = SeenTransactions()

@@ -1,11 +1,11 @@
 """Which transactions a partition holds, by hash, so that none becomes two versions.
 
-Rows of a transaction stand together, in one partition. A transaction that comes back later, in this partition
+Rows of a transaction are adjacent, in one partition. A transaction that comes back later, in this partition
 or another one, would become a second version. A task keeps the hash of each id, 8 bytes a transaction, and
 sends them with its result; the commit compares those of all tasks.
 
 Hashes are those of keys (`wal.record.key_hash`). Two ids may share a hash (3 % chance among a billion ids). The
-commit tells them apart by the ids in the leads; a task takes them for one transaction and refuses it.
+commit distinguishes them by the ids in the leads; a task takes them for one transaction and refuses it.
 """
 
 from __future__ import annotations

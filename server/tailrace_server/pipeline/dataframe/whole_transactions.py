@@ -39,7 +39,7 @@ class EntityTypes(NamedTuple):
 
 
 class Transactions:
-    """The transactions of a batch of rows. Rows of one transaction stand together."""
+    """The transactions of a batch of rows. Rows of one transaction are adjacent."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Find them.

@@ -1,6 +1,6 @@
 """When the rows of a table are due: 16 bytes a row, those that are due first, up to a bound.
 
-Rows are known by the hash of their key. What is said last of a hash counts, so a row that was changed is due
+Rows are known by the hash of their key. The last entry of a hash counts, so a row that was changed is due
 later and one that was removed is not due. Of a table with more rows than the bound those that are due first are
 kept, and the *horizon* says up to when none is missing::
 
@@ -28,7 +28,7 @@ class DueRows:
     """Those of one table. Not thread-safe."""
 
     def __init__(self, rows_max: int = _ROWS_MAX) -> None:
-        """Begin with no row, none of which is missing.
+        """Begin without rows.
 
         Args:
             rows_max: Rows that are kept.
@@ -39,7 +39,7 @@ class DueRows:
         self._due = np.zeros(0, np.int64)
         """When each row is due, µs; NEVER for one that is to be dropped."""
         self._new: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = []
-        """What was said since it was sorted in, in its order."""
+        """The entries since the last sort, in their order."""
         self._new_rows = 0
         self.horizon = NEVER
         """No row is missing that is due before this time, µs."""

@@ -10,7 +10,7 @@ null, or no such column in the image       never
 any other value, or one that was not sent  never; it is counted and told
 =========================================  ================================================================
 
-A value is read by the column of its own version. What was inferred then is read as it is declared now.
+A value is read by the column of its own version. Inferred values are read as they are declared now.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class NoTime(ValueError):
 
 @dataclass(slots=True)
 class UnreadTimes:
-    """Rows of an entity type of which nobody knows when they are due, so that they never are."""
+    """Rows of an entity type without a known due time, which never expire."""
 
     count: int = 0
     first: str = ""
-    """What the first of them has, and why that is no time."""
+    """The value of the first of them, and why it is no time."""
 
     def add(self, value: str) -> None:
         """Count a row."""

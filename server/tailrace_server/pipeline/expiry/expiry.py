@@ -1,6 +1,6 @@
 """Rows whose time to live is over: found, and removed by records of operation EXPIRE.
 
-What a row is, and when it is due, follows from the log alone: from its last change that is committed. So
+A row and its due time follow from the log alone: from its last committed change. So
 nothing of this is kept across runs, and a row that an earlier run removed is not there any more::
 
     look     new records of the log ─▶ when their rows are due (due_rows.py, at the first look from all rows)
@@ -68,7 +68,7 @@ class Expiry:
         Args:
             writer: The catalog's.
             settings: Say which rows expire.
-            images: Are told which rows have expired.
+            images: They receive the expired rows.
             counters: Of the ingest.
             schema: The newest one of the catalog.
 
@@ -94,7 +94,7 @@ class Expiry:
         """Remove rows that are due now, in the order of the tables, each in one version.
 
         Args:
-            commit: Makes a version durable. What it raises ends this; nothing is lost, and nothing done twice.
+            commit: Makes a version durable. An error in it ends this; nothing is lost, and nothing done twice.
             whole: All that are due, now. Otherwise once a second, and 65,536 rows of each table at most: then
                 the rest is removed with the next calls, and batches come in between.
 

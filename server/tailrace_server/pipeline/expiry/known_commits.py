@@ -1,4 +1,4 @@
-"""When versions were committed, also those of which the log has forgotten it.
+"""The commit times of versions, also those that the log has forgotten.
 
 A log that is trimmed forgets the commits of the versions that it gives up, though rows of these may live on in
 its base. For an age after the last change they must be known for as long as that age. So commits of the writer
@@ -6,8 +6,8 @@ note, among the source positions, how far the log was at a time, 32 times within
 
     ttl:604800     1200:1732600000000000,1310:1732618900000000
 
-Versions 1201 to 1310 were committed by the second time. Where a version's own time is forgotten, that of the
-next mark counts, or of the oldest commit that is known: later than it was, never earlier.
+Versions 1201 to 1310 were committed by the second time. If a version's own time is forgotten, that of the next
+mark counts, or of the oldest commit that is known: later than it was, never earlier.
 """
 
 from __future__ import annotations

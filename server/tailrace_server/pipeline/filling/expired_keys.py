@@ -1,6 +1,6 @@
 """Which rows the log itself has let expire, so that the source may still have them.
 
-A source that goes on to change or remove such a row means one that is not there any more.
+A source may later change or remove such a row, which no longer exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a source left out of the images of a commit, filled in the order of its versions.
+"""Values that a source left out of the images of a commit, filled in the order of its versions.
 
 Sources leave out the row before an update, all but the key of a row that is removed, and large values that an
 update did not touch. The last image of the row has them: the one that the commit itself wrote last, else the
@@ -21,12 +21,12 @@ members that are missing      the same, of columns that the source lists (its sc
 
 An update of a row that has expired makes it anew, and is an insert; its removal is no record.
 
-What came as an insert or a row of a snapshot is whole, and stays as it is. Only the second half of a change of
+An insert or a row of a snapshot is whole, and stays as it is. Only the second half of a change of
 the key, which connectors send as a removal and an insert, may lack large values: they are those of the row that
 was removed just before. Changes are filled before they are
 consolidated, so `changed`, ``change`` and updates that change nothing follow as if all had been sent.
 
-A value is the text that was sent last. What no image has stays as it was sent, and is counted.
+A value is the text that was sent last. A value that no image has stays as it was sent, and is counted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Filling:
         self._restating = restating
         self._unavailable = settings.source.unavailable
         self._unknown: set[RowName] = set()
-        """Rows of the transaction that were removed, and of which only the key is known."""
+        """Removed rows of the transaction with only a known key."""
         self._gone: tuple[str, bytes | None] | None = None
         """Entity type and image of the row that the change before has removed."""
         self.incomplete = 0
@@ -88,7 +88,7 @@ class Filling:
         self.rows: dict[RowName, KnownImage | None] = {}
         """The last image of each row that the commit has touched so far; None: there is no row."""
         self.truncated: set[str] = set()
-        """Entity types of which the commit has removed all rows."""
+        """Entity types whose rows the commit has all removed."""
 
     def fill(self, changes: Sequence[Change], *, late: bool) -> list[Change]:
         """Return the changes of the next transaction with whole images, as far as they are known.

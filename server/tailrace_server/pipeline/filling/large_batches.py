@@ -33,7 +33,8 @@ def lacks_images(
     """Return whether the versions of a batch have to be written in the driver.
 
     Args:
-        open_tallies: Of the open transactions. What their rows lack is not known, so with any they have to.
+        open_tallies: Of the open transactions. The missing values of their rows are unknown, so with any row
+        they have to.
         settings: Of the ingest.
         decoded: The batch, of `CHANGE_SCHEMA`.
 

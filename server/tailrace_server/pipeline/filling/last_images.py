@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 300
-"""What a row takes beside its key and image, about."""
+"""The bytes that a row takes beside its key and image, about."""
 _KEYS_AT_ONCE: Final = 50_000
 
 
@@ -50,7 +50,7 @@ class LastImages:
 
         Args:
             writer: The catalog's.
-            settings: Say of which entity types images are filled.
+            settings: Name the entity types whose images are filled.
             kept_bytes: What is kept between commits, about.
 
         Raises:
@@ -126,7 +126,7 @@ class LastImages:
         """Take over what a commit has made of its rows.
 
         Args:
-            filling: Of the commit; None where tasks wrote it, and nobody here knows its images.
+            filling: Of the commit; None if tasks wrote it, and its images are unknown here.
             schemas: Those that began in it, each with its first version relative to the commit.
             newest: The schema after it.
         """

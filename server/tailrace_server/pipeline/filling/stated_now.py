@@ -37,7 +37,7 @@ EXPIRED: Final = KnownImage(b"", ())
 
 
 class _Way(NamedTuple):
-    """What to do with images of one set of columns, to state them in another."""
+    """The steps that restate images of one set of columns in another."""
 
     conversions: Conversions
     names: Mapping[str, str]

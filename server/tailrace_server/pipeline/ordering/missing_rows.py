@@ -4,7 +4,7 @@ Every row of a snapshot is a record. So of the rows that a table has now those a
 below the snapshot's first version. The state is read in parts of bounded size; nothing is kept of its keys.
 
 A row that is missing was removed from the source while no connector followed it, or the snapshot was filtered,
-as by ``snapshot.select.statement.overrides``. No message tells these apart, so an option says to remove rows.
+as by ``snapshot.select.statement.overrides``. No message distinguishes these, so an option says to remove rows.
 """
 
 from __future__ import annotations

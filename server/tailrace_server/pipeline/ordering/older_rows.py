@@ -42,7 +42,7 @@ _KEYS_AT_ONCE: Final = 50_000
 _BOUNDS: Final = FoldBounds()
 _RowName = tuple[str, str]
 UNKNOWN: Final = Placed()
-"""Place of a row's last change of which the log does not say where it was."""
+"""Place of a row's last change if the log has no position for it."""
 
 
 class WithoutOlder(NamedTuple):
@@ -64,8 +64,8 @@ class OlderRows:
         """Begin a commit.
 
         Args:
-            last: Entity type and key → the row's last change in the log, for rows of which a change may be
-                older. None: no change of the commit is older than one of another transaction, so only the
+            last: Entity type and key → the row's last change in the log, for rows that may have an older
+            change. None: no change of the commit is older than one of another transaction, so only the
                 changes of one transaction are compared with each other.
             newest: The newest positions of the log, beside ``last``.
         """
@@ -165,7 +165,7 @@ def _log_has(
     newest: NewestPositions,
     changes: Iterable[Change],
 ) -> dict[_RowName, Placed]:
-    """Return the last change in the log of each row of which a change is below the newest position."""
+    """Return the last change in the log of each row that has a change below the newest position."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for change in changes:
         entity_type = change.entity_type or ""

@@ -44,7 +44,7 @@ class Placed(NamedTuple):
         return cls(change.log, position, change.timestamp, change.operation == READ)
 
     def is_before(self, other: Placed) -> bool | None:
-        """Return True if this change is older than the other, False if it is not, None if nothing tells."""
+        """Return True if this change is older than the other, False if it is not, None if that is unknown."""
         if self.log is not None and other.log is not None and may_compare(self.log, other.log):
             begins_anew = is_reset(self.position, other.position) and self._is_made_after(other)
             return self.position < other.position and not begins_anew

@@ -221,7 +221,7 @@ class Checkpoint:
     def changed_files(self) -> list[str]:
         """Return the files that have changed since Spark noted them, in order; those not on this machine aside.
 
-        Spark takes a file once, by its path. What is in it now was not read.
+        Spark takes a file once, by its path. Its present contents were not read.
         """
         changed: set[str] = set()
         for _, name in sorted(_numbered(self.folder / "sources/0").items()):

@@ -5,8 +5,8 @@ Java writes it at the end of a run, with the classes that the run has loaded (a 
 
     <folder>/tailrace-spark-<key>.jsa      some 170 MB, in a folder of java.kept_folders
 
-The key stands for one Java and one Spark. A JVM that the archive does not fit, as after an upgrade in place,
-ignores it and starts as slowly as without one. Where there is none, the first ingest at a terminal says that it
+The key identifies one Java and one Spark. A JVM that the archive does not fit, as after an upgrade in place,
+ignores it and starts as slowly as without one. If there is none, the first ingest at a terminal says that it
 can be made; an empty file ``….jsa.offered`` keeps later ones from saying so again.
 """
 

@@ -1,4 +1,4 @@
-"""What Spark says when it fails, in one line."""
+"""Spark's reason for a failure, in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.errors import TailraceError
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CLASS: Final = re.compile(r"^(?:\w+\.)+(?=\w+: )")
-"""Where the class of an error is defined."""
+"""The module that defines the class of an error."""
 _UNREAD: Final = "[FAILED_READ_FILE"
 """Head of what Spark says of a file of the input that it cannot read."""
 

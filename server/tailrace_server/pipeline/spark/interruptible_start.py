@@ -1,9 +1,9 @@
 """A start of Spark's JVM that a signal can end.
 
-Spark starts a JVM through two shell scripts, waits until a file tells its port, then builds a context. This
-takes three to nine seconds in the main thread, in which an ordinary handler could only note a signal. Here the
-handler ends the processes that were started and raises, so the start ends at once. Where the system does not
-list a process's descendants, the JVM ends a little later: when its standard input does.
+Spark starts a JVM through two shell scripts, waits until a file has its port, then builds a context. This takes
+three to nine seconds in the main thread, in which an ordinary handler could only note a signal. Here the
+handler ends the processes that were started and raises, so the start ends at once. If the system does not list
+a process's descendants, the JVM ends a little later: when its standard input does.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ Exclusive creation::
     where the file system has no files without a name (NFS and others), and for entries that publish themselves:
     write a temporary name, fsync; link(it, final); fsync the folder of final; unlink the temporary name
 
-``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual
-exclusion between writers. A writer that is not told whether the link was made (a time-out) reads the object
-back and compares. A file without a name ends with the process that made it: a crash leaves nothing behind.
-One with a temporary name can be read meanwhile by a reader that waits for it (local_arrivals.py).
+``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual exclusion
+between writers. A writer without an answer (a time-out) reads the object back and compares. A file without a
+name ends with the process that made it: a crash leaves nothing behind. One with a temporary name can be read
+meanwhile by a reader that waits for it (local_arrivals.py).
 """
 
 from __future__ import annotations
@@ -178,8 +178,7 @@ def make_folder_of(path: str | Path) -> None:
 def sync_names(path: str) -> None:
     """Make the names in a folder durable for a reader, whose file system may allow less than a writer's.
 
-    Where a folder cannot be synced (a read-only image, some file systems in user space) there is nothing to
-    wait for.
+    A folder that cannot be synced (a read-only image, some file systems in user space) needs no wait.
     """
     try:
         sync_folder(path)

@@ -1,4 +1,4 @@
-"""Sequences of numbered objects, each of which is the whole truth: the newest one counts, others are history.
+"""Sequences of numbered objects; each object is complete, and the newest one counts.
 
 ``<folder>/1.json, 2, 3, …`` are dense and created exclusively, by any process, at any time. Each carries the
 CRC of the one before. Of two processes that change something at once one gets the number; the other reads it

@@ -31,7 +31,7 @@ class ObjectStore(Protocol):
 
     @property
     def arrivals(self) -> Arrivals | None:
-        """What the store shows of objects before their names are durable; None where it shows nothing."""
+        """The store's view of objects before their names are durable; None if it has none."""
 
     def create(
         self, path: str, data: bytes, *, failpoint: str = "", mark: int | None = None
@@ -42,7 +42,7 @@ class ObjectStore(Protocol):
             path: Where it goes; its folder exists.
             data: Its bytes.
             failpoint: Prefix of the failpoints ``.before_link``, ``.linked`` and ``.after_link``.
-            mark: Time, µs, with which readers are told that the object's name is durable; see ``Arrivals``.
+            mark: Time, µs, that signals to readers that the object's name is durable; see ``Arrivals``.
 
         Raises:
             LogFull: No room; nothing has become visible.

@@ -75,7 +75,7 @@ class SchemaDocument(Struct, frozen=True, omit_defaults=True):
     placeholders: tuple[str, ...] = ()
     """The placeholders in images for values that were not sent, beside Debezium's default."""
     parent: int = 0
-    """Id of the schema before, of which this has all entity types that are not named here; 0 if it is whole."""
+    """Id of the schema before, which has all entity types that are not named here; 0 if it is whole."""
 
     @classmethod
     def of(cls, schema: Schema, id: int) -> SchemaDocument:

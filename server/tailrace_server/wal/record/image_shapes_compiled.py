@@ -1,7 +1,7 @@
 """Compiled code that walks through the images of whole columns: their shapes, and what an update changed.
 
 The *shape* of an image is its names in their order, with the kind of value behind each; see
-`schema.column_types.TypeInference`. It is told by a hash. As in json_check_compiled.py, whose grammar this
+`schema.column_types.TypeInference`. A hash identifies it. As in json_check_compiled.py, whose grammar this
 uses, the code may be wrong in one direction only: what it calls doubtful goes to a parser. Doubtful is all
 that the check doubts, and beyond it: escapes in a name, and whole numbers that 64 bits do not hold.
 """
@@ -58,7 +58,7 @@ def _last_word(at: Any, end: Any) -> Any:
 
 @called
 def _with_name(value: Any, start: Any, end: Any) -> Any:
-    """Return a hash that goes on with the bytes of a name, and its length."""
+    """Return a hash continued with the bytes of a name, and its length."""
     at = start
     while at + 8 <= end:
         value = _mixed(value, uint64_at(at))

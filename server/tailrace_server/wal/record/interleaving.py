@@ -1,4 +1,4 @@
-"""Where transactions begin among rows, and leads put between these, column by column."""
+"""The begins of transactions among rows, and leads put between these, column by column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
 
 
 class Interleaved:
-    """Puts leads between rows: a lead stands before the first row of its transaction."""
+    """Puts leads between rows: a lead comes before the first row of its transaction."""
 
     def __init__(self, rows: int, before: npt.NDArray[np.int64]) -> None:
         """Take the number of rows, and the rows that get a lead before them, rising."""

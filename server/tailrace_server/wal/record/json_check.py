@@ -1,7 +1,7 @@
 """Checks that bodies are UTF-8 JSON objects, for a whole column at once.
 
 Two ways give the same answers: a parser that reads the bodies as lines, and compiled code. The compiled code
-is loaded once a process has seen many bodies. It leaves to the parser what it cannot judge.
+is loaded once a process has seen many bodies. It leaves doubtful texts to the parser.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NotAnObject(NamedTuple):
     row: int
     """Row of the column."""
     reason: str
-    """What is wrong, with the beginning of the body."""
+    """The fault, with the begin of the body."""
 
 
 def compiled_for(objects: int) -> ModuleType | None:
@@ -83,7 +83,7 @@ def _doubtful(bodies: pa.BinaryArray, machine: ModuleType) -> Iterator[int]:
 
 
 def _are_objects(bodies: pa.BinaryArray) -> bool:
-    """Return whether all bodies are objects; False if that cannot be told from lines.
+    """Return True if all bodies are certainly objects.
 
     The bodies, none of them null, are joined by line breaks and decoded by one call. Each begins with ``{``
     and ends with ``}``, so no value can reach over a line break: a text cannot hold one unescaped, and ``}``

@@ -3,9 +3,9 @@
 numba compiles this Python; loading it takes half a second, so `json_check.compiled_for` decides when. The
 code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
 Columns are given as the addresses of their buffers, in the layout of Arrow's binary arrays. Texts are read
-eight bytes at a time, but never past the end of a row: what lies behind it may belong to nobody.
+eight bytes at a time, but never past the end of a row: the bytes behind it may not be allocated.
 
-All functions take and return places: the address of a byte. 0 stands for "doubtful".
+All functions take and return places: the address of a byte. 0 means "doubtful".
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"

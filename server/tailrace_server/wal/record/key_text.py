@@ -18,9 +18,9 @@ def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
     A single column is its plain text: a string without quotes, anything else as written. Several
     are a compact JSON array, strings in the shortest escape, anything else as written.
 
-    Different keys of one number of columns have different texts, but for a single column of which one value
-    is a string and the other is not: ``1`` and ``"1"``. A column has one type, so these are never two rows;
-    a column that is altered to text keeps the keys of its rows.
+    Different keys of one number of columns have different texts, but for a single column with a string in one
+    and another type in the other: ``1`` and ``"1"``. A column has one type, so these are never two rows; a
+    column that is altered to text keeps the keys of its rows.
     """
     values = [bytes(text) for text in texts]
     if not values or b"null" in values:

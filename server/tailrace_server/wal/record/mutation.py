@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class Mutation:
     """One change of one row. Images are UTF-8 JSON objects and are kept byte for byte.
 
-    Where both images are given and ``changed`` is not, the writer derives ``changed`` and ``change`` from them.
+    If both images are given and ``changed`` is not, the writer derives ``changed`` and ``change`` from them.
     """
 
     entity_type: str
     primary_key: str | None
-    """Canonical key text; None stands for every key (a truncate)."""
+    """Canonical key text; None means every key (a truncate)."""
     operation: Operation = Operation.UPSERT
     before: bytes | None = None
     after: bytes | None = None

@@ -1,4 +1,4 @@
-"""Debezium's placeholder: what stands in an image for a large value that an update did not touch.
+"""Debezium's placeholder, which replaces in an image a large value that an update did not touch.
 
 PostgreSQL does not send such a value again, so it is neither a value nor a change. How the placeholder is
 written depends on the type of its column::
@@ -11,7 +11,7 @@ written depends on the type of its column::
 
 The text is an option of the connector. A catalog's schema keeps the texts that its sources have used, so every
 reader of the log knows them; images hold what the source sent. A value that happens to equal the placeholder
-cannot be told from it.
+cannot be distinguished from it.
 
 Source: Debezium documentation, PostgreSQL connector, toasted values; `unavailable.value.placeholder`.
 """
@@ -76,18 +76,18 @@ class Unavailable:
         return isinstance(value, str | list | dict) and orjson.dumps(value) in self._forms
 
     def may_be_in(self, image: bytes) -> bool:
-        """Return whether a placeholder stands anywhere in an image, within a value perhaps."""
+        """Return True if an image contains a placeholder anywhere, perhaps within a value."""
         return any(mark in image for mark in self._marks)
 
     @property
     def marks(self) -> tuple[bytes, ...]:
-        """Texts of which one stands in every image that has a placeholder."""
+        """Texts; every image with a placeholder contains one of them."""
         return self._marks
 
 
 @lru_cache(maxsize=256)
 def unavailable(texts: tuple[str, ...]) -> Unavailable:
-    """Return what tells the placeholders with some texts, beside the default; raises as `Unavailable`."""
+    """Return the finder of the placeholders with some texts, beside the default; raises as `Unavailable`."""
     return Unavailable(texts)
 
 
@@ -132,7 +132,7 @@ def _spellings(value: object) -> Iterator[bytes]:
 
 
 def _mark(form: bytes) -> bytes:
-    """Return what of a form stands in every image that holds it."""
+    """Return the part of a form that every image with it contains."""
     return form.strip(b'"[]{}')
 
 

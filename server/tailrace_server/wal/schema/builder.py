@@ -37,7 +37,7 @@ class Announced:
 
 
 class SchemaBuilder:
-    """Takes columns as they are seen. What stays fixed of a column is said in `tailrace.schema`."""
+    """Takes columns as they are seen. `tailrace.schema` lists the fixed properties of a column."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None = None) -> None:
         """Continue a schema.
@@ -77,7 +77,7 @@ class SchemaBuilder:
             self._put(entity_type, place, replace(column, sql_type=wider, dropped=dropped))
 
     def know_placeholders(self, texts: Iterable[str]) -> None:
-        """Take texts that stand in images for values that the source did not send."""
+        """Take the texts that replace, in images, values that the source did not send."""
         known = tuple(dict.fromkeys((*self._placeholders, *texts)))
         self._changed |= known != self._placeholders
         self._placeholders = known

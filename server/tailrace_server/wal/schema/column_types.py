@@ -351,7 +351,7 @@ def joined(
 
 
 def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
-    """Whether values of an inferred type may be those of a stated one, as far as the kind of JSON tells."""
+    """True if values of an inferred type may be those of a stated one, by the kind of JSON."""
     kind = _kind_of(encoding)
     base = parts_of(sql_type)[0]
     if inferred is None or (base == JSON and kind is None):

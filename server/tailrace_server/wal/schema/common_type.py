@@ -38,7 +38,7 @@ _WHOLE: Final = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
 """Whole numbers → their digits, at most."""
 _FLOATS: Final = ("REAL", "DOUBLE")
 _IN_A_DOUBLE: Final = (*_FLOATS, "SMALLINT", "INTEGER")
-"""Numbers of which each has a double of its own."""
+"""Numbers that each have a distinct double."""
 
 
 def common_type(history: Sequence[Stated]) -> Stated:

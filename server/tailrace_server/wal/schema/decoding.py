@@ -63,7 +63,7 @@ class Decoding(NamedTuple):
     """How the values of an encoding are decoded."""
 
     kind: str
-    """What they are: Decimal, Date, Time or Timestamp."""
+    """Their kind: Decimal, Date, Time or Timestamp."""
     decode: Callable[[bytes], bytes]
     """JSON text, not null → JSON text; raises `Undecodable`."""
 
@@ -88,7 +88,7 @@ def decoding_of(column: Column) -> Decoding | None:
 
 
 def _decimal(scale: int, raw: bytes) -> bytes:
-    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
+    """Return the number of an unscaled one; a negative scale means zeros before the point."""
     try:
         data = base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
     except (msgspec.DecodeError, ValueError):

@@ -196,7 +196,7 @@ def insert_schema_records(
 
     Args:
         catalog: The catalog's folder.
-        receipts: In the order of their transactions, none of which lies in two segments.
+        receipts: In the order of their transactions; each transaction lies in one segment.
         before: The schema before the commit.
         schemas: Version relative to the commit and the schema that begins there, rising.
 

@@ -1,8 +1,8 @@
 """Values restated: the JSON text of a value in one type and encoding, as another type and encoding writes it.
 
 Needed where images of one row were written under two schemas and must be compared, or stated alike: within a
-transaction that spans a change of the schema, and in a stream whose columns are fixed. What cannot be restated
-exactly is not restated at all.
+transaction that spans a change of the schema, and in a stream whose columns are fixed. A value that cannot be
+restated exactly is not restated at all.
 
 ===================================  ======================================================================
 a value means                        written by
@@ -101,7 +101,7 @@ class _Count(NamedTuple):
 
 
 _Meaning = Decimal | str | _Count
-"""What a value means, whatever it is written as."""
+"""The meaning of a value, in any notation."""
 
 
 def restated(

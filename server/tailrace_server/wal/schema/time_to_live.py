@@ -15,7 +15,7 @@ from typing import Final
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _AGE: Final = re.compile(r"(\d{1,9}) (second|minute|hour|day|week)s? after the last change")
 _NEARLY_AGE: Final = re.compile(r"\d+\s*[a-z]*(\s.*)?|.*\safter\s.*", re.IGNORECASE)
-"""What is no name of a column that anybody has, but an age written otherwise."""
+"""Texts that are no column's name, but an age in another notation."""
 
 
 @dataclass(frozen=True, slots=True)

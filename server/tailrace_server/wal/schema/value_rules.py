@@ -1,7 +1,7 @@
 """The rules for values and keys of rows that follow from a catalog's columns, for every way into the log.
 
 A column has a stated type if a mapping, a table's schema or a source says it. Values that the type cannot hold
-would end readers later. Where the key's columns are known, the key of a row is the text of their values.
+would end readers later. If the key's columns are known, the key of a row is the text of their values.
 """
 
 from __future__ import annotations

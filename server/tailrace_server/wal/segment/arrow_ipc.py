@@ -1,4 +1,4 @@
-"""Where the parts of an Arrow IPC message lie, read from its own metadata.
+"""The places of the parts of an Arrow IPC message, read from its own metadata.
 
 An encapsulated message (Arrow columnar format, "IPC")::
 
@@ -36,7 +36,7 @@ _prefix = struct.Struct("<Ii").unpack_from
 
 
 class MessageKind(IntEnum):
-    """What a message holds."""
+    """The kind of a message."""
 
     SCHEMA = 1
     DICTIONARY = 2
@@ -91,7 +91,7 @@ def batch_buffers(data: Any, message: Message) -> list[tuple[int, int]]:
 
 
 class NumberPlaces(NamedTuple):
-    """Where the metadata of a record batch message has its numbers, all int64."""
+    """The places of the numbers in the metadata of a record batch message, all int64."""
 
     body_length: int
     rows: int
@@ -102,7 +102,7 @@ class NumberPlaces(NamedTuple):
 
 
 def number_places(data: Any) -> NumberPlaces:
-    """Return where the numbers stand of a record batch message that has rows and a body."""
+    """Return the places of the numbers of a record batch message that has rows and a body."""
     table = PREFIX_LENGTH + _uint32(data, PREFIX_LENGTH)[0]
     header = outline(data).header
     return NumberPlaces(

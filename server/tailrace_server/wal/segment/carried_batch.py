@@ -28,7 +28,7 @@ _NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
 """The columns of plain numbers before the entity type, and how ``struct`` writes them."""
 _KEY: Final = 5
 _IMAGES: Final = slice(7, 10)
-"""Where key and images stand in what a writer has, which is the columns without ``key_hash``."""
+"""The places of key and images among a writer's columns, which have no ``key_hash``."""
 
 
 _S = TypeVar("_S", bound="Sized")
@@ -51,8 +51,8 @@ def carried_batch(
     """Return the message of at least one row.
 
     Args:
-        columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; what stands under
-            ``entity_type`` and ``changed`` is not looked at.
+        columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; the values of
+        ``entity_type`` and ``changed`` are not used.
         type_codes: Place of each row's entity type in its dictionary.
         key_hashes: Of each row.
         name_codes: Places of each row's changed columns in their dictionary.
@@ -142,7 +142,7 @@ class _Body:
 
 @lru_cache(1)
 def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
-    """Return what stands before the body of every batch that has a row, and where its numbers are to go.
+    """Return the bytes before the body of every batch that has a row, and the places of its numbers.
 
     Cut from a message of Arrow's; the layout is the same for all of them.
     """

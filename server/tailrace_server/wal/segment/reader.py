@@ -103,7 +103,7 @@ class BatchHead:
 
 @dataclass(frozen=True, slots=True)
 class _Dictionaries:
-    """The names that the codes of a segment stand for."""
+    """The names of the codes of a segment."""
 
     entity_types: tuple[str, ...]
     columns: Dictionary

@@ -1,4 +1,4 @@
-"""Where a record batch and its segment lie, as values."""
+"""The places of a record batch and its segment, as values."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class BatchRef:
 
     @property
     def key(self) -> Hashable:
-        """What makes the batch's bytes unique in its catalog."""
+        """The identity of the batch's bytes in its catalog."""
         return self.segment.path, self.offset

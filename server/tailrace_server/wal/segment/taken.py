@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecordColumns(Protocol):
-    """What a batch's head and taken records both say of each record; columns of equal length."""
+    """The columns that a batch's head and taken records share; columns of equal length."""
 
     @property
     def versions(self) -> NDArray[np.int64]:
@@ -37,7 +37,7 @@ class RecordColumns(Protocol):
 
     @property
     def changed(self) -> pa.Array:
-        """Null where nobody said which columns changed."""
+        """Null if the changed columns are unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _SYNC_BYTES: Final = 4 << 20
-"""So much is written before the device is told to begin."""
+"""The bytes that are written before the first request to the device to write back."""
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
 BatchRow = tuple[int, ...]
@@ -62,7 +62,7 @@ BatchRow = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SegmentReceipt:
-    """What a finished segment holds; goes to the commit, possibly from another process."""
+    """The description of a finished segment; sent to the commit, possibly from another process."""
 
     path: str
     """Relative to the catalog's folder."""
@@ -81,7 +81,7 @@ class SegmentReceipt:
 
 
 class _Sink(io.RawIOBase):
-    """What Arrow writes to: keeps the buffers, without copying, until a message is whole."""
+    """The sink of Arrow: holds the buffers, without copying, until a message is whole."""
 
     def __init__(self) -> None:
         super().__init__()

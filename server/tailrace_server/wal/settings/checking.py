@@ -20,5 +20,5 @@ _MEND: Final = (
 
 
 def check_settings(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
-    """Yield what is wrong with the settings of a catalog; go on behind each fault."""
+    """Yield the faults in the settings of a catalog; continue behind each."""
     return check_numbered(store, SETTINGS, uuid, SettingsDocument, _MEND)

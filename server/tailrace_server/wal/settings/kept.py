@@ -3,7 +3,7 @@
 settings/1.json, 2, 3, … are dense and created exclusively, by any process, at any time, whoever writes the log.
 Each says all that is set, so the newest one is the whole truth, and the older ones are its history. Of two that
 change something at once one gets the number n + 1. The other reads that object: if it changed the same setting,
-the second is told so; if not, both changes stand, in n + 1 and n + 2.
+the second gets an error; if not, both changes are stored, in n + 1 and n + 2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_CRC: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
-    """What is set of a catalog: the newest object of the sequence, or that there is none."""
+    """The settings of a catalog: the newest object of the sequence, or none."""
 
     number: int = 0
     """Of the object; 0 for none."""
@@ -114,7 +114,7 @@ def change_settings(
 
 
 def current_name(view: LogView, document: TypeSettingsDocument) -> str:
-    """Return what an entity type of which something is set is called in the newest schema."""
+    """Return the name, in the newest schema, of an entity type with settings."""
     try:
         names = EntityNames(view.schema_of(document.version), document.entity_type)
     except KeyError:  # somebody's hand has made the object

@@ -1,8 +1,8 @@
 """The entry that is on its way: read while its writer makes it durable, taken once it has its name.
 
-A reader that follows a log is told when a file with a temporary name was written. Its writer then waits half
-a millisecond for the disk, in which the reader reads and checks the file. It counts for nothing until it is
-linked among the entries. Then the reader only has to see that it is the same file::
+A reader that follows a log gets an event when a file with a temporary name was written. Its writer then waits
+half a millisecond for the disk, in which the reader reads and checks the file. It counts for nothing until it
+is linked among the entries. Then the reader only has to see that it is the same file::
 
     writer   write tmp/12.json.x ──── fsync ────── link log/12.json ── fsync the folder ── mark ── unlink
     reader                │ read, check, decode          │ same inode?                        │ show

@@ -4,10 +4,9 @@ The order of reading is what makes a view right: the publication first, then the
 durable before a publication that names it exists, so everything up to the published version has been read
 when it is shown.
 
-An entry that publishes itself is visible a moment before its writer has made its name durable. Nobody may be
-told of a version that a power cut could still take back. So what it publishes is shown only once its writer
-has marked it, or the reader has made the name durable itself. A follower reads the entry while it waits for
-the mark.
+An entry that publishes itself is visible a moment before its writer has made its name durable. No reader may
+see a version that a power cut could still undo. So what it publishes is shown only once its writer has marked
+it, or the reader has made the name durable itself. A follower reads the entry while it waits for the mark.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ if TYPE_CHECKING:
     durable; returns whether it holds."""
 
 _PAST_COMMITS_MAX: Final = 1 << 18
-"""Commits below the oldest position that a log which only reads keeps after a trim: 4 MiB. What was read before
-the trim may be delivered after it, and needs its commit timestamp."""
+"""Commits below the oldest position that a log which only reads keeps after a trim: 4 MiB. Records that were
+read before the trim may be delivered after it, and need their commit timestamp."""
 
 
 class CommitLog:
@@ -150,7 +149,7 @@ class CommitLog:
             wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
-            CatalogReplaced: Another log stands in this one's place, or none does.
+            CatalogReplaced: Another log is in this one's place, or none is.
             LogCorrupted: An object is damaged, or does not continue the chain.
             LogUnreadable: No permission any more, or a newer format.
         """
@@ -236,7 +235,7 @@ class CommitLog:
             self._adopt(newer)
 
     def has_last(self, folder: str) -> bool:
-        """Return True if nobody has deleted what follows the newest object read of a sequence."""
+        """Return True if the objects behind the newest object read of a sequence are not deleted."""
         return is_there(self.store, self.state, folder)
 
     def withdraws(self, path: str, crc: int) -> bool:
@@ -455,7 +454,7 @@ class CommitLog:
     def durable_view(self) -> tuple[LogView, int]:
         """Read what is new; return a view of all that is committed and durable, and its last entry.
 
-        For what a gate brings up to date: nobody else may be shown what is not published. Errors as
+        Only for the tables of a gate: other readers may not see unpublished versions. Errors as
         ``refresh``.
         """
         with self._lock:

@@ -1,7 +1,7 @@
 """The name of one entity type, version by version.
 
 An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
-stand under the name that it had then. One without columns is known by its name alone.
+have the name of that time. One without columns is known by its name alone.
 """
 
 from __future__ import annotations

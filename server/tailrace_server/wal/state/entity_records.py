@@ -1,7 +1,7 @@
 """The records of one entity type in a log, version by version, whatever the type was called when.
 
 An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
-stand under the name that it had then. Published versions only.
+have the name of that time. Published versions only.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class EntityRecords:
             yield open_version
 
     def _in_batch(self, view: LogView, ref: BatchRef, first: int, stop: int) -> Iterator[Version]:
-        """Yield what a batch has; the first version may go on from the batch before, the last in the next."""
+        """Yield the records of a batch; its first and last versions may extend beyond it."""
         head = self._reader.head(ref)
         versions = head.versions
         wanted = (head.areas == Area.DATA) & (versions >= first) & (versions < stop)

@@ -1,6 +1,6 @@
 """The schemas of a log as its readers look them up: by version, in memory.
 
-A log may have thousands of them, most of which differ from the one before in one entity type. So each is kept
+A log may have thousands of them, and most differ from the one before in one entity type. So each is kept
 as that difference, and every so often one is kept whole; any other is put together when it is asked for.
 """
 

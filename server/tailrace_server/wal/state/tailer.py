@@ -129,7 +129,7 @@ class Tailer:
         """Wait for a view newer than the last one and return it.
 
         Raises:
-            CatalogReplaced: Another log stands in this one's place, or none does.
+            CatalogReplaced: Another log is in this one's place, or none is.
             LogError: The log cannot be read.
         """
         while self._newest is None:

@@ -44,8 +44,8 @@ def notes_after(updates: Mapping[str, bool], known: Collection[str]) -> dict[str
     """Return as source positions what the updates of a commit change.
 
     Args:
-        updates: Entity types of which there were updates; True where any of them came without ``before``.
-        known: The entity types of which the newest ones came without.
+        updates: Entity types with updates; True if any of them came without ``before``.
+        known: The entity types whose newest updates came without.
     """
     return {
         f"{_BEFORE}{entity_type}": _MISSING if missing else _SENT

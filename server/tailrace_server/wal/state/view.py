@@ -63,7 +63,7 @@ class LogView:
     unknown_changes: tuple[str, ...]
     """Entity types whose updates came without ``before`` when they were last committed."""
     whole_removals: WholeRemovals
-    """Where the images of removed rows are known to be whole."""
+    """True if the images of removed rows are known to be whole."""
     bodies: ExpiredBodies
     """Which records have no bodies any more."""
     _batches: npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class LogView:
     _commit_count: int
     _schemas: Schemas
     part: Hashable = None
-    """What of its schemas it shows: equal for equal parts; None: all."""
+    """The visible part of its schemas: equal for equal parts; None: all."""
 
     def __len__(self) -> int:
         """Return the number of record batches."""
@@ -128,7 +128,7 @@ class LogView:
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the commit timestamps, µs, of retained, published versions that do not fall.
 
-        Where a batch begins with trimmed versions, those whose commits are forgotten get the oldest one known.
+        If a batch begins with trimmed versions, those with forgotten commits get the oldest known one.
         """
         count = self._commit_count
         if not count or not len(versions):

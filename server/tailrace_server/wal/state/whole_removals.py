@@ -1,11 +1,11 @@
 """Versions in which the image of every removed row is whole, so that a null in it is the row's own null.
 
-Many sources send the key of a removed row, and beside it nulls that nothing tells from values. Who writes a log
-knows where that is not so, and notes it by entity type among the source positions of a commit::
+Many sources send the key of a removed row, and beside it nulls that look like values. A writer knows if that is
+not so, and notes it by entity type among the source positions of a commit::
 
     removed:orders    1-40,57-      versions 1 to 40, and from 57 on
 
-Only the newest note counts. An entity type without one has no version of which this is known.
+Only the newest note counts. For an entity type without one this is unknown in every version.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WholeRemovals:
         """Return as source positions what the removals of a commit change.
 
         Args:
-            removals: Entity types of which rows were removed; True where the image of any may lack values.
+            removals: Entity types with removed rows; True if the image of any may lack values.
             first_version: Of the commit.
         """
         found: dict[str, int | str] = {}
@@ -90,7 +90,7 @@ def removals_in(
     keys: pa.StringArray,
     before: pa.BinaryArray,
 ) -> dict[str, bool]:
-    """Return the entity types of which rows are removed; True where an image of one certainly lacks values.
+    """Return the entity types with removed rows; True if an image of one certainly lacks values.
 
     Args:
         entity_types: Names.

@@ -1,4 +1,4 @@
-"""What may become of a named subscription: each function returns the next object, or refuses.
+"""The changes of a named subscription: each function returns the next object, or refuses.
 
 They are pure, so that whoever loses the race for a number asks them again (sequence.py).
 """
@@ -77,7 +77,7 @@ def acknowledged(
 
 
 def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> SubscriptionDocument:
-    """Return a subscription that goes on behind a cursor; a reader that it has is fenced."""
+    """Return a subscription that continues behind a cursor; its present reader is fenced."""
     return replace(
         found,
         cursor=str(cursor),

@@ -1,4 +1,4 @@
-"""Whether the newest objects of named subscriptions say what a reader can go on by."""
+"""Checks that a reader can resume from the newest objects of named subscriptions."""
 
 from __future__ import annotations
 

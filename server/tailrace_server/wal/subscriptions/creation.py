@@ -54,7 +54,7 @@ def new_subscription(
         hold_us: How old a version may be that is kept for it; None: a day, or the cap.
         hold_bytes: How many bytes of the log; None: 10 GiB, or the cap.
         cap: The largest hold.
-        owner: Who creates it.
+        owner: The principal who creates it.
         now: µs since the epoch.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What retention keeps for named subscriptions, up to the cap of each in time and bytes.
+"""The part of a log that retention holds for named subscriptions, up to the cap of each in time and bytes.
 
 A subscription needs everything behind its cursor. It holds that back from a trim as long as the first record
 that it needs is not older than ``hold_us``, and the log from there on is not larger than ``hold_bytes``::
@@ -35,7 +35,7 @@ _log = logging.getLogger("tailrace.wal")
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one subscription needs of a log, and how far it is from its cap."""
+    """The part of a log that one subscription needs, and its distance from its cap."""
 
     name: str
     needed: Position
@@ -61,7 +61,7 @@ class Hold:
 
 
 def needed_position(cursor: Cursor) -> Position:
-    """Return the first record of which something comes behind a cursor."""
+    """Return the first record that has a capture behind a cursor."""
     if cursor.ordinal != END:
         return cursor.position
     if cursor.index == END:
@@ -139,7 +139,7 @@ def release(path: Path, view: LogView, before: int, now: int) -> Release:
     Args:
         path: The catalog's folder.
         view: What is published of it.
-        before: First version to keep, if nobody held anything.
+        before: First version to keep, without any hold.
         now: µs since the epoch.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where a named subscription may begin, in words: ``earliest``, ``latest``, ``41`` or ``41:3``."""
+"""The places where a named subscription may begin, in words: ``earliest``, ``latest``, ``41`` or ``41:3``."""
 
 from __future__ import annotations
 

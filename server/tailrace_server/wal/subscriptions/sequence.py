@@ -60,7 +60,7 @@ _NAME_RULE: Final = (
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(@[0-9a-f]{16})?", re.ASCII)
 _KEPT: Final = 8
-"""Superseded objects that stay: who lists the folder meanwhile finds one that is still there."""
+"""Superseded objects that stay, so that a concurrent listing finds one that still exists."""
 _ATTEMPTS: Final = 256
 _FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
 """How long a deleted name leaves one object: no writer that knew the name is held up for a week."""

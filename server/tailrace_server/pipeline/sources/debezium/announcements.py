@@ -86,8 +86,8 @@ class ConnectField(msgspec.Struct):
 class Announcements:
     """Turns schema blocks into listings, one for each row whose columns are not those of the row before it.
 
-    The row before is that of the same entity type, split and transaction. So a transaction tells of each of its
-    rows how it is written, also where the table was altered in its midst.
+    The row before is that of the same entity type, split and transaction. So a transaction gives the columns of
+    each of its rows, also if the table was altered in its midst.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class EventContent(NamedTuple):
 
     envelope: dict[str, Any] | None
     message: bytes
-    """Where there is no envelope."""
+    """If there is no envelope."""
     schema: bytes
     """Block of the images, beside an envelope; empty where there is none."""
 

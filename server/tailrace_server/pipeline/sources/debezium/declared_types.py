@@ -27,7 +27,7 @@ class DeclaredTypes:
     """The declared types of a mapping, as the rows of one task meet them."""
 
     def __init__(self, mapping: SchemaMapping | None, unavailable: Unavailable) -> None:
-        """Take a mapping, None for nothing declared, and what tells values that the source did not send."""
+        """Take a mapping, None for nothing declared, and the placeholders of values that were not sent."""
         self._mapping = mapping
         self._unavailable = unavailable
         self._misread: dict[tuple[str, bytes], dict[str, str]] = {}

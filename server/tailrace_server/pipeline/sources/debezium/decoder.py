@@ -16,7 +16,7 @@ snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but 
 and its transaction.
 
 The transaction is named by ``transaction.id``, else by what the connector calls one (`message.id_of`); else the
-message stands alone. `row_key` says what names a row.
+message is a transaction of its own. `row_key` says what names a row.
 
 Nothing here raises for the content of a line. A message that cannot be used becomes a QUARANTINED row with the
 reason, which is the shape of what came in its place, if `shapes` knows it.

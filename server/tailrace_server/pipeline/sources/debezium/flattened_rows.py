@@ -1,4 +1,4 @@
-"""Rows that ExtractNewRecordState has taken out of their envelopes, with the metadata that it was told to add.
+"""Rows that ExtractNewRecordState has taken out of their envelopes, with the metadata that it adds.
 
 ::
 
@@ -70,7 +70,7 @@ def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     """Return the members of the envelope that a row was in, without the row before the change.
 
     Raises:
-        Unusable: The row does not say what happened to it, or of which database, schema and table it is.
+        Unusable: The row lacks its operation, or its database, schema and table.
     """
     operation = msgspec.json.decode(row[_OP]) if _OP in row else None
     deleted = bytes(row.get(_DELETED, b"")) in (b'"true"', b"true")

@@ -4,7 +4,7 @@ Taken are objects one after the other, with or without white space or commas bet
 objects; and a key, a TAB and a message, as ``kafka-console-consumer`` prints with ``print.key=true``. An
 array may also lie over several lines, an object in each; its brackets are lines without content then.
 
-Brackets and strings are told apart, nothing is parsed. So a message that is damaged costs only itself, as
+Brackets and strings are distinguished, nothing is parsed. So a message that is damaged costs only itself, as
 long as its brackets are balanced, and memory holds one message beside the line.
 """
 

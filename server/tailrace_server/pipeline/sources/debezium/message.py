@@ -203,7 +203,7 @@ def _one_key(outer: bytes | None, inner: bytes) -> bytes:
 
 
 def _put_together(line: bytes) -> Unwrapped | None:
-    """Return what a message says that was taken apart, which may stand in wrappings; None if it was not."""
+    """Return the contents of a message that was taken apart, perhaps within wrappings; None if it was not."""
     key, text = None, line
     for _ in range(4):
         try:
@@ -331,9 +331,9 @@ def position_of(source: SourceBlock) -> tuple[int, int, int]:
 
     ============  =================================================================================
     PostgreSQL    (last commit, LSN, 0). Transactions come in the order of their commits, which the
-                  LSN of a row does not show: one that began earlier may commit later. ``sequence``
-                  holds the last commit before the row's own. Where it is missing the LSN stands for
-                  it, as it lies above every earlier commit.
+                  LSN of a row does not show: one that began earlier may commit later. ``sequence`` holds the
+                  last commit before the row's own. If it is missing the LSN replaces it, as it lies above every
+                  earlier commit.
     MySQL         (number of the binlog file, position, row)
     SQL Server,   LSN of the commit (80 bits), LSN of the row (80 bits), number of the row there (32 bits),
     Db2           in three numbers

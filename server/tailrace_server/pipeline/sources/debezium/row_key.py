@@ -1,6 +1,6 @@
 r"""The key of a row, from what names it in so many words; nothing is guessed.
 
-The first of these that is there tells a row's key::
+The first of these that exists gives a row's key::
 
     --keyless TABLE    the whole row, for a table without a key; equal rows are counted
     --key TABLE=COL    columns of the image, since the operator knows best
@@ -8,7 +8,7 @@ The first of these that is there tells a row's key::
     --schema           the key columns that the mapping declares
     --key *=COL        for lines that carry no message key at all
 
-A column ``id`` means nothing by itself. Where the true key is (tenant, id), rows of two tenants would become
+A column ``id`` means nothing by itself. If the true key is (tenant, id), rows of two tenants would become
 one.
 
 A message key is written in one of these layouts::

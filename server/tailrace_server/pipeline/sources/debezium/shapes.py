@@ -1,4 +1,4 @@
-"""Shapes of input that are no messages of Debezium, told by name with what to do about them.
+"""Shapes of input that are no messages of Debezium, each with its name and remedy.
 
 Asked only for what could not be decoded. The name is the reason in the quarantine, and an ingest counts the
 messages of each at its end. So a shape is a constant text, ``what it is: what to do``.
