@@ -64,8 +64,8 @@ class Capture(NamedTuple):
     state: StateCursor | None = None
     """Of a row of the state that a subscription begins with: the cursor before the first row."""
     transition: Transition | None = None
-    """How it moved its row, as the criteria's ``where`` sees it; None without a condition. What
-    enters has no ``before``, and what leaves no ``after``: they are not in."""
+    """How it moved its row, as the criteria's ``where`` sees it; None without a condition. A row that enters
+    has no ``before``, and a row that leaves no ``after``: these images are outside."""
 
     def row(self, content: Content | None = None) -> dict[str, Any] | None:
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.

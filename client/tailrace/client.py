@@ -195,11 +195,11 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
                 or the latest of each key.
             overrun: What becomes of it when the server's ring has overtaken it: it is served from the log, gets
                 the latest of each key, or ends with ``SubscriptionOverrun``. None = as ``catch_up`` says.
-            wait_for: Begin once this version is published: who has written V begins behind it, or reads it.
+            wait_for: Begin once this version is published: the writer of V begins behind it, or reads it.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             name: The named subscription to read: by its own criteria, behind what was acknowledged
                 (``Subscription.acknowledge``). Whoever reads it elsewhere ends with
-                ``SubscriptionTakenOver``. Of the starts only ``after``, or a checkpoint, may stand beside it.
+                ``SubscriptionTakenOver``. Only the starts ``after`` and a checkpoint may be given beside it.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
                 ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
                 is saved as it begins.
@@ -272,13 +272,13 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
     ) -> UpdateSubscription:
         """Return a subscription to finished versions of rows; it begins when its context is entered.
 
-        What carries it may repeat and reorder messages: each update comes once, in order of versions, when its
+        The transport may repeat and reorder messages: each update comes once, in order of versions, when its
         version is complete. It needs records with both images.
 
         Args:
             catalog: Its name.
             criteria: By entity type and primary key only; none = all rows.
-            since: First version wanted, inclusive; the frontier of an earlier subscription goes on behind it.
+            since: First version wanted, inclusive; the frontier of an earlier subscription resumes behind it.
                 0 = the oldest retained; None = the first that is published from now on.
             heartbeat_interval_s: None = the server's setting. Versions that have nothing for the subscriber
                 are finished at this pace.
@@ -450,8 +450,8 @@ def connect(
         tls: True speaks TLS and trusts the system's roots, the path of a file the CAs in it; `Tls` has a
             certificate of the client's own as well. None or False speaks plain text, but to ``https://``.
         credentials: gRPC's own, in place of ``tls``.
-        token: What the server is shown: a text, or an async function that is asked again at each connect, so
-            that a subscription goes on with the next token when one expires. None shows nothing.
+        token: The credential: a text, or an async function that is called at each connect, so that a
+        subscription continues with the next token when one expires. None shows nothing.
         timeouts: How long to wait for answers.
         retry: How patient subscriptions are with a server that is gone.
 

@@ -66,7 +66,7 @@ class Transition(IntEnum):
 
 
 class Initial(IntEnum):
-    """What a subscription begins with."""
+    """The start of a subscription."""
 
     STATE = 1
     """The rows of its tables as of one version."""
@@ -416,7 +416,8 @@ class After:
 
     cursor: Cursor
     from_time: TimestampMicros | None = None
-    """And not before the first version committed at or after it: so goes on what began by ``FromTime``."""
+    """And not before the first version committed at or after it, for a start by ``FromTime`` that is
+    resumed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
-Positions are numbers, the timestamp µs since the epoch, enums plain names. ``transition`` stands
-behind ``entityType`` where the criteria have a condition. ``containerType`` and ``containerName``
-stand behind ``changed`` at column level only. A body appears where the content asks for it, null
-where there is none; ``omittedBytes`` stands in place of bodies that were too large. Images are
+Positions are numbers, the timestamp µs since the epoch, enums plain names. ``transition`` follows
+``entityType`` if the criteria have a condition. ``containerType`` and ``containerName`` follow ``changed`` at
+column level only. A body appears where the content asks for it, null where there is none; ``omittedBytes``
+replaces bodies that were too large. Images are
 spliced in byte for byte: their digits and the order of their keys are the source's.
 
 The server renders the same form in columns (``capture/codecs/json.py``); a test compares the two

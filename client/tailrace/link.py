@@ -174,7 +174,7 @@ class Link:
 
     @property
     def begins_by_time(self) -> bool:
-        """Whether its start is a time, in whose place no cursor may stand until the first capture has come."""
+        """True if its start is a time, which no cursor may replace until the first capture has come."""
         return not self._begun and self._request.HasField("from_time")
 
     async def run(self, sink: LinkSink) -> None:

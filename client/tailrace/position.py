@@ -43,7 +43,7 @@ class Position(NamedTuple):
         return f"{self.version}:{'end' if self.index == END else self.index}"
 
     def preceding(self) -> Position:
-        """Return the position just before this one: nothing can stand between the two.
+        """Return the position just before this one: there is none between the two.
 
         The record before (V, 0) is the end of version V - 1, whatever its length.
         """

@@ -31,7 +31,7 @@ class Subscription(Protocol):
         """Ask for ``n`` captures more; adds up, saturates at 2^63 - 1.
 
         Not positive: the subscription ends with ``on_error(InvalidRequest)`` (rule 3.9). After the end:
-        nothing. Not a whole number: TypeError, here, and the subscription goes on.
+        nothing. Not a whole number: TypeError, here, and the subscription continues.
         """
 
     def cancel(self) -> None:

@@ -113,15 +113,14 @@ class Subscription(OnOneLoop):
         self._buffered = 0
         self._buffered_bytes = 0
         self._current: list[Capture] = []
-        """What is left of the batch that is being taken, last first: a capture taken is referred to by
-        nothing here."""
+        """The rest of the current batch, last first: a capture that was taken is not referenced here."""
         self._taken = 0
         self._passed_over = 0
         """Captures that came for the typing of others alone. Each was asked for beside the demand."""
         self._committed: int | None = 0
         """Of them, those that a saved cursor covers; None: nothing may be saved before the first commit."""
         self._saved: Cursor | None = None
-        """What the checkpoint store has; None: what was there before, or nothing."""
+        """The cursor in the checkpoint store; None: an earlier one, or none."""
         self._cursor: Cursor | None = None
         """Of the last message wholly taken; that of a batch under way comes from ``_last``."""
         self._last: Capture | None = None
@@ -132,8 +131,8 @@ class Subscription(OnOneLoop):
     async def __aenter__(self) -> Self:
         """Subscribe and wait for the acknowledgement.
 
-        Where it has a checkpoint store with nothing in it, and no start, the place where it begins is saved: it
-        would be another one the next time.
+        With an empty checkpoint store, and no start, the place where it begins is saved: it would be another
+        one the next time.
 
         Raises:
             TailraceError: The server refused, or could not be reached in time.
@@ -261,7 +260,7 @@ class Subscription(OnOneLoop):
 
         Raises:
             InvalidRequest: ``n`` is not positive; the subscription has ended with the same error (rule 3.9).
-            TypeError: ``n`` is not a whole number; the subscription goes on.
+            TypeError: ``n`` is not a whole number; the subscription continues.
         """
         if self._link is None:
             raise SubscriptionClosed("the subscription has not been entered")
@@ -487,7 +486,7 @@ class Subscription(OnOneLoop):
         self._wake()
 
     def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
-        """Keep what stands between captures for the user, in place of a heartbeat right before it."""
+        """Store a mark between captures for the user; it replaces a heartbeat right before it."""
         if self._buffer and isinstance(self._buffer[-1], Heartbeat):
             self._buffer.pop()
         self._buffer.append(heartbeat)

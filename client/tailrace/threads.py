@@ -13,10 +13,9 @@ _T = TypeVar("_T")
 
 
 async def waited_out(running: asyncio.Future[_T], stop: Callable[[], None] | None = None) -> _T:
-    """Return what work in a thread gives; who is cancelled, once or often, still waits for its end.
+    """Return the result of work in a thread; a cancelled caller still waits for its end.
 
-    A thread cannot be cancelled, and until its end it uses what whoever is told of the cancellation would
-    close.
+    A thread cannot be cancelled, and until its end it uses resources that a cancelled caller would close.
 
     Args:
         running: The work.

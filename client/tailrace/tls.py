@@ -20,7 +20,7 @@ _BUNDLES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep their roots in one file: Debian, Fedora and RHEL (new, old), SUSE, Alpine and macOS."""
+"""The files in which systems have their roots: Debian, Fedora and RHEL (new, old), SUSE, Alpine and macOS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Tls:
     """TLS to a server; paths of files in PEM form, read at the start and whenever a handshake has failed."""
 
     ca: str | os.PathLike[str] | None = None
-    """Whose certificates are trusted; None: the system's roots (``SSL_CERT_FILE`` names others)."""
+    """The CAs that are trusted; None: the system's roots (``SSL_CERT_FILE`` names others)."""
     certificate: str | os.PathLike[str] | None = None
-    """The client's own, with what stands between it and its CA; for a server that asks for one."""
+    """The client's own, with the certificates between it and its CA; for a server that requires one."""
     key: str | os.PathLike[str] | None = None
     """Its key, without a password; None: it is in the same file."""
 
@@ -41,7 +41,7 @@ Trust = bool | str | os.PathLike[str] | Tls
 
 @dataclass(frozen=True, slots=True)
 class LoadedTls:
-    """What the files hold."""
+    """The contents of the files."""
 
     roots: bytes | None
     """None: there is no file of the system's roots; gRPC takes those that it brings."""

@@ -64,7 +64,7 @@ class UpdateSubscription(OnOneLoop):
     """Finished versions of a catalog's rows; an async context manager, iterated by one task.
 
     Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
-    the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to go on from.
+    the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to resume from.
     A cancelled ``__anext__`` loses nothing. Without iteration nothing is read, and the server waits.
     """
 
@@ -131,7 +131,7 @@ class UpdateSubscription(OnOneLoop):
 
     @property
     def acknowledgement(self) -> Acknowledgement:
-        """What the server made of the latest subscribe."""
+        """The server's answer to the latest subscribe."""
         if self._acknowledgement is None:
             raise SubscriptionClosed("the subscription has not been entered")
         return self._acknowledgement
@@ -169,7 +169,7 @@ class UpdateSubscription(OnOneLoop):
 
         Raises:
             CdcError: What came contradicts itself.
-            CatalogReplaced: Another log stands under the name since the connection broke.
+            CatalogReplaced: Another log has the name since the connection broke.
             TailraceError: The subscription has ended.
         """
         while not self._finished:
@@ -232,7 +232,7 @@ class UpdateSubscription(OnOneLoop):
         """Return where a new stream begins: at the frontier, or before it at a cursor.
 
         Versions are numbers, which a log that was restored from an older copy and written anew has too. Only a
-        cursor tells the two apart.
+        cursor distinguishes the two.
         """
         assert self._reader is not None
         (frontier,) = self._reader.frontier
@@ -242,7 +242,7 @@ class UpdateSubscription(OnOneLoop):
         return Since(Position(frontier))
 
     def _is_trimmed(self, error: TailraceError) -> bool:
-        """Return whether retention took what stands between the cursor and the frontier, which was read."""
+        """Return True if retention removed records between the cursor and the frontier, which was read."""
         if not isinstance(error, PositionCompacted) or self._cursor is None or self._reader is None:
             return False
         (frontier,) = self._reader.frontier

@@ -72,7 +72,7 @@ _KINDS: Final = tuple(CaptureKind)
 _TRANSITIONS: Final = (None, *Transition)
 _CONTAINER_TYPES: Final = (None, *ContainerType)
 """By number; 0 never comes but for entity-level captures, whose container type is None, and for captures
-that no condition has judged."""
+without a condition."""
 
 _BODY_NAMES: Final = {
     Content.CHANGE: "change",
@@ -212,7 +212,7 @@ class _Columns:
             raise TransportError("not a message of this protocol: a capture is cut short")
 
     def read(self, name: str, absent: Any) -> Sequence[Any]:
-        """Return a field of each; ``absent`` where it is. None: it is told from an empty one."""
+        """Return a field of each; ``absent`` where it is. None, which differs from an empty one."""
         found: Sequence[Any] = getattr(self._fields, name)[:]
         if len(found) == len(self._encoded):
             return found
@@ -378,7 +378,7 @@ def has_condition(criteria: capture_pb2.Criteria) -> bool:
 
 
 def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
-    """Read criteria that a server tells of."""
+    """Read criteria from a server's answer."""
     return tuple(
         Criteria(
             area=Area(one.area) if one.area else None,

@@ -22,7 +22,7 @@ END: Final = TIME_MAX + 1
 
 INTERVALS_MAX: Final = 4096
 """Intervals that are kept apart. With more, touching ones are joined and forget their messages. A stream that
-waits for one time while progress goes on then needs no memory for the empty times behind it."""
+waits for one time while progress continues then needs no memory for the empty times behind it."""
 
 
 class IntegerTimeline:

@@ -1,7 +1,7 @@
 """The two kinds of time: integers, totally ordered, and their products, partially ordered.
 
-A set of times is written as an antichain, a tuple of times none of which is at or before another: it
-stands for all times at or after one of them. The empty antichain stands for no time.
+A set of times is written as an antichain, a tuple of incomparable times: it means all times at or after one of
+them. The empty antichain means no time.
 """
 
 from __future__ import annotations

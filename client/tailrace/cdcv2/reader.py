@@ -201,7 +201,7 @@ class Reader(Generic[T]):
         )
 
     def save(self, encode: Callable[[Hashable], str] = data_to_text) -> bytes:
-        """Return the state of the reader, for `restore`. What it has returned is not part of it.
+        """Return the state of the reader, for `restore`. Returned updates are not part of it.
 
         Args:
             encode: Writes the data of an update as text. The default takes JSON scalars and tuples of them.

@@ -6,8 +6,8 @@
              {"column": "state", "in": ["paid", "sent"]},
              {"not": {"column": "note", "isNull": true}}]}
 
-The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. Where a
-value is, a text, a whole number, true and false stand for themselves: ``100`` is ``{"number": "100"}``.
+The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. As a value,
+a text, a whole number, true and false are themselves: ``100`` is ``{"number": "100"}``.
 """
 
 from __future__ import annotations

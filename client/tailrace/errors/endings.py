@@ -114,7 +114,7 @@ class TlsFailed(TransportError):
     advice = "Do what its text says: it names the side and what is wrong with it."
 
     def __init__(self, address: str, reason: str) -> None:
-        """Keep the address that was asked, and why nobody is connected there."""
+        """Store the address, and why there is no connection to it."""
         super().__init__(f"no TLS connection to {address}: {reason}")
         self.address = address
         self.reason = reason

@@ -93,7 +93,7 @@ class LogMissing(LogError):
 
 
 class LogFull(LogError):
-    """No room is left on the device. What was committed stays; writing goes on once there is room."""
+    """No room is left on the device. Commits remain; writing continues once there is room."""
 
     code = "LOG_FULL"
     retriable = True

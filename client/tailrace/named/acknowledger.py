@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     """Makes a cursor of a reader's epoch durable."""
 
 _EVERY_S: Final = 1.0
-"""Acknowledgements for which nobody waits go together, so often."""
+"""The interval at which acknowledgements without a waiter are sent, as a group."""
 
 
 class Acknowledger:

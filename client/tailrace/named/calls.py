@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionCalls:
-    """What a client has of them; it says how a call is made."""
+    """A client's calls; the client says how a call is made."""
 
     @abstractmethod
     async def _call(self, method: str, request: bytes) -> bytes:

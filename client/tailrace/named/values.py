@@ -16,7 +16,7 @@ class SubscriptionHealth(IntEnum):
     """The state of a named subscription's hold on the log."""
 
     HELD = 1
-    """What it needs is kept: it is within its cap."""
+    """The log that it needs is retained: it is within its cap."""
     NOT_HELD = 2
     """It may hold nothing, or more than its cap is needed: the next trim may take it."""
     BROKEN = 3

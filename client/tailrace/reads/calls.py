@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ReadCalls(OnOneLoop):
-    """What a client has of them; it says over which transport."""
+    """A client's calls; the client says over which transport."""
 
     @abstractmethod
     def _require(self) -> Transport:
@@ -104,8 +104,8 @@ class ReadCalls(OnOneLoop):
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
             typed: As ``subscribe``.
-            wait_for: Wait until this version is published, and read what is published then: who has written V
-                reads what it wrote. Not with ``anchor``, whose version is past.
+            wait_for: Wait until this version is published, and read up to it or later: the writer of V reads
+            its own rows. Not with ``anchor``, whose version is past.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
 
@@ -177,8 +177,8 @@ class ReadCalls(OnOneLoop):
             typed: Whether ``StateRow.values`` gives Python's values, by the schema of each row's version.
             limit: Rows at most; ``end.next_page`` continues.
             page: ``end.next_page`` of an earlier read of the same, at whose version this one is.
-            wait_for: Wait until this version is published, and read it or a later one: who has written V
-                reads what it wrote.
+            wait_for: Wait until this version is published, and read it or a later one: the writer of V reads
+            its own rows.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             where: Only rows that meet this condition: SQL, as ``"price > :min AND name LIKE 'A%'"``, or a dict,
                 as ``{"column": "price", "gt": 100}``.

@@ -36,7 +36,7 @@ class HistoryHeader:
     anchor: int
     """Highest version that this read and its later pages can see."""
     closed_until: int
-    """µs: nothing committed below it can still appear; a poll goes on with it as ``from_time``."""
+    """µs: nothing committed below it can still appear; a poll continues with it as ``from_time``."""
     oldest: Position
     """Oldest retained position."""
     truncated: bool

@@ -48,7 +48,7 @@ _A = TypeVar("_A", bound=Answer[Any])
 
 
 class SqlCalls(ReadCalls):
-    """What a client has of them."""
+    """A client's calls."""
 
     _retry: Retry
     _timeouts: Timeouts
@@ -77,7 +77,7 @@ class SqlCalls(ReadCalls):
             since: ``$from`` in the statement: a version, 0 the oldest kept, or an aware datetime. ``$to`` is
                 then ``header.version``. None: it has neither.
             after: ``$from`` is the version behind this cursor, ``header.cursor`` of an earlier answer.
-            wait_for: Wait until this version is published: who has written V reads what it wrote.
+            wait_for: Wait until this version is published: the writer of V reads its own rows.
             wait_s: For so long at most; then ``DeadlineExceeded``.
             patience_s: For the header, which comes once the columns are known.
             max_message_bytes: A row that is larger is refused.
@@ -149,7 +149,8 @@ class SqlCalls(ReadCalls):
             since: The first version, or an aware datetime: the first one committed from then on. 0: the oldest
                 kept.
             after: In place of ``since``: ``cursor`` of an earlier poll, or of a state or a subscription, at the
-                end of a version. It tells a log that was restored and written anew, which a number does not.
+                end of a version. It also identifies the log, so a restored log that was written anew is
+                noticed.
             every_s: How often to ask.
             parameters: As ``sql``.
             patience_s: As ``sql``.

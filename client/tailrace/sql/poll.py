@@ -97,7 +97,7 @@ class Poll(OnOneLoop, Generic[_A]):
         return self
 
     async def __anext__(self) -> _A:
-        """Return the next answer of which a version is new; it waits until there is one.
+        """Return the next answer with a new version; it waits until there is one.
 
         The last one is closed. If it was not iterated to its end, its versions come again.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TableCalls(ReadCalls):
-    """What a client has of it, beside its reads; it says how it subscribes, and owns the tasks."""
+    """A client's calls beside its reads; the client says how it subscribes, and owns the tasks."""
 
     _retry: Retry
     _timeouts: Timeouts

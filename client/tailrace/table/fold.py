@@ -1,8 +1,8 @@
 """Captures cut into whole versions, without I/O.
 
-A version is whole when as many records of the table have come as its lead counts. Where the lead does not say,
-because its counts are not granted, the next version says it, or a heartbeat. So it is, too, where a condition
-lets fewer records come than the lead counts.
+A version is whole when as many records of the table have come as its lead counts. If the lead does not say so,
+because its counts are not granted, the next version or a heartbeat does. So it is, too, where a condition lets
+fewer records come than the lead counts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class VersionFold:
         self._last: Capture | None = None
         """Of the version under way; None: none is."""
         self._expected: int | None = None
-        """Records of the table in it, and no more come; None: nobody has said."""
+        """The number of the table's records in it; None: unknown."""
         self._came = 0
 
     def take(self, message: tuple[Capture, ...] | Heartbeat) -> list[Step]:
@@ -149,7 +149,7 @@ class VersionFold:
             raise EntityTypeUnknown(self._catalog, self._entity_type, (name,))
 
     def _check_columns(self, record: Capture) -> None:
-        """Refuse to go on behind a column that was dropped: rows that have not changed still have its values.
+        """Refuse to continue behind a dropped column: rows that have not changed still have its values.
 
         A column that is restored has them again, and the rows that were read meanwhile lack them.
         """

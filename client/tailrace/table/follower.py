@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("tailrace.table")
 _HEARTBEAT_S: Final = 1.0
-"""Where a lead may not tell how much of the table is in its version, a heartbeat says when it is whole."""
+"""If a lead may not count the table's records in its version, a heartbeat says when the version is whole."""
 _GONE: Final = (PositionCompacted, CatalogReplaced, ColumnsChanged, HistoryReplaced, CursorAhead)
 """Errors after which the rows are read anew: the changes behind a cursor are gone, or do not say all."""
 
@@ -95,7 +95,7 @@ class Follower:
         """Never return.
 
         Raises:
-            TailraceError: Why it cannot go on.
+            TailraceError: Why it cannot continue.
         """
         cursor = await contents.open()
         if cursor is not None:

@@ -9,9 +9,9 @@
     columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
 
 A version is one transaction of the file, or several versions that came together are. So a program that was
-killed continues behind the last version that the file holds whole. What is visible is read by a second
-connection, which stays in one snapshot until the event loop moves it on: reads between two awaits are of one
-version, while a thread writes the next one.
+killed continues behind the last version that the file holds whole. A second connection reads the visible rows,
+which stays in one snapshot until the event loop moves it on: reads between two awaits are of one version, while
+a thread writes the next one.
 
 Any program may read the file. One table at a time has it: the owner holds a lock on a second file beside it,
 ``…-owner``, from before it loads until it ends, and the lock dies with its process. A second table is refused.
@@ -202,8 +202,8 @@ class InSqlite(Contents):
     async def _write_back(self) -> None:
         """Write the write-ahead log back into the file.
 
-        It begins anew once all of it is written back and nobody reads from it: so what is visible is moved on
-        before, to be in nobody's way, and behind it, to read from the file itself.
+        It begins anew once all of it is written back and no connection reads from it. So the reader's snapshot
+        is moved before that, to be out of the way, and after it, to read from the file itself.
         """
         self._show()
         await self._in_thread(self._checkpoint)

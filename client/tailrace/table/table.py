@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Table(Mapping[str, Any], OnOneLoop):
     """A live copy of a table; made by ``Client.table``, used under ``async with``.
 
-    It maps canonical key texts to rows. What is read between two awaits is of one version, ``version``. A
+    It maps canonical key texts to rows. Reads between two awaits are of one version, ``version``. A
     connection that is lost is made again, and meanwhile the rows stay as they are: ``lost`` says so. Once the
     table has ended for good, every use of it raises why.
     """

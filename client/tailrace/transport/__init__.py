@@ -1,4 +1,4 @@
-"""What the client needs of a connection: calls that carry bytes.
+"""The client's interface to a connection: calls that carry bytes.
 
 The seam between the logic of subscriptions and gRPC; messages cross it encoded.
 """
@@ -32,7 +32,7 @@ class Transport(Protocol):
 
     @property
     def route(self) -> str:
-        """What stands between, for messages of what did not come; empty where nothing does."""
+        """The proxy in between, for errors of failed calls; empty if there is none."""
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
         """Begin a call with many requests. Nothing is awaited; errors come from ``receive``."""

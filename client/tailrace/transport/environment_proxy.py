@@ -22,12 +22,12 @@ _EXCEPTIONS: Final = ("no_grpc_proxy", "no_proxy")
 
 
 class EnvironmentProxy(NamedTuple):
-    """A proxy that stands between a client and its server."""
+    """A proxy between a client and its server."""
 
     variable: str
     """The variable that names it."""
     address: str
-    """``host:port``; never the password that may stand before it."""
+    """``host:port``; never the password that may precede it."""
     host: str
     """The host that is asked for through it."""
 

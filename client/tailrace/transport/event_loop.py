@@ -12,7 +12,7 @@ from tailrace.errors import InvalidRequest
 
 
 class OnOneLoop:
-    """What is used on the event loop that entered it, and on no other."""
+    """A base for objects that are used only on the event loop that entered them."""
 
     _loop: asyncio.AbstractEventLoop | None = None
     """The loop that entered it; None before that."""

@@ -1,4 +1,4 @@
-"""What a process has open, and whether it was forked from one that had.
+"""The open connections of a process, and a check for one forked from it.
 
 A fork copies gRPC in the midst of its work, without the threads that do it. Whatever the child then begins
 hangs or crashes: so it did in 22 of 22. So it is refused at once.

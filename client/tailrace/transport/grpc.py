@@ -39,7 +39,7 @@ MAX_MESSAGE_BYTES: Final = 32 << 20
 """Largest capture that the client asks for; above it comes a header with ``omitted_bytes``."""
 
 _FRAMING_BYTES: Final = 64 << 10
-"""What a message holds besides its one largest capture."""
+"""The bytes of a message besides its one largest capture."""
 
 _OPTIONS: Final = (
     # Without the bandwidth probe the receive window stays at what follows: 2 MB buffered at most instead
@@ -63,7 +63,7 @@ _OPTIONS: Final = (
 
 @cache
 def _user_agent() -> str:
-    """Return what servers are told of the program: that it is this client, and which."""
+    """Return the user agent: this client and its version."""
     try:
         return f"tailrace-python/{version('tailrace')}"
     except PackageNotFoundError:  # copied into a program, or packed with one
@@ -117,7 +117,7 @@ class GrpcTransport:
 
     @property
     def route(self) -> str:
-        """What stands between, for messages: nothing, or the environment's proxy."""
+        """The proxy in between, for messages: none, or the environment's."""
         return "" if self._proxy is None else f", through {self._proxy}"
 
     def _new_channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

@@ -179,7 +179,7 @@ _NOT_CONNECTED: Final = "failed to connect to all addresses"
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
 _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]+)")
-"""What core says of a connection that did not come about, in the midst of its layers."""
+"""Core's text for a connection that failed, within its layers."""
 
 
 def _tree(root: type[TailraceError]) -> list[type[TailraceError]]:
@@ -202,7 +202,7 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
 
 
 def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None) -> TailraceError:
-    """Return what a failed call means; ``proxy`` is what stands between, if anything does."""
+    """Return the error of a failed call; ``proxy`` is the proxy in between, if there is one."""
     detail = _detail(error)
     if detail is not None:
         rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
@@ -214,7 +214,7 @@ def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None)
 def may_be_tls(error: grpc.aio.AioRpcError, host: str) -> bool:
     """Return whether no connection came about, and TLS may be to blame, on either side.
 
-    Core tells of the last address alone. So where a name's last address refuses connections, a handshake may
+    Core reports the last address alone. So where a name's last address refuses connections, a handshake may
     have failed at one before it.
     """
     details = error.details() or ""

@@ -1,4 +1,4 @@
-"""Where a server is, as people write it: the one reader of addresses for `connect` and the commands.
+"""Addresses of servers, as people write them: the one reader for `connect` and the commands.
 
 ::
 
@@ -32,7 +32,7 @@ class Target(NamedTuple):
     """A server, as gRPC names it."""
 
     name: str
-    """What gRPC resolves and connects to."""
+    """The name that gRPC resolves and connects to."""
     host: str
     """The host in it, without brackets; empty in gRPC's own names."""
     tls: bool = False

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tailrace.transport import Stream
 
 TokenSource = str | Callable[[], Awaitable[str]]
-"""What ``connect`` takes."""
+"""The types that ``connect`` takes."""
 
 Metadata = tuple[tuple[str, str], ...]
 _HEADER: Final = "authorization"
 
 
 class Token:
-    """What a client shows of itself."""
+    """The credential of a client."""
 
     def __init__(self, source: TokenSource | None) -> None:
         """Take a text or a function; None shows nothing.

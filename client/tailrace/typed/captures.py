@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.typed.schemas import Ask
 
 SCHEMA_CHANGES = Criteria(area=Area.SCHEMA)
-"""What a subscription adds to its criteria, so that it is told of every change of the schema."""
+"""The criteria that a subscription adds to receive every change of the schema."""
 
 
 class TypedBatch(tuple["Capture", ...]):

@@ -1,4 +1,4 @@
-"""Values that a source did not send: what stands for them in images.
+"""Values that a source did not send: their placeholders in images.
 
 PostgreSQL does not send a large value again that an update did not touch. Debezium writes a text in its place,
 by the type of the column: as it is, in base64 or hex, in an array or a map, or as the numbers of its bytes.
@@ -18,7 +18,7 @@ _HEX: Final = "hex:"
 
 
 class NotSent:
-    """Tells values that a source did not send, by what stands for them."""
+    """Finds values that a source did not send, by their placeholders."""
 
     __slots__ = ("_lists", "_maps", "_marks", "_texts")
 
@@ -50,7 +50,7 @@ class NotSent:
         self._marks = tuple(dict.fromkeys(mark.encode() for mark in marks))
 
     def may_be_in(self, image: bytes) -> bool:
-        """Return whether such a value may stand in an image."""
+        """Return True if an image may contain such a value."""
         return any(mark in image for mark in self._marks)
 
     def is_one(self, value: object) -> bool:

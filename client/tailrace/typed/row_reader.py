@@ -33,7 +33,7 @@ class RowReader:
     def __init__(
         self, entity_type: str, columns: Iterable[Column], placeholders: Iterable[str] = ()
     ) -> None:
-        """Know how the values of each column are read, and what stands for those that were not sent."""
+        """Prepare the readers of each column's values, and the placeholders of values that were not sent."""
         self.entity_type = entity_type
         self.columns = (*columns,)
         self.placeholders = (*placeholders,)

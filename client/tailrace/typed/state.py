@@ -1,4 +1,4 @@
-"""The rows of a table as of one version, each of which was written with the schema of its own."""
+"""The rows of a table as of one version; each was written with its own schema."""
 
 from __future__ import annotations
 

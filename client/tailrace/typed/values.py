@@ -236,7 +236,7 @@ def _quoted(value: object) -> Decimal:
 
 
 def _scaled(scale: int, value: object) -> Decimal:
-    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
+    """Return the number of an unscaled one; a negative scale means zeros before the point."""
     data = _bytes(value)
     if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
         raise NotHeld(f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")

@@ -37,7 +37,7 @@ class MessageUnreadable(CdcError):
     code = "CDC_MESSAGE_UNREADABLE"
 
     def __init__(self, reason: str, where: str = "") -> None:
-        """Keep what is wrong and where, such as ``byte 1034``; empty stands for the whole message."""
+        """Store the fault and its place, such as ``byte 1034``; empty means the whole message."""
         super().__init__(f"{where}: {reason}" if where else reason)
         self.reason = reason
         self.where = where

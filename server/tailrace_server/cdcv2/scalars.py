@@ -346,7 +346,7 @@ PRIMITIVES: Final[dict[str, AvroType]] = {
 
 
 def bytes_of_text(value: Any, name: str) -> bytes:
-    """Return the bytes that the characters of a text stand for.
+    """Return the bytes that the characters of a text encode.
 
     Raises:
         DataMisfit: It is no text, or has a character above U+00FF.

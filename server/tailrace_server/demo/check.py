@@ -1,7 +1,8 @@
-"""The demo's judge: what each subscriber must have received, read from the log with a list and a filter.
+"""The demo's check: the captures that each subscriber must have, read from the log with a list and a filter.
 
 Written as plainly as the contract and without the engine: each record of the log, in order, is tested against
-each criteria on its own. What the subscribers printed must be the same list, and the log itself the source.
+each criteria on its own. The subscribers must have printed the same list, and the log itself must equal the
+source.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The log as it stands at the end."""
+    """The log as it is at the end."""
 
     rows: list[LogRow]
     published: int

@@ -1,4 +1,4 @@
-"""What fails a demo."""
+"""Errors of a demo."""
 
 from __future__ import annotations
 

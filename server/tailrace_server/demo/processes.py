@@ -30,7 +30,7 @@ _LINE_MAX: Final = 1 << 24
 _BOUND: Final = Path(end_with_parent.__file__)
 _PATIENCE_S: Final = 10.0
 _LOOKS_MAX: Final = 100
-"""Looks that find nobody, one after the other, before the system is taken to list no children at all."""
+"""The number of empty looks in a row after which the system is taken to list no children at all."""
 
 
 class Processes:

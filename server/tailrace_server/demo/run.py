@@ -1,4 +1,4 @@
-"""The demo's course: start everything, let the source flow, wait until all have all, judge.
+"""The demo's course: start everything, let the source flow, wait until all have all, compare.
 
 ::
 

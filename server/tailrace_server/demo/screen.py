@@ -1,4 +1,4 @@
-"""What the demo shows: lines that scroll by, and on a terminal a panel below them that is always current."""
+"""The demo's output: lines that scroll by, and on a terminal a panel below them that is always current."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL: Final = 11
 _EVERY_S: Final = 0.8
 """A subscriber's captures are sampled: one line in this time, with how many were not shown."""
 _STATUS_EVERY_S: Final = 5.0
-"""Where there is no panel: how often its figures are a line instead."""
+"""The time between lines of figures, if there is no panel."""
 _BAR: Final = 32
 _PLAIN_WIDTH: Final = 140
 """Of lines that go into a file or a pipe."""
@@ -33,7 +33,7 @@ _PLAIN_WIDTH: Final = 140
 
 @dataclass(slots=True)
 class PanelState:
-    """What the panel shows."""
+    """The figures of the panel."""
 
     source: DemoSource | None = None
     parts: int = 1
@@ -41,7 +41,7 @@ class PanelState:
     published: int = 0
     watchers: list[Watcher] = field(default_factory=list)
     waiting: str = ""
-    """What is being waited for, if it takes long."""
+    """The present wait, if it takes long."""
 
 
 class Screen:
@@ -102,7 +102,7 @@ class Screen:
     def wants(self, watcher: Watcher, *, lead: bool) -> bool:
         """Return whether it is this subscriber's turn to have a capture shown; count it if not.
 
-        Leads are counted only: a change tells more.
+        Leads are only counted: a change says more.
         """
         now = time.monotonic()
         if lead or now - self._shown_at.get(watcher.name, 0.0) < _EVERY_S:

@@ -1,4 +1,4 @@
-"""The server that is shown: a process of its own, on ports that it tells."""
+"""The demo's server: a separate process, on ports that it prints."""
 
 from __future__ import annotations
 

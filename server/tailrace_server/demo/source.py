@@ -31,7 +31,7 @@ class DemoSource:
     write: Callable[[Path], Iterator[object]]
     """Writes one part into a folder at each step."""
     feed: Feed | None = None
-    """What the log must come to hold, where we made it ourselves."""
+    """The expected contents of the log, if the demo made the source."""
     ring_captures: int = 200
     """How small the server's rings are made."""
     behind: int = 250
@@ -78,8 +78,8 @@ def made_up_shop(transactions: int, seed: int) -> DemoSource:
 def files_of(folder: Path) -> DemoSource:
     """Return the files of a folder, each cut into as many parts at line ends, which appear side by side.
 
-    A transaction whose lines lie at different places of their files comes in several parts. Where END records
-    tell, it is put together; without them what comes after the idle time is a version of its own, marked late.
+    A transaction whose lines lie at different places of their files comes in several parts. END records say
+    that it is one; without them rows after the idle time are a separate version, marked late.
 
     Raises:
         InvalidRequest: There is no such folder, or no file in it.

@@ -54,7 +54,7 @@ class Watcher:
     name: str
     colour: str
     wish: str
-    """What it asks for, in words."""
+    """Its request, in words."""
     criteria: tuple[Criteria, ...]
     """The same as criteria, for the check."""
     arguments: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Watcher:
 
 
 def capture_of(line: Line) -> Capture:
-    """Return the capture that a line stands for."""
+    """Return the capture of a line."""
     catalog = UUID(hex=line.cursor.split(".")[1])
     container = None if line.container_type is None else ContainerType[line.container_type]
     return Capture(

@@ -55,7 +55,7 @@ UPDATES_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings:
-    """What to export, and the folder to write to."""
+    """The table to export, and the folder to write to."""
 
     log: Path
     catalog: str

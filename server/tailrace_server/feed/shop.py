@@ -125,7 +125,7 @@ class Shop:
             step.op = "r"
 
     def transactions(self, count: int | None = None) -> Iterator[ShopTransaction]:
-        """Yield the snapshot of the first day, then ``count`` transactions; None goes on for ever."""
+        """Yield the snapshot of the first day, then ``count`` transactions; None: without end."""
         yield self._current
         actions: list[tuple[Callable[[], None], int]] = [
             (self._place_order, 40),

@@ -1,4 +1,4 @@
-"""Conditions of a policy, in which ``{claim}`` stands for a claim of whoever is judged.
+"""Conditions of a policy, in which ``{claim}`` is replaced by a claim of the caller.
 
 A claim is a value of the tree and never a part of a text: it comes in after the text has been read. One that
 is missing, empty, or neither text nor whole number makes no condition at all, so that nothing is granted by it.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.filters.tree import Condition, Value
 
 _PIECES: Final = re.compile(r"""'[^']*'|"[^"]*"|\{([^{}]*)\}|[{}]""")
-"""What stands in quotes, claims, and braces that are none."""
+"""Quoted text, claims, and braces that are no claims."""
 _QUOTED_CLAIM: Final = re.compile(r"'\{[^{}]+\}'")
 _VALUES_MAX: Final = 10_000
 """Values of a claim that is a list."""
@@ -46,7 +46,7 @@ class ClaimedCondition:
     """A condition of a policy, as it was read."""
 
     text: str
-    """As it stands in the policy."""
+    """The text in the policy."""
     _condition: Condition
     _claims: tuple[str, ...]
     """The claim of parameter ``claim_0``, of ``claim_1`` …"""

@@ -34,7 +34,7 @@ WIDE: Final = pa.decimal256(76, 30)
 
 
 class Side(Enum):
-    """Where a border is."""
+    """The value of a border."""
 
     AT = "at"
     """It is a value of the column."""
@@ -53,7 +53,7 @@ class Border:
     scalar: pa.Scalar | None = None
     """The value that it is, or is right behind; None below and above all."""
     number: Decimal | None = None
-    """What is written, for numbers."""
+    """The text as written, for numbers."""
 
 
 class WrongValue(ValueError):

@@ -1,4 +1,4 @@
-"""What is wrong with a condition, and where in its text or its tree."""
+"""The errors of a condition, with the place in its text or its tree."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class ConditionRefused(InvalidRequest):
     """A condition cannot be read, or asks for what is not there. Its text has names of the caller's."""
 
     place: Place | None = None
-    """Where it is wrong; None: as a whole."""
+    """The place; None: the whole condition."""
     what: str = ""
-    """What is wrong there."""
+    """The fault there."""
 
 
 class ChangeNotJudged(ConditionRefused):
-    """Nobody can say whether the row of a change was granted."""
+    """It is unknown whether the row of a change was granted."""
 
 
 class ValuesNotCarried(ConditionRefused):

@@ -60,7 +60,7 @@ _FAMILIES: Final = {number: family for family, number in _TYPES.items()}
 _JOINED: Final = ("all_of", "any_of", "negated")
 _TRUTHS: Final = {"true": True, "false": False}
 _ESCAPE: Final = "\\"
-"""Where nothing is said, as in SQL."""
+"""The default, as in SQL."""
 
 
 def tree_of(asked: ConditionTree) -> Condition:

@@ -40,7 +40,7 @@ _OPENING: Final = ("'", '"', "/*")
 _PIECES: Final = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|/\*.*?\*/|--[^\n]*|['"]|/\*""", re.DOTALL
 )
-"""What stands in quotes, comments, and what opens either."""
+"""Quoted text, comments, and the openings of both."""
 _OPERATORS: Final[dict[type[exp.Expr], Operator]] = {
     exp.EQ: Operator.EQUAL,
     exp.NEQ: Operator.UNEQUAL,
@@ -117,7 +117,7 @@ def _unclosed(text: str) -> int | None:
 
 
 def _place_of_line(text: str, line: object, column: object) -> int:
-    """Return the place of the last letter of a token, as the parser tells it."""
+    """Return the place of the last letter of a token, as the parser has it."""
     if not isinstance(line, int) or not isinstance(column, int):
         return 0
     before = text.split("\n")[: line - 1]
@@ -125,7 +125,7 @@ def _place_of_line(text: str, line: object, column: object) -> int:
 
 
 def _place(node: exp.Expr, near: Place = 0) -> Place:
-    """Return where an expression stands; ``near``, where none of its words is known."""
+    """Return the place of an expression; ``near`` if none of its words is known."""
     places = (each.meta.get("start") for each in node.walk())
     return min((place for place in places if place is not None), default=near)
 
@@ -221,7 +221,7 @@ class _ConditionReader:
         return ColumnName(found.name, _place(found))
 
     def _value(self, node: exp.Expr, near: Place) -> Value:
-        """Return a value: a literal, a cast one, or a parameter; ``near`` is where it stands at least."""
+        """Return a value: a literal, a cast one, or a parameter; ``near`` is a place close to it."""
         node = _bare(node)
         place = _place(node, near)
         self._count(node)

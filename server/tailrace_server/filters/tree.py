@@ -1,7 +1,7 @@
 """A filter as a tree: conditions on one column each, joined by AND, OR and NOT.
 
 Every name and value knows its place in the text or the message that it was read from, for errors. Trees of
-equal conditions are equal, wherever they stand.
+equal conditions are equal, at any place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Constant:
     text: str | None
     """None: NULL."""
     family: Family | None
-    """What it was written as, or cast to. None: a text that becomes what its column is; also of NULL."""
+    """The type that it was written as, or cast to. None: a text that becomes what its column is; also of
+    NULL."""
     place: Place = field(default=0, compare=False, repr=False)
 
 
@@ -54,7 +55,7 @@ class Parameter:
 
     name: str
     family: Family | None
-    """What it is cast to. None: it becomes what its column is."""
+    """The type that it is cast to. None: it becomes what its column is."""
     place: Place = field(default=0, compare=False, repr=False)
 
 

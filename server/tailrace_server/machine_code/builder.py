@@ -1,11 +1,10 @@
 """``python -m tailrace_server.machine_code.builder MODULE FUNCTION…``: compile them, and print the object.
 
-Each function takes the address of a table, int64, and returns an int64. What they call is compiled into them,
-so that the object needs nothing but the C library; else this fails, before anybody loads it.
+Each function takes the address of a table, int64, and returns an int64. Their callees are compiled into them,
+so that the object needs only the C library; else this fails, before a process loads it.
 
-A function of numba says by its result whether it has raised, and whoever calls it asks. Where ours cannot
-raise, LLVM finds that out if it may look at all of them together: then numba's own functions, which would tell
-of an error, are needed no more.
+A function of numba says by its result whether it has raised, and whoever calls it asks. If ours cannot raise,
+LLVM finds that out from all of them together: then numba's functions that report errors are not needed.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ part of the file's name too, so that a file of another version is passed over, n
 cut short, or whose object has another hash, counts as missing: LLVM would end the process for a symbol that
 it cannot find.
 
-Files lie in ``__pycache__`` beside the source, else in the user's cache folder. Who may write there may
+Files lie in ``__pycache__`` beside the source, else in the user's cache folder. A user who may write there may
 also write the Python that we run.
 """
 
@@ -81,7 +81,7 @@ def build(module: CompiledModule) -> Mapping[str, Callable[[int], int]]:
     """Compile the functions in a process of their own, keep the file, and return them.
 
     Takes seconds; the caller's thread waits without Python's lock. The process has a low priority and ends
-    with ours. Where no folder can be written to, the next start compiles again.
+    with ours. If no folder can be written to, the next start compiles again.
 
     Raises:
         OSError: The process failed; says how.

@@ -1,14 +1,14 @@
 """The table and the key columns of each entity type, and the connector of a catalog.
 
-Rows are told apart by entity type and key alone. So an entity type belongs to one table and keeps its key
+Rows are distinguished by entity type and key alone. So an entity type belongs to one table and keeps its key
 columns, and a catalog belongs to one connector: those of the first row that came. The source positions of the
 log keep them::
 
     table:orders  shop.public.orders        key:orders  ["id"]        connector  postgresql:shop
 
 A decoder sets aside every row of another (`Source.line_decoder`). It cannot know what a batch holds elsewhere,
-and a batch may be the first with rows of two tables for one entity type. So each split tells whose rows it has,
-and the driver lets the first in order of arrival stand. The batch is then decoded once more, bound to that::
+and a batch may be the first with rows of two tables for one entity type. So each split names the table of its
+rows, and the driver keeps the first in order of arrival. The batch is then decoded once more, bound to that::
 
     decode ─▶ SPLIT rows ─▶ Bindings.after ─▶ admits? ──yes──▶ group, commit with the bindings
       ▲                                          │no
@@ -35,7 +35,7 @@ _KEY: Final = "key:"
 
 
 class RowOrigin(NamedTuple):
-    """Whose rows a split has."""
+    """The tables of a split's rows."""
 
     entity_type: str
     table: str

@@ -98,7 +98,7 @@ class ChangeTableRows:
         ``operations`` are those of the batch's records as the log has them.
 
         Raises:
-            InvalidRequest: Nobody knows whether a row is in the view.
+            InvalidRequest: It is unknown whether a row is in the view.
         """
         if self._of_view is None or not len(rows):
             return rows

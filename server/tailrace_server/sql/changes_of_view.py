@@ -1,8 +1,8 @@
 """The changes of an entity type as they are to one of its views: ``CHANGES('view', from, to)``.
 
-A row that enters is an insert and one that leaves is gone, as in a subscription by the view's name; without
-the images that are outside of it and the columns that it does not show. Who is granted some rows alone is
-shown what enters and leaves of those.
+A row that enters is an insert and one that leaves is gone, as in a subscription by the view's name; without the
+images that are outside of it and the columns that it does not show. A caller with a grant of some rows sees
+rows enter and leave these.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ChangesOfView:
         asked: ViewDocument,
         granted: ShownRows | None,
     ) -> None:
-        """Prepare to judge.
+        """Prepare the conditions.
 
         Args:
             view: The log.
             names: The entity type.
             schema: Whose names the columns have.
-            asked: The view, none of whose columns has been dropped.
+            asked: The view; it has all of its columns.
             granted: What may be read of the entity type; None: all of it.
         """
         self._view, self._names, self._asked, self._granted = view, names, asked, granted

@@ -66,7 +66,7 @@ _COMPUTED: Final = frozenset(
     {"now", "get_current_timestamp", "strptime", "make_timestamp", "make_timestamptz", "make_date"}
     | {f"to_{unit}" for unit in ("seconds", "minutes", "hours", "days", "weeks", "milliseconds")}
 )
-"""Functions without a class of sqlglot's that give the same wherever they stand in a statement."""
+"""Functions without a class of sqlglot's that give the same result anywhere in a statement."""
 _NO_CONSTANTS: Final = (
     *(exp.Column, exp.Query, exp.Star, exp.AggFunc, exp.Window, exp.Lambda),
     # A part of a comparison, as ANY, or several values.
@@ -91,7 +91,7 @@ class ColumnComparison:
     column: str
     """Its name in the table, in lower case."""
     image: str | None
-    """``before`` or ``after``, of which the column is a member; None: it is a column of the table itself."""
+    """``before`` or ``after``, the structure that has the column; None: it is a column of the table itself."""
     operator: Operator
     values: tuple[exp.Expr, ...]
     """Constant expressions."""

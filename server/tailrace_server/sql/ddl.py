@@ -131,7 +131,7 @@ def parsed_ddl(text: str) -> Defining | None:
     """Return what a text defines or shows; None where it is another statement.
 
     Raises:
-        InvalidRequest: It begins as one of these, and does not go on so.
+        InvalidRequest: It begins as one of these, but does not continue so.
     """
     if _FIRST_WORD.match(text, statement_start(text)) is None:
         return None

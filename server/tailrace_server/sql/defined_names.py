@@ -38,7 +38,7 @@ class ViewColumns:
 class DefinedNames:
     """The names that a statement may use: those of one view of a log, and what is defined of it.
 
-    What is defined of something that is hidden is not shown either.
+    A definition on a hidden name is hidden too.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ def kind_of(definition: Definition) -> str:
 
 
 def _matching(written: str, names: Iterable[str], *, quoted: bool) -> str | None:
-    """Return the name that is written: as it stands, or where it is not quoted in any case of its letters."""
+    """Return the written name: exactly, or without quotes in any case of its letters."""
     known = list(names)
     if written in known:
         return written

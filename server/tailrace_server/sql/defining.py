@@ -1,4 +1,4 @@
-"""What statements that define do: they check a definition against the log, and write it."""
+"""Statements that define: they check a definition against the log, and write it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def described(
 
 
 def _options(table: ChangeTableDocument) -> str:
-    """Return what CREATE CDC would be told to make the same."""
+    """Return the CREATE CDC statement that makes the same."""
     lookback = f"MAX_LOOKBACK = '{_lookback(table)}', " if table.lookback_us else ""
     return f"INCLUDE ({', '.join(table.images)}), {lookback}SALT_BUCKETS = {table.salt_buckets}"
 
@@ -126,7 +126,7 @@ def line_of(scan: StatementScan) -> str:
     """Return the line of EXPLAIN about a scan: the table, the part that is read, and its share of the log.
 
     Raises:
-        TailraceError: The log could not be read, of which this looks at heads where no key files are.
+        TailraceError: The log could not be read; without key files this reads heads.
     """
     use = scan.use
     if use.changes is None:

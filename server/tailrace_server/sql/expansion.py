@@ -287,7 +287,7 @@ def _functions(query: exp.Query, places: Sequence[tuple[exp.Table, Definition]])
 
 
 def _time_column(call: exp.Expr, change_tables: set[int]) -> str:
-    """Return which column a change's or a row's time is where a call stands."""
+    """Return the column with a change's or a row's time at the place of a call."""
     select = call.find_ancestor(exp.Select)
     sources = [] if select is None else list(_sources(select))
     of_entities = sources and all(

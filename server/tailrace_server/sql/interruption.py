@@ -19,7 +19,7 @@ _CTRL_C: Final = "Ctrl-C"
 
 
 class Interruptible(Protocol):
-    """What computes, and can be ended."""
+    """A computation that can be ended."""
 
     def interrupt(self) -> None:
         """End what is being computed, if anything is."""
@@ -29,9 +29,9 @@ class Interruption:
     """Of one statement. Any thread may call it."""
 
     def __init__(self) -> None:
-        """Begin with nobody having asked for it."""
+        """Begin without a request to end."""
         self.reason: str | None = None
-        """Why the statement has to end; None: it may go on."""
+        """Why the statement has to end; None: it may continue."""
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._closed = threading.Event()
@@ -43,7 +43,7 @@ class Interruption:
         return self.reason is not None
 
     def ask(self, reason: str) -> None:
-        """End the statement soon, wherever it is; the first reason is the one that is told."""
+        """End the statement soon, wherever it is; the first reason is reported."""
         with self._lock:
             if self.reason is None:
                 self.reason = reason

@@ -1,4 +1,4 @@
-"""What conditions on a table let a scan leave out: keys, versions, and kinds of changes, which are told here.
+"""The keys, versions and kinds of changes that a scan may leave out because of a table's conditions.
 
 All of it may let too many rows through, and never one too few: what a constant means to DuckDB beside a column
 is followed only where that is plain.
@@ -120,7 +120,7 @@ def _number(value: object) -> int | float | Decimal | None:
 
 
 def _whole(text: str) -> int | None:
-    """Return the number that a text is, where nobody can read it otherwise."""
+    """Return the number that a text is, if it has no other reading."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
@@ -155,7 +155,7 @@ def keys_in(
         comparisons: Of the table.
         columns: Of the entity type.
         evaluate: Computes constants.
-        state: Whether it is a table of state, whose columns stand beside ``_primary_key``.
+        state: True for a table of state, with columns beside ``_primary_key``.
     """
     key = [each for each in columns if each.key]
     kind = (key[0].sql_type or "").partition("(")[0].upper() if len(key) == 1 else ""
@@ -179,7 +179,7 @@ def keys_in(
 
 
 def _key_text(kind: str, value: object) -> str | None:
-    """Return the text of the one key that equals a value, for the types of which each value has one text."""
+    """Return the text of the one key that equals a value, for the types that have one text for each value."""
     if kind in _TEXTS:
         return value if isinstance(value, str) else None
     if kind not in _INTEGERS or isinstance(value, bool):

@@ -60,7 +60,7 @@ _WRONG: Final = (
     duckdb.OutOfRangeException,
     duckdb.ParserException,
 )
-"""What DuckDB says of statements that it refuses."""
+"""DuckDB's errors for statements that it refuses."""
 _UNKNOWN_COLUMN: Final = re.compile(
     r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
     r'|Could not find key "([^"]+)" in struct'
@@ -70,10 +70,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """What one statement may take."""
+    """The limits of one statement."""
 
     memory_bytes: int = 256 << 20
-    """Of DuckDB's: sorts, groups, joins. What it reads and answers comes in small batches beside it."""
+    """Of DuckDB's: sorts, groups, joins. Its input and answer come in small batches beside it."""
     seconds: float = 60.0
     """From its start to its last row."""
     rows: int | None = None
@@ -111,7 +111,7 @@ class Query:
             limits: What it may take.
             interruption: Ends it, also while it begins.
             pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
-            polled: Of a poll: the versions that ``$from`` and ``$to`` stand for, both inclusive.
+            polled: Of a poll: the values of ``$from`` and ``$to``, both inclusive.
             may_define: Whether it may define views and change tables, and drop them.
             databases: Where it is computed; None: in this process.
             readers_of: Returns how many subscriptions read a view now, which is not dropped then.
@@ -133,7 +133,7 @@ class Query:
         self._polled = polled
         self._on_misfit = on_misfit
         self._error: Exception | None = None
-        """What the log said while DuckDB read it."""
+        """The error of the log while DuckDB read it."""
         self._is_closed = False
         self._is_clean = True
         """Whether its database can be used again: nothing is left half done there."""
@@ -144,7 +144,7 @@ class Query:
         self.interruption = interruption or Interruption()
         """Ends it."""
         self.scans: list[StatementScan] = []
-        """What it reads of the log."""
+        """Its source in the log."""
         try:
             self.interruption.watch(
                 self,
@@ -185,13 +185,13 @@ class Query:
             self._taken.interrupt()
 
     def _end_well(self) -> None:
-        """Note that nothing is left half done. Who asks for the end from here on is too late to spoil it."""
+        """Note that nothing is left half done. A request to end it comes too late from here on."""
         self._is_over = True  # first: who asked before this may still be about to interrupt
         self._is_clean = not self.interruption.is_asked
 
     @property
     def _database(self) -> Database:
-        """Where it is computed: taken when it is needed, as most that is wrong is found before."""
+        """The database that computes it: taken when it is needed, as most errors are found before."""
         if self._taken is None:
             # Before it begins: what may not get ready for long can be interrupted.
             self._taken = self._databases.take(self._limits.memory_bytes, self._limits.threads)
@@ -228,7 +228,7 @@ class Query:
             raise InvalidRequest(self.interruption.reason)
 
     def _told(self, error: Exception, *, is_last: bool = True) -> TailraceError:
-        """Return what a caller is told of an error; what was merely wrong with a statement is over with it.
+        """Return the error for a caller; an error of only the statement ends with it.
 
         It is not over where the error is not the last: of a constant, which is then not pushed.
         """
@@ -323,7 +323,7 @@ class Query:
             raise self._told(error) from None
 
     def _kept(self, scan: StatementScan) -> pa.RecordBatchReader:
-        """Return a scan's batches; what the log raises is kept, as DuckDB tells its text alone."""
+        """Return a scan's batches; an error of the log is stored, as DuckDB returns its text alone."""
 
         def read() -> Iterator[pa.RecordBatch]:
             try:
@@ -457,7 +457,7 @@ class Query:
 
     @cached_property
     def _names(self) -> DefinedNames:
-        """What names mean: what was defined when the statement began."""
+        """The meaning of names: the definitions at the statement's begin."""
         view = self._source.view
         definitions = newest_definitions(self._source.reader.store, view.uuid)
         return DefinedNames(view, self._source.schema_of, definitions, self._source.of_view)

@@ -72,14 +72,14 @@ class LogSource:
     """A log that statements read; threads may share it."""
 
     view: LogView
-    """What every table of a statement shows."""
+    """The common part of all tables of a statement."""
     reader: BatchReader
     newer: Callable[[SegmentMissing], LogView]
     """Returns a newer view than one whose file is gone; raises where there is none. Blocks."""
     on_damage: Callable[[LogCorrupted], None] | None = None
     """Told of a damaged base that is read around; None: what is damaged is raised."""
     shown: ShownTables | None = None
-    """What of it may be read; None: everything."""
+    """Its visible part; None: everything."""
 
     def of_view(self, document: ViewDocument) -> ViewShown | None:
         """Return how a view is shown by grants that name it; None: it is shown as its entity type is."""
@@ -396,7 +396,7 @@ class StatementScan:
 
     @property
     def _judges(self) -> ShownRows | None:
-        """What judges changes by the values of their rows; None: nothing does."""
+        """The filter of changes by the values of their rows; None: there is none."""
         return self._shown if self._shown is not None and self._shown.judges else None
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

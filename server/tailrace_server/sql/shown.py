@@ -1,8 +1,8 @@
-"""What may be read of a log by whoever asks: the one place where grants come into a statement.
+"""The part of a log that a caller may read: the one place where grants come into a statement.
 
-What is hidden is not there: a hidden entity type is an unknown table, a hidden column an unknown column, and
-neither is among the names that errors and hints have. What is shown of some rows only is left out of the
-others, before DuckDB sees them.
+Hidden things do not exist: a hidden entity type is an unknown table, a hidden column an unknown column, and
+neither is among the names that errors and hints have. A value that is visible in some rows only is removed from
+the others, before DuckDB sees them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ChangesShown(NamedTuple):
     """A batch as it is to who may see some of its rows, by their values."""
 
     head: BatchHead
-    """What enters is an insert there, and what leaves a removal."""
+    """A row that enters is an insert there, and a row that leaves is a removal."""
     bodies: Mapping[str, pa.BinaryArray]
     """Without the images that are not shown."""
     rows: NDArray[np.int64]
@@ -61,11 +61,11 @@ class ChangesShown(NamedTuple):
 
 
 class ShownRows(Protocol):
-    """What may be read of one entity type; threads may share it."""
+    """The visible part of one entity type; threads may share it."""
 
     @property
     def judges(self) -> bool:
-        """Whether changes are shown by the values of their rows: then ``judged`` is asked of them."""
+        """True if changes are visible by the values of their rows: then ``judged`` filters them."""
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
         """Return those of some columns that are shown of any row."""
@@ -74,7 +74,7 @@ class ShownRows(Protocol):
         """Return those of some rows of a state that are shown."""
 
     def changes(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records of a batch that are shown, but for what ``judged`` leaves out."""
+        """Return the visible ones of some records of a batch, before ``judged`` filters them."""
 
     def judged(
         self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
@@ -100,7 +100,7 @@ class ViewShown(NamedTuple):
     document: ViewDocument
     """The columns; the rows are chosen by ``tables``."""
     tables: ShownTables
-    """What may be read of its entity type through the view."""
+    """The part of its entity type that is visible through the view."""
     schema_of: Callable[[int], Schema]
     """Returns what may be looked up through the view in the schema of a version."""
     ids: frozenset[int] | None
@@ -114,7 +114,7 @@ class ViewShown(NamedTuple):
 
 
 class ShownTables(Protocol):
-    """What may be read of a log; threads may share it."""
+    """The visible part of a log; threads may share it."""
 
     def schema(self, schema: Schema) -> Schema:
         """Return a schema without what is hidden of every row."""
@@ -131,7 +131,7 @@ class ShownTables(Protocol):
             changes: Whether changes are read, and not a state.
 
         Raises:
-            NotPermitted: What is granted of its rows cannot be told from others.
+            NotPermitted: Its granted rows cannot be distinguished from others.
         """
 
     def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
@@ -149,11 +149,11 @@ def hidden_in(
 def refuse_hidden(
     shown: ShownRows, columns: Iterable[str], keys: pa.StringArray, asked: str
 ) -> None:
-    """Refuse to judge rows by values that may not be seen in them.
+    """Refuse a condition on values that are hidden in some rows.
 
     Args:
         shown: What may be read.
-        columns: Names of what the rows are judged by.
+        columns: The columns of the condition.
         keys: Of the rows.
         asked: What is asked for, for the error.
 

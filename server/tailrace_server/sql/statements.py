@@ -77,7 +77,7 @@ class TableUse:
     """Its name in the text that DuckDB runs."""
     entity_type: str
     version: int
-    """Whose schema its columns are of; of a state the one that it is as of."""
+    """The entity type of its columns; for a state as of its version."""
     changes: Bounds | None
     """None: the state."""
     names: frozenset[str] | None
@@ -104,7 +104,7 @@ class TableUse:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is to be run."""
+    """A statement that is ready to run."""
 
     text: str
     """For DuckDB."""
@@ -115,7 +115,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the names in a statement are looked up in."""
+    """The names that a statement may use."""
 
     newest: int
     """Version that the statement reads, where it names no other."""
@@ -359,7 +359,7 @@ def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
 
 
 def nearest(written: str, names: Iterable[str]) -> str:
-    """Return a hint at the names that may have been meant, to stand behind a sentence."""
+    """Return a hint at the names that may have been meant, to append to a sentence."""
     known = sorted(names)
     close = difflib.get_close_matches(written, known, 3, 0.6)
     if close:

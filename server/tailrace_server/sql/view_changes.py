@@ -1,4 +1,4 @@
-"""What a change is to a view: its row enters, stays or leaves, as the row before and after says."""
+"""The effect of a change on a view: its row enters, stays or leaves, by the row before and after."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class ViewChanges:
     """Judges the records of one entity type. Use it from one thread at a time."""
 
     def __init__(self, view: LogView, names: EntityNames, schema: Schema, asked: ViewDocument):
-        """Prepare to judge.
+        """Prepare the conditions.
 
         Args:
             view: The log.
             names: The entity type.
             schema: The newest one.
-            asked: The view, none of whose columns has been dropped.
+            asked: The view; it has all of its columns.
         """
         self._view, self._names, self._asked = view, names, asked
         columns = view.schema_of(asked.version).columns(asked.entity_type)
@@ -104,7 +104,7 @@ class ViewChanges:
         return RowsInView(was_in, is_in)
 
     def _whole(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return of which of some records the image is known to be whole, if they are removals."""
+        """Return those of some records whose image is known to be whole, if they are removals."""
         found = np.zeros(len(rows), np.bool_)
         codes, known = head.type_codes[rows], self._view.whole_removals
         for code in np.unique(codes).tolist():

@@ -54,7 +54,7 @@ class ViewFilter:
         """Return the rows of the view.
 
         Raises:
-            InvalidRequest: Nobody knows whether one of them is in the view; SQL has no mark for that.
+            InvalidRequest: It is unknown whether one of them is in the view; SQL has no mark for that.
         """
         values = self._values.of(rows, self._filter.columns)
         keep, undecided = truth_of(self._filter.mask, values.batch, values.unknown)

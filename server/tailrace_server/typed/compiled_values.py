@@ -60,7 +60,7 @@ def _is_digit(at: Any) -> Any:
 
 @called
 def _is_placeholder(at: Any, length: Any, table: Any) -> Any:
-    """Return whether a value is one of the texts that stand for values that were not sent."""
+    """Return True if a value is one of the placeholders of values that were not sent."""
     offsets = _int64_at(table + 8 * _PLACEHOLDER_OFFSETS)
     texts = _int64_at(table + 8 * _PLACEHOLDER_BYTES)
     for each in range(_int64_at(table + 8 * _PLACEHOLDERS)):
@@ -138,7 +138,7 @@ def _unscaled(at: Any, end: Any, scale: Any) -> Any:
 
 @inlined
 def _sextet(byte: Any) -> Any:
-    """Return what a letter of base64 stands for; 64 if it is none."""
+    """Return the value of a letter of base64; 64 if it is none."""
     if _UPPER_A <= byte <= _UPPER_Z:
         return np.int64(byte) - _UPPER_A
     if _LOWER_A <= byte <= _LOWER_Z:

@@ -70,7 +70,7 @@ class Form:
     type: pa.DataType
     """Of the Arrow array."""
     label: str
-    """What the column is, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
+    """The column's description, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
     decode: Callable[[bytes], Any]
     """JSON text, not null → value as `pyarrow.array` takes it; raises `Misfit`."""
     least: int = 0

@@ -1,8 +1,8 @@
 """Has the compiled code of this package ready, and says whether it is there for a number of images.
 
-It is loaded from a file in some milliseconds once there are many images. Where no file has been made on this
-machine, a process of its own makes one, in seconds. Until it has, and where that fails, Python reads columns:
-slower, and the same values.
+It is loaded from a file in some milliseconds once there are many images. If this machine has no such file, a
+separate process makes one, in seconds. Until it has, and where that fails, Python reads columns: slower, and
+the same values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the members of images lie: the JSON text of each value that is asked for.
+"""The places of members in images: the JSON text of each requested value.
 
 Compiled code finds them where it is loaded, and a parser where it is not, or is in doubt.
 """
@@ -54,7 +54,7 @@ class Members:
             noted = self._locate(loops, count, notes)
         self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist() if noted else []
         self.parsed: dict[int, dict[str, msgspec.Raw]] = {}
-        """What a parser read, by row."""
+        """The result of a parser, by row."""
         if noted:
             self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
 

@@ -1,7 +1,7 @@
 """Columns of images: JSON objects become one Arrow array for each column that is asked for.
 
 Columns are matched by their id, so that one that was renamed is found under the name that it had. An image is
-read by the columns of its own version. Where that version has another type than is asked for, the value is
+read by the columns of its own version. If that version has another type than the requested one, the value is
 restated (`wal.schema.restating`), which is exact or a misfit.
 """
 
@@ -51,13 +51,13 @@ class TypedColumns:
     batch: pa.RecordBatch
     """A column for each that was asked for, of the reader's schema. Null: the image has null, or no value."""
     present: Mapping[str, pa.BooleanArray]
-    """By column, whether the image has it. What the source did not send is not there."""
+    """By column, whether the image has it. A value that the source did not send is missing."""
     misfits: tuple[ColumnMisfit, ...]
     """The first value of each column that did not fit, where those are null by choice."""
     unknown: Mapping[str, UnknownValues]
     """By column, the rows whose value is not known; without the columns whose values all are."""
     others: pa.StringArray | None
-    """What else the image has, a JSON object or null; None where nobody asked."""
+    """The other members of the image, a JSON object or null; None if not requested."""
 
 
 class ColumnReader:
@@ -78,7 +78,7 @@ class ColumnReader:
         Args:
             columns: Those that are asked for, in their order; each with the type that its array is to have.
             stated: By id, each column as it was first stated (`restating.first_stated`).
-            placeholders: What stands for values that were not sent, as the schema has it.
+            placeholders: The replacements of values that were not sent, by the schema.
             on_misfit: What becomes of a value that does not fit.
             others: Whether to tell what else an image has.
             form_of: Returns how the values of a column come.
@@ -275,12 +275,12 @@ class ColumnReader:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a column's values come from, in images of one version."""
+    """The source of a column's values, in images of one version."""
 
     name: str | None
     """Of the member; None where the version has no such column."""
     conversion: tuple[Stated, Stated] | None
-    """What the values are written in and wanted in, where that differs."""
+    """The written and the requested type of the values, if they differ."""
     read_as: Column | None = None
     """The column whose type and encoding say how the values are read."""
 

@@ -13,7 +13,7 @@ MEMBERS_AT_ONCE: Final = 4_096
 
 
 class LocatorTable(IntEnum):
-    """What finds members in a column of images."""
+    """The finder of members in a column of images."""
 
     ROWS = 0
     VALIDITY = 1
@@ -36,7 +36,7 @@ class LocatorTable(IntEnum):
 
 
 class Note(IntEnum):
-    """What is told of an image."""
+    """The result for an image."""
 
     FOUND = 0
     MORE = 1
@@ -46,14 +46,14 @@ class Note(IntEnum):
 
 
 class ValueTable(IntEnum):
-    """What reads the values of one name."""
+    """The reader of the values of one name."""
 
     ROWS = 0
     VALUES = 1
     STARTS = 2
     LENGTHS = 3
     PLACEHOLDERS = 4
-    """How many texts stand for values that were not sent."""
+    """The number of placeholders for values that were not sent."""
     PLACEHOLDER_LENGTHS = 5
     """Bit n is set if one of them is n bytes long, modulo 64."""
     PLACEHOLDER_OFFSETS = 6
@@ -96,7 +96,7 @@ class Notation(IntEnum):
 
 
 class ValueState(IntEnum):
-    """What is known of a row's value."""
+    """The result for a row's value."""
 
     ABSENT = 0
     """The image has none, or the source did not send it."""

@@ -47,7 +47,7 @@ class ColumnValues:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What compiled code read."""
+    """The result of compiled code."""
 
     array: pa.Array
     states: NDArray[np.uint8]

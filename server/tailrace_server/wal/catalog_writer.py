@@ -1,8 +1,8 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
 Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a
-publication names it. Where nothing happens in between, one object does both: an entry that publishes itself.
-Who may create an entry is decided in entry_writer.py.
+publication names it. If nothing happens in between, one object does both: an entry that publishes itself.
+entry_writer.py decides which writer may create an entry.
 
 Two fences keep a catalog right whatever writers are alive:
 
@@ -68,7 +68,7 @@ _WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CommitReceipt:
-    """What a commit came to."""
+    """The result of a commit."""
 
     entry: int
     first_version: int | None
@@ -116,7 +116,7 @@ class CatalogWriter:
             run_id: Name of this run, for the messages of those it fences.
             take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
                 ``state.pending`` then say what has been consumed.
-            may_be_fenced: A run that had the catalog opens again, and cannot be told from a new one: a name
+            may_be_fenced: A run that had the catalog opens again, and looks like a new one: a name
                 that another has taken over from is fenced, whatever else is permitted.
             publish_left: Publish what a dead writer has committed and not published.
             stream: Id of the stream whose batches follow, if it is known (source_batches.py): one that must not
@@ -236,8 +236,8 @@ class CatalogWriter:
             source_positions: Those that it advances.
             schema_changes: Place of a transaction in the commit, from 0, and the schema that begins there.
             publish: Release it to readers with the same entry, and all that was committed before it: what
-                ``publish`` would do next, for half the price. Where a gate stands it is only committed: the
-                gate publishes it.
+                ``publish`` would do next, for half the price. If there is a gate it is only committed: the gate
+                publishes it.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
@@ -280,7 +280,7 @@ class CatalogWriter:
             self.refresh()
 
     def publish(self) -> Publication | None:
-        """Release everything committed so far; None when there is nothing new, or a gate stands.
+        """Release everything committed so far; None when there is nothing new, or there is a gate.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.

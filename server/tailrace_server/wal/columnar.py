@@ -1,6 +1,6 @@
 """Whole columns of mutations made into records: what `TransactionWriter.append` does, without work per row.
 
-Compiled code tells the shape of each image (`record.image_shapes_compiled`). A shape that was seen before is
+Compiled code finds the shape of each image (`record.image_shapes_compiled`). A shape that was seen before is
 a valid image and shows no new column, so nothing else need be known of its row; and the images of an update
 that have the same names are compared by compiled code too. Python handles the rows that are left: the first of
 each shape, images that the compiled code doubts, updates whose images have other names, rows that name their
@@ -48,7 +48,7 @@ through all rows. Python compares the others."""
 
 
 class _Updates(NamedTuple):
-    """What updates have changed, of rows that rise."""
+    """The changes of updates, in rising rows."""
 
     rows: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int32]
@@ -57,7 +57,7 @@ class _Updates(NamedTuple):
     """Their names, as places in ``names``."""
     names: list[str]
     ends: npt.NDArray[np.int32]
-    """Where the ``change`` of each ends in ``texts``."""
+    """The end of each ``change`` in ``texts``."""
     texts: npt.NDArray[np.uint8]
 
 
@@ -90,7 +90,7 @@ class ColumnarRecords:
 
         Raises:
             InvalidRequest: A transaction has a key twice; an image is no UTF-8 JSON object, or breaks a rule; a
-                lead cannot be written. What the rows showed may be noted: it has to be taken back.
+                lead cannot be written. Facts from the rows may be noted: they have to be taken back.
         """
         # 1. Check all images, and find the rows that Python has to look at.
         groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[

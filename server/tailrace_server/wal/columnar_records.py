@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.records import SchemaRecord
 
     LeadText = Callable[[int, dict[str, int], Sequence[SchemaRecord]], bytes]
-    """Makes the text of a lead: of which transaction, its records by entity type, its schema changes."""
+    """Makes the text of a lead: the transaction, its records by entity type, its schema changes."""
 
 
 class TransactionRecords:
@@ -89,7 +89,7 @@ class TransactionRecords:
         return self._lead_text(place, dict(counts), changes)
 
     def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
-        """Return the records of transactions; ``schema_records`` stand behind the lead of the first one.
+        """Return the records of transactions; ``schema_records`` come behind the lead of the first one.
 
         If there are any, that lead and they are not among the records returned.
         """

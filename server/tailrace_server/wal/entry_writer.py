@@ -1,8 +1,8 @@
-"""Creating entries: who may, and how an epoch begins.
+"""Creating entries: the right to do so, and the begin of an epoch.
 
-Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher
-epoch than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never
-stepped over.
+Two rules decide which writer may create entry n + 1: every entry up to n has been read, and none has a higher
+epoch than ours. If the name is taken meanwhile, its holder is read and checked by the same rules, never
+skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of a Delta table: those of the entity type, and before them what tells its rows apart.
+"""The columns of a Delta table: those of the entity type, and before them the row's identity.
 
 ============================  =======================  ============================================
 column                        Delta                    what it is

@@ -76,7 +76,7 @@ class LakeValueUnfit(TailraceError):
 class LakeUnwritable(TailraceError):
     """A table cannot be read or written: no room, no permission, a file that is gone.
 
-    Nothing is lost: what was committed stands, and the next run goes on behind it.
+    Nothing is lost: commits remain, and the next run continues behind them.
     """
 
     code = "LAKE_UNWRITABLE"

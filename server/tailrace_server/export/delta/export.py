@@ -7,8 +7,8 @@
         ▼            tables at V,      ▼                   ▼        tables at V, then
     newest view ──▶  in steps   ──▶  wait for more     newest view ──▶ V is published
 
-Nothing but the tables is kept between runs: each says which version it has (`table`). So a run that was killed
-at any moment is followed by one that goes on.
+Nothing but the tables is kept between runs: each says which version it has (`table`). So the run after a kill
+continues, at whatever moment it came.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSettings:
-    """What to export, and where to."""
+    """The export's source and target."""
 
     log: Path
     catalog: str
@@ -115,7 +115,7 @@ class DeltaExport:
         """Open the log and the tables that there are. Nothing is written.
 
         Raises:
-            InvalidRequest: An entity type is unknown, or a gate stands that this is not.
+            InvalidRequest: An entity type is unknown, or there is another gate.
             FolderTaken: A table's folder holds something else.
             LakeTableChanged: Somebody else has written to a table.
             LakeUnwritable: A table cannot be read.
@@ -359,9 +359,9 @@ class DeltaExport:
 def folder_of(entity_type: str) -> str:
     """Return the name of the folder of an entity type's table.
 
-    What is no ASCII letter, digit, space, dot, hyphen or underscore is ``~`` and two hexadecimal digits a byte,
-    not ``%``: the Delta library takes that for the character it stands for. Other readers skip names that begin
-    with a dot or an underscore, so neither is left at the beginning.
+    A byte that is no ASCII letter, digit, space, dot, hyphen or underscore becomes ``~`` and two hexadecimal
+    digits. ``%`` would not do: the Delta library decodes it. Other readers skip names that begin with a dot or
+    an underscore, so neither is left at the beginning.
     """
     found = quote(entity_type, safe=" ").replace("~", "%7E")
     if found.startswith((".", "_")):

@@ -197,7 +197,7 @@ class LakeTable:
         self._committed(self.version)
 
     def note(self, version: int) -> None:
-        """Say that the table shows a version, none of whose changes concern it."""
+        """Note that the table has a version without changes of its own."""
         self.refuse_foreign()
         assert self._table is not None
         with self._errors(), _BatchSource(pa.schema(self._table.schema().to_arrow()), ()) as source:

@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _IDLE_VERSIONS: Final = 10_000
-"""A table that is so far behind, and had no changes, is told of it: else a trim would have it rewritten."""
+"""A table that is so far behind without changes gets a note of the version: else a trim would cause a
+rewrite."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """What was done to one table."""
+    """The changes to one table."""
 
     entity_type: str
     how: str

@@ -19,8 +19,8 @@ row's last image in the transaction. Else the marker would hide what an earlier 
 Rows of a table without a key are counted: of each only the sum of what came and went stays.
 
 A source may send the first change without ``before``; then ``before`` is unknown and null. An update then names
-every column of ``after`` as changed, since any of them may be. An insert names none, so the two are told apart,
-and a reader sees that the earlier values are not known.
+every column of ``after`` as changed, since any of them may be. An insert names none, so the two differ, and a
+reader sees that the earlier values are unknown.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ForeachBatchSink:
         Raises:
             UnknownWriter: The stream's checkpoint is not the writer's.
             InvalidRequest: The log has the batch with other rows, or the batch has several files and does not
-                say which row is of which.
+            name the file of each row.
         """
         at = time.monotonic()
         with self.driver.lock:
@@ -152,7 +152,7 @@ def _content(frame: DataFrame) -> BatchContent:
     """Return the content of a frame, and make sure that its rows have an order.
 
     Raises:
-        InvalidRequest: It has several files and does not say which row is of which.
+        InvalidRequest: It has several files and does not name the file of each row.
     """
     # One job for all. Spark knows the file of a row only where it reads it, so that is a column first.
     found = (

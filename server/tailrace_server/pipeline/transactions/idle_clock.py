@@ -1,7 +1,7 @@
 """The clock that idle time is read from: it goes only while the source has nothing more to give.
 
-A transaction is idle when no row of it came although one could have. None can come while a batch runs or
-while files wait to be read, so the clock stands then. A transaction whose rows all lie in those files is not
+A transaction is idle when no row of it came although one could have. None can come while a batch runs or while
+files wait to be read, so the clock is stopped then. A transaction whose rows all lie in those files is not
 torn, however long they take to read. The clock goes in two cases:
 
 * A trigger found nothing, and so did the next: from one to the other, unless a batch lies between.

@@ -180,7 +180,7 @@ class Ingest:
         return (writer if settings.follow else writer.trigger(availableNow=True)).start()
 
     def _body(self, lines: DataFrame, batch_id: int) -> None:
-        """Handle a batch; runs in a thread of the gateway. What it raises ends the query."""
+        """Handle a batch; runs in a thread of the gateway. An exception in it ends the query."""
         at = time.monotonic()
         try:
             # The main thread flushes under the same lock. Without it a flush could come between the

@@ -7,8 +7,8 @@ transaction, so that rows before the change are written otherwise than those aft
     listing       A                          B             A: price in decimal.bytes(2), B: in decimal.bytes(4)
     restated      B      B                   B      B      exact, or the value counts as not sent
 
-Rows say their listing where it is not that of the row before, in the same file (`column_listing`). What has no
-exact form in the last listing counts in ``before`` as not sent. In ``after`` it refuses the row.
+Rows say their listing where it is not that of the row before, in the same file (`column_listing`). A value
+without an exact form in the last listing counts in ``before`` as not sent. In ``after`` it refuses the row.
 """
 
 from __future__ import annotations

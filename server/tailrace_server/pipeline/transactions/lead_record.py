@@ -19,9 +19,8 @@ source_position]       transaction's rows in it, in hex (`ordering.source_logs`,
 [incomplete_images]    records with an image that should be whole, and that nothing could fill
 =====================  ================================================================================
 
-A reader that has ``mutation_count`` records of a version has all of them (promise 8). The
-transaction is known to be incomplete where ``expected_count``, ``without_end`` or ``quarantined``
-stands.
+A reader that has ``mutation_count`` records of a version has all of them (promise 8). The transaction is known
+to be incomplete if there is ``expected_count``, ``without_end`` or ``quarantined``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lines of files as Spark hands them over, decoded.
 
-`LINES_SCHEMA` is what the stream selects: the line's bytes, and which split of which file it comes
-from. Rows of a split are contiguous and in order.
+`LINES_SCHEMA` is what the stream selects: the line's bytes, its file and its split. Rows of a split are
+contiguous and in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From released transactions to the records of a segment.
 
-Versions are relative: the first transaction of a segment is 0. What they become is known when the
-entry is made, so a task needs to know nothing of the others.
+Versions are relative: the first transaction of a segment is 0. Their final codes are assigned with the entry,
+so a task needs to know nothing of the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WrittenPlan(NamedTuple):
     pending: list[PendingSegment]
     """Rows files that the batch adds."""
     counting: Counting | None = None
-    """What the rows of tables without a key were counted with."""
+    """The counts of rows of tables without a key."""
     set_aside: Sequence[Change] = ()
     """Rows that go to quarantine after all, since their version's schema cannot hold them."""
     updates: Mapping[str, bool] = {}
@@ -60,7 +60,7 @@ class WrittenPlan(NamedTuple):
     removals: Mapping[str, bool] = {}
     """As `RecordBuilder.removals`."""
     filling: Filling | None = None
-    """What images were filled with."""
+    """The values that images were filled with."""
 
 
 class RecordBuilder:

@@ -55,7 +55,7 @@ _STREAM: Final = ""
 
 
 class CountedTable(msgspec.Struct, frozen=True):
-    """What is kept of a table beside its counts."""
+    """The state of a table beside its counts."""
 
     number: int
     """Place among the tables, from 0."""

@@ -35,11 +35,10 @@ def cut_snapshots(
 ) -> tuple[dict[str, Tally], list[Cut]]:
     """Replace the tallies of snapshot rows, one for each run, by those of the versions they form.
 
-    A *run* is what a split has of snapshot rows with no other change between them. Rows are numbered in
-    the order of their arrival over all runs and cut every ``rows_per_version``. Runs share a version
-    only where they stand before all other changes of their files and entity types: a row that was read
-    after a change must not get a version before it. They share none with rows of another position, which are
-    of another snapshot.
+    A *run* is what a split has of snapshot rows with no other change between them. Rows are numbered in the
+    order of their arrival over all runs and cut every ``rows_per_version``. Runs share a version only if they
+    come before all other changes of their files and entity types: a row that was read after a change must not
+    get a version before it. They share none with rows of another position, which are of another snapshot.
 
     Args:
         tallies: Of a batch.

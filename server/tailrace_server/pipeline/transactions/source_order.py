@@ -200,7 +200,7 @@ def _time_of(tally: Tally) -> int:
 def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
     """Return the numbers of the transactions in each sequence, in its order.
 
-    Where a transaction goes on in a later file of an entity type, it stands in the first of them only.
+    If a transaction continues in a later file of an entity type, it is in the first of them only.
     """
     files: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     types: dict[tuple[str, bytes], dict[bytes, list[tuple[bytes, int]]]] = defaultdict(dict)
@@ -246,7 +246,7 @@ def _file_part(tallies: Sequence[Tally], rows: list[tuple[bytes, int]]) -> _File
 def rows_in_order(changes: Iterable[Change]) -> list[Change]:
     """Return the changes of one transaction in the order in which the source made them.
 
-    By ``total_order`` where every row tells it, no two the same, and it rises in each file and through
+    By ``total_order`` if every row has it, no two are equal, and it rises in each file and through
     the files of each entity type. Else by position where every row has one of the same log and it never falls
     there. Else as the rows arrived.
     """

@@ -1,7 +1,7 @@
 """A process that computes statements, one after the other; what it is asked and what it answers: `frames.py`.
 
-It has a bound on its memory that holds for all of it, also for what DuckDB does not count. It ends when nobody
-can ask it any more, in the middle of whatever it computes.
+It has a bound on its memory that holds for all of it, also for what DuckDB does not count. It ends when its
+parent has gone, in the middle of any computation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCORE: Final = "/proc/self/oom_score_adj"
 
 
 class Child:
-    """What the process does; all of it in its main thread."""
+    """The work of the process, all in its main thread."""
 
     def __init__(self, asked: SimpleQueue[tuple[FrameKind, bytes]], answers: BinaryIO) -> None:
         """Take requests from a queue, and write answers."""

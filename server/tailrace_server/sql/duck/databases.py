@@ -1,7 +1,7 @@
 """Databases that compute statements in this process: for who runs a statement of their own.
 
-What a function makes of one value, as ``repeat('x', 1000000000)``, is not counted by DuckDB, and is not
-interrupted. A server has processes for that: `processes.py`.
+The result of one function call, as ``repeat('x', 1000000000)``, is not counted by DuckDB, and not interrupted.
+A server has processes for that: `processes.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNLIKE: Final = (
     "No function matches the given name and argument types",
     "when casting from source column",
 )
-"""What DuckDB says where a value is of another type than the statement takes it for."""
+"""DuckDB's error for a value of another type than the statement takes it for."""
 _UNLIKE_HINT: Final = (
     "; a column has the type that was declared for it, or that its values have, and DESCRIBE shows it: cast "
     "it, as price::DECIMAL(10,2), or declare it for the ingest (--schema)"
@@ -37,7 +37,7 @@ _IDLE_MAX: Final = 2
 
 
 class DatabaseGone(duckdb.Error):
-    """What computed a statement is there no more, by nobody's doing who waits for it. Another may be."""
+    """The process that computed a statement has ended, and its caller did not end it. Another may be."""
 
 
 class Database(Protocol):
@@ -72,10 +72,10 @@ class Database(Protocol):
 
 
 class Databases(Protocol):
-    """Where a statement gets its database from. Any thread may call it."""
+    """The source of databases for statements. Any thread may call it."""
 
     def take(self, memory_bytes: int, threads: int) -> Database:
-        """Return a database that nobody else has, and that is to ``begin``.
+        """Return a database for one caller, which has to ``begin`` it.
 
         Args:
             memory_bytes: What a statement may take; nothing is put into files, so it ends there.

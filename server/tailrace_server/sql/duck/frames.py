@@ -1,4 +1,4 @@
-r"""What a process that computes statements and the one that asks it tell each other: frames over two pipes.
+r"""Messages between a process that computes statements and its parent: frames over two pipes.
 
 ::
 
@@ -15,8 +15,8 @@ r"""What a process that computes statements and the one that asks it tell each o
     any of them                                              ◀── MEMORY, or FAILED: class and text of an
                                                                  error, a line break between them
 
-A batch is an Arrow stream of its own, as it may have dictionaries; a schema is an Arrow message. What is
-pickled goes one way alone: to the process, which runs what strangers wrote. Of it only frames are believed.
+A batch is an Arrow stream of its own, as it may have dictionaries; a schema is an Arrow message. Pickles are
+sent in one direction only: to the process, which runs statements of strangers. Of it only frames are believed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     TAKE = 1
     VALUE = 2

@@ -36,8 +36,7 @@ class LockedDatabase:
         """Open it.
 
         Args:
-            memory_bytes: What sorts, groups and joins may take. What functions make of one value is not
-                counted.
+            memory_bytes: What sorts, groups and joins may take. The result of one function call is not counted.
             threads: How many it may use.
         """
         self.connection = _opened(memory_bytes, threads)

@@ -1,8 +1,8 @@
 """Processes that compute statements beside a server: what one of them does ends with its process.
 
 A function may make a gigabyte of one value, which DuckDB neither counts nor can be interrupted in. In a process
-of its own there is a bound on all of the memory, and whoever wants it to end kills it. What it reads of the log
-is read here, and goes to it over a pipe, as it asks for it.
+of its own there is a bound on all of the memory, and whoever wants it to end kills it. Its reads of the log are
+done here, and sent over a pipe on request.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DatabasesBeside:
             database.end()
 
     def close(self) -> None:
-        """End those that nobody has, and keep none any more. Idempotent."""
+        """End the idle ones, and keep none any more. Idempotent."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -192,7 +192,7 @@ class _DatabaseBeside:
     def _gone(self) -> duckdb.Error:
         """Return why there is no answer.
 
-        Its bound ends a process by an exception that nobody catches, in Python or below it. A signal comes from
+        Its bound ends a process by an exception that is not caught, in Python or below it. A signal comes from
         elsewhere: SIGKILL from the kernel too, where the machine has no memory left.
         """
         status = self._process.wait()

@@ -20,5 +20,5 @@ _MEND: Final = (
 
 
 def check_definitions(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
-    """Yield what is wrong with the definitions of a catalog; go on behind each fault."""
+    """Yield the faults in the definitions of a catalog; continue behind each."""
     return check_numbered(store, DEFINITIONS, uuid, DefinitionsDocument, _MEND)

@@ -1,7 +1,7 @@
-"""What is defined of a catalog: a sequence of numbered objects, each of which says all that there is.
+"""The definitions of a catalog: a sequence of numbered objects; each is complete.
 
-Any process may add the next object at any time, whoever writes the log. Who finds its number taken reads what
-the other defined, and decides again: a name that was free may be so no more.
+Any process may add the next object at any time, whoever writes the log. A process that finds its number taken
+reads the other's definitions, and decides again: a name may no longer be free.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COUNT_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What is defined of a catalog."""
+    """The definitions of a catalog."""
 
     number: int = 0
     """Of the object that says it; 0 for none."""

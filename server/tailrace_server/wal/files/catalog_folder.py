@@ -12,8 +12,8 @@
     <root>/.new-…                          a catalog that is being made
     <root>/.dropped-<uuid>                 a catalog that was dropped. Emptied at once, it stays for a week
 
-The last one tells a drop from a loss: a catalog whose folder is missing without it was not dropped. Its volume
-is not mounted, or somebody moved or deleted it, and it may come back.
+The last one distinguishes a drop from a loss: a catalog whose folder is missing without it was not dropped. Its
+volume is not mounted, or somebody moved or deleted it, and it may come back.
 
 Names that begin with a dot are never catalogs.
 """

@@ -1,8 +1,8 @@
 """The small objects of the log, as typed values: catalog, entries, publications, checkpoints.
 
-Fields are written in the order in which they stand here, every number a plain integer, every time µs since
+Fields are written in the order of this module, every number a plain integer, every time µs since
 the Unix epoch. Readers ignore fields that they do not know; a change that they must not ignore raises
-``format_version``. What each field means to a reader in another language stands in docs/wal-format.md.
+``format_version``. docs/wal-format.md describes each field for readers in another language.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 """Version of everything in a catalog's folder but schemas that are differences, and what is below."""
 GATED: Final = 2
-"""Version of the entries that put up and take away a gate, and of checkpoints while one stands. A writer that
+"""Version of the entries that set and remove a gate, and of checkpoints in between. A writer that
 does not know gates would publish past them, so it must not read on."""
 BODIES_VERSION: Final = 2
 """Version of checkpoints of logs in which bodies are gone: a reader that does not know that would show none."""
@@ -152,7 +152,7 @@ class GateEntry(Struct, frozen=True, tag="gate", tag_field="kind"):
     epoch: int
     timestamp: int
     gate: GateDocument | None
-    """The one that stands from here on; None: none."""
+    """The gate from here on; None: none."""
 
 
 Entry = OpenEntry | CommitEntry | GateEntry
@@ -252,7 +252,7 @@ class CheckpointBody(Struct, frozen=True):
     published_by_entry: int = 0
     """Highest version that an entry has published itself; 0 for none."""
     gate: GateDocument | None = None
-    """The one that stands; None: none."""
+    """The gate; None: none."""
     bodies_from: list[tuple[str, int]] = []
     """Name of an entity type and version: its records below that have no bodies any more. The name is that of
     the version's schema."""

@@ -35,7 +35,7 @@ _RANDOM: Final = os.urandom(4).hex()
 """Tells this process from one of the same number on another machine."""
 _numbers = itertools.count()
 _BESIDE_SUFFIX: Final = ".tmp"
-"""Ends the temporary name of a file that is written in parts; it stands beside the final name."""
+"""Ends the temporary name of a file that is written in parts; it is beside the final name."""
 
 
 class LocalFiles:

@@ -138,7 +138,7 @@ class LocalWatch:
         self._changes: list[int] = []
         """Watch descriptors of the changes since the last ``take_new_entries``, one for each event."""
         self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
-        """Names of the newest files on their way, each of which may be the next entry."""
+        """Names of the newest files on their way; each may be the next entry."""
 
     @property
     def changed(self) -> bool:

@@ -1,4 +1,4 @@
-"""Debezium's ``schema`` block: which columns a table has, of which type, and how their values are written.
+"""Debezium's ``schema`` block: the columns of a table, with their types and encodings.
 
 A message with its schema is ``{"schema": …, "payload": …}``. The schema is that of the envelope in the form of
 Kafka Connect; the columns are the fields of its field ``after``, or ``before``::
