@@ -134,7 +134,11 @@ class StatementScan:
         refuse_alike(use, self._columns if is_change else named)
         typed = (self._view, schema, use.entity_type, self._names, self._columns)
         self._typed = TypedRows(
-            *typed, shown=self._shown, shown_of=self._shown_of, on_misfit=on_misfit
+            *typed,
+            shown=self._shown,
+            shown_of=self._shown_of,
+            on_misfit=on_misfit,
+            unread=use.excluded if on_misfit is OnMisfit.RAISE and not is_change else frozenset(),
         )
         self._form = None
         if use.form is not None:

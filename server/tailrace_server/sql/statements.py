@@ -98,6 +98,8 @@ class TableUse:
     """The condition that the rows of a state meet, where it is read through a view; None: all rows."""
     shown: ViewShown | None = None
     """The view through which it is read, of who is granted that by its name; None: none."""
+    excluded: frozenset[str] = frozenset()
+    """Column names, in lower case, that are in an EXCLUDE and nowhere else: their values do not matter."""
     asked_us: int = 0
     """Time, µs, from which on alone the statement asks for changes; 0: it does not say one."""
 
@@ -149,7 +151,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
         InvalidRequest: A table is not known, or a function that reads elsewhere is called.
     """
     uses: list[TableUse] = []
-    names = names_in(query)
+    names, excluded = names_in(query), _excluded_in(query)
     conditions = conditions_of(query) if tables.pushes else {}
     order = log_order_of(query) if tables.pushes else None
     aliases = _free_names(query)
@@ -158,7 +160,7 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
     for table in _tables_in(query):
         shown = tables.through(table.meta.get(THROUGH, ""))
         known = tables if shown is None else replace(tables, schema_of=shown.schema_of)
-        use = replace(_use(table, next(aliases), names, known), shown=shown)
+        use = replace(_use(table, next(aliases), names, known), shown=shown, excluded=excluded)
         use = _narrowed(use, conditions.get(id(table), ()), known)
         if order is not None and order.table is table and use.changes is not None:
             use = replace(use, newest_first=order.newest_first)
@@ -254,27 +256,48 @@ def _unknown_function(table: exp.Table) -> InvalidRequest:
     )
 
 
+def _excluded_in(query: exp.Query) -> frozenset[str]:
+    """Return the names, in lower case, that the EXCLUDE of the only star has and the statement nowhere else."""
+    stars = _stars_in(query)
+    # A PIVOT groups by all columns that it does not name.
+    if len(stars) != 1 or _means_unnamed(query) or query.find(exp.Pivot) is not None:
+        return frozenset()
+    left_out: list[exp.Expr] = [*(stars[0].args.get("except_") or ())]
+    inside = {id(each) for tree in left_out for each in tree.find_all(exp.Identifier)}
+    others = (each for each in query.find_all(exp.Identifier) if id(each) not in inside)
+    return frozenset(each.name.lower() for each in left_out) - {
+        each.name.lower() for each in others
+    }
+
+
 def names_in(query: exp.Query) -> frozenset[str] | None:
     """Return all names in a query, in lower case; None where it means columns without naming them."""
-    if next(query.find_all(exp.Star, exp.Columns), None) is not None:
-        counts = [
-            each for each in query.find_all(exp.Star) if not isinstance(each.parent, exp.Count)
-        ]
-        if counts or next(query.find_all(exp.Columns), None) is not None:
-            return None
+    if _stars_in(query) or _means_unnamed(query):
+        return None
+    return frozenset(each.name.lower() for each in query.find_all(exp.Identifier))
+
+
+def _stars_in(query: exp.Query) -> list[exp.Star]:
+    """Return the stars that mean columns."""
+    return [each for each in query.find_all(exp.Star) if not isinstance(each.parent, exp.Count)]
+
+
+def _means_unnamed(query: exp.Query) -> bool:
+    """Return True if a query means columns without naming them, in another way than by a star."""
+    if query.find(exp.Columns) is not None:
+        return True
     if any(
         (join.args.get("method") or "").upper() == "NATURAL" for join in query.find_all(exp.Join)
     ):
-        return None
+        return True
     if any(each.args.get("columns") for each in query.find_all(exp.TableAlias)):
-        return None  # columns under other names, by their place
+        return True  # columns under other names, by their place
     aliases = {each.alias_or_name.lower() for each in query.find_all(exp.Table)}
     columns = [each for each in query.find_all(exp.Column) if not each.table]
     if any(each.name.lower() in aliases for each in columns):
-        return None  # a row as one value
-    if any(each.name.lower() in ("before", "after") for each in query.find_all(exp.Column)):
-        return None  # an image as one value; of one that a dot follows, what stands behind it is the name
-    return frozenset(each.name.lower() for each in query.find_all(exp.Identifier))
+        return True  # a row as one value
+    # An image as one value; of one that a dot follows, what stands behind it is the name.
+    return any(each.name.lower() in ("before", "after") for each in query.find_all(exp.Column))
 
 
 def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tables) -> TableUse:

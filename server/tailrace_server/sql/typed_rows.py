@@ -22,7 +22,7 @@ from tailrace_server.typed.reader import ColumnReader
 from tailrace_server.wal.schema.restating import first_stated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -82,6 +82,7 @@ class TypedRows:
         shown: ShownRows | None,
         shown_of: Callable[[tuple[Column, ...]], tuple[Column, ...]],
         on_misfit: OnMisfit,
+        unread: Collection[str] = (),
     ) -> None:
         """Prepare to read.
 
@@ -94,6 +95,7 @@ class TypedRows:
             shown: What may be read of single rows; None: everything.
             shown_of: Returns the columns among some that may be read.
             on_misfit: What becomes of a value that its column cannot hold.
+            unread: Names, in lower case, of columns whose values do not matter: they are null.
         """
         self._view, self._shown, self._shown_of = view, shown, shown_of
         self._entity_type, self._names = entity_type, names
@@ -101,6 +103,9 @@ class TypedRows:
         self._reader = self._reader_of(columns)
         self.schema = self._reader.schema
         """Of the batches."""
+        if unread:
+            read = [each for each in columns if each.name.lower() not in unread]
+            self._reader = self._reader_of(read)
 
     def read(
         self,
@@ -124,7 +129,8 @@ class TypedRows:
             InvalidRequest: A value does not fit its column, and is not to be null.
         """
         if not self._reader.columns:
-            return RowsRead(pa.record_batch([], schema=self.schema), {})
+            nulls = [pa.nulls(len(images), each.type) for each in self.schema]
+            return RowsRead(pa.record_batch(nulls, schema=self.schema), {})
         schemas, which = self._view.schemas_of(versions)
         written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
         try:
@@ -140,7 +146,18 @@ class TypedRows:
                 f"with misfits null (--misfits null of `tailrace sql`), which has the text in {MISFITS}"
             ) from None
         texts = self._reader.misfit_texts(found, images, written, which) if with_misfits else {}
-        return RowsRead(found.batch, texts)
+        return RowsRead(self._with_unread(found.batch), texts)
+
+    def _with_unread(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns that are not read, which are null."""
+        if len(batch.schema) == len(self.schema):
+            return batch
+        read = dict(_named(batch))
+        arrays = [
+            read[each.name] if each.name in read else pa.nulls(len(batch), each.type)
+            for each in self.schema
+        ]
+        return pa.record_batch(arrays, schema=self.schema)
 
 
 def misfits_array(count: int, by_row: Mapping[int, object]) -> pa.StringArray:

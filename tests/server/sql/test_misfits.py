@@ -111,6 +111,21 @@ def test_a_misfit_ends_only_the_statements_that_read_its_column(items: Path, nam
         assert len(ask(items, f"SELECT {dot}id FROM {source}")) == 2
         assert len(ask(items, f"SELECT count(*) FROM {source}")) == 1
         assert len(null(items, f"SELECT {dot}{name}, _misfits FROM {source}")) == 2
+    others = ", ".join(each for each in KINDS if each != name)
+    for text in (
+        f"SELECT i.id, * EXCLUDE ({others}, {name.upper()}) FROM item i",
+        f"SELECT DISTINCT * EXCLUDE ({others}, {name}) FROM item WHERE id > 0",
+        f"SELECT * EXCLUDE ({others}, {name}, id) FROM item",
+    ):
+        assert len(ask(items, text)) == 2
+    for text in (
+        f"SELECT * EXCLUDE ({others}) FROM item",
+        f"SELECT * EXCLUDE ({others}, {name}) FROM item WHERE {name} IS NOT NULL",
+        f"SELECT * EXCLUDE ({others}, {name}) FROM (SELECT * FROM item)",
+        f"SELECT * EXCLUDE ({others}, {name}) FROM item NATURAL JOIN item j",
+    ):
+        with pytest.raises(InvalidRequest, match="column '"):
+            ask(items, text)
 
 
 def test_a_key_of_a_change_table_may_be_a_misfit(log_root: Path) -> None:
