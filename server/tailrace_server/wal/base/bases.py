@@ -18,6 +18,7 @@ process may drop at the same moment. Three rules prevent that:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _FIRST_CRC: Final = 0
-_DOCUMENTS_MAX: Final = 8
+_DOCUMENTS_MAX: Final = 64
+"""Lists that a process remembers; the one that was read first goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
         if document.number != numbers[-1]:
             raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
         known = KnownBases(document, crc)
-        if len(_read) >= _DOCUMENTS_MAX:
-            _read.clear()
+        with suppress(KeyError, StopIteration, RuntimeError):  # another thread may do the same
+            while len(_read) >= _DOCUMENTS_MAX:
+                del _read[next(iter(_read))]
         _read[key] = known
     return known
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.errors import LogError
+from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.files.sealed import object_number
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -44,7 +44,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.expired_bodies import ExpiredBodies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from tailrace_server.wal.state.expired_bodies import BodiesFrom
@@ -118,15 +118,32 @@ def compact(path: Path, now: int) -> Compaction | None:
         now: µs since the epoch; the replaced files count as unnamed from then on.
 
     Raises:
-        LogCorrupted: A batch to be rewritten is damaged; nothing was changed.
+        LogCorrupted: A batch to be rewritten is damaged. Its segment stays, and the others are compacted.
         LogFull: No room; nothing was changed.
     """
+    damaged: dict[str, LogCorrupted] = {}
+    done = None
+    while True:
+        try:
+            done = _compact(path, now, damaged)
+        except LogCorrupted as error:
+            if error.path in damaged:
+                raise
+            damaged[error.path] = error
+            continue
+        if damaged:
+            raise next(iter(damaged.values()))
+        return done
+
+
+def _compact(path: Path, now: int, damaged: Collection[str]) -> Compaction | None:
+    """Compact all small neighbours but some segments that are damaged."""
     for _ in range(_ATTEMPTS):
         # 1. Choose by a state that is read anew in each attempt: another process may have compacted or trimmed.
         log = CommitLog.open(path)
         stretches = [
             stretch
-            for run in _small_runs(log.state)
+            for run in _small_runs(log.state, damaged)
             for stretch in stretches_of(log.state, run, least=1)
             if len(stretch.segments) > 1 or _is_old_entry(log.state, _path_of(log.state, stretch))
         ]
@@ -248,12 +265,17 @@ def _path_of(state: LogState, stretch: Stretch) -> str:
     return state.batches.segments.paths(stretch.segments.start, stretch.segments.start + 1)[0]
 
 
-def _small_runs(state: LogState) -> list[range]:
-    """Return the runs of neighbouring small published segments, as places in the table of segments."""
+def _small_runs(state: LogState, besides: Collection[str] = ()) -> list[range]:
+    """Return the runs of neighbouring small published segments, as places in the table of segments.
+
+    ``besides`` are paths of segments that are in none.
+    """
     runs, start = [], 0
     segments = state.batches.segments
     stop = published_segments(state)
     are_small = (segments.rows < SMALL_ROWS) & (segments.sizes < SMALL_BYTES)
+    if besides:
+        are_small &= [each not in besides for each in segments.paths()]
     for place, small in enumerate([*are_small[:stop].tolist(), False]):
         if not small:
             if place > start:

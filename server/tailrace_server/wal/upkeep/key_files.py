@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base.key_files import (
     KEYS,
     key_file,
@@ -12,7 +13,7 @@ from tailrace_server.wal.base.key_files import (
     numbers_of,
     whole_numbers,
 )
-from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
@@ -31,17 +32,26 @@ def make_key_files(path: Path) -> int:
     A file's bytes follow from the records alone, so it does not matter who of several comes first.
 
     Raises:
-        LogCorrupted: A head is damaged. So SegmentMissing, where a compaction or a trim came first.
+        LogCorrupted: A head is damaged or missing.
         LogFull: No room.
     """
-    log = CommitLog.open(path)
-    missing = sorted({*whole_numbers(log.view)} - {*numbers_of(log.store)})
-    if missing:
-        log.store.make_folder(KEYS)
-    with BatchReader(path) as reader:
-        for number in missing:
-            log.store.create(key_file_path(number), key_file(log.view, reader, number))
-    return len(missing)
+    log, made = CommitLog.open(path), 0
+    while True:
+        missing = sorted({*whole_numbers(log.view)} - {*numbers_of(log.store)})
+        if missing:
+            log.store.make_folder(KEYS)
+        try:
+            with BatchReader(path) as reader:
+                for number in missing:
+                    log.store.create(key_file_path(number), key_file(log.view, reader, number))
+                    made += 1
+        except SegmentMissing as gone:
+            # A compaction or a trim came first: the newest view has the records elsewhere, or not at all.
+            log.refresh()
+            if gone.path in log.view.segment_paths():
+                raise LogCorrupted(gone.path, 0, "the segment is missing") from gone
+        else:
+            return made
 
 
 def delete_needless_key_files(log: CommitLog) -> list[str]:

@@ -40,6 +40,7 @@ from tailrace_server.wal.definitions.checking import check_definitions
 from tailrace_server.wal.files.documents import (
     ENTRIES,
 )
+from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
@@ -103,6 +104,7 @@ def verify(
         log = CommitLog.open(path)
     except LogCorrupted as error:
         note_fault(result, error)
+        _verify_documents(path, chain, result)
         return result
     # 3. Compare the two, unless a broken chain makes every difference a consequence.
     if not result.faults:
@@ -112,12 +114,17 @@ def verify(
     _verify_pending(log.store, log.state, result)
     _verify_bases(path, log, result, whole=whole_bases)
     _verify_key_files(log, result)
-    for check in (check_settings, check_definitions):
-        for fault in check(log.store, log.uuid):
-            note_fault(result, fault)
-    for found in check_subscriptions(path, log.uuid):
-        note_fault(result, found)
+    _verify_documents(path, chain, result)
     return result
+
+
+def _verify_documents(path: Path, chain: LogState, result: Verification) -> None:
+    """Check the documents beside the records, which need no view of the log."""
+    for check in (check_settings, check_definitions):
+        for fault in check(LocalFiles(path), chain.uuid):
+            note_fault(result, fault)
+    for found in check_subscriptions(path, chain.uuid):
+        note_fault(result, found)
 
 
 class _Records:
@@ -157,10 +164,8 @@ class _Records:
                 # 2. The reader checks the checksums. After a batch that it refuses, nothing is known of the
                 #    order, the running number and the open transaction: their checks begin anew, or each
                 #    would be a fault.
-                try:
-                    head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
-                except LogError as error:
-                    note_fault(result, error, ref.segment.path, ref.offset)
+                head, body = self._read(reader, ref)
+                if head is None:
                     self._last = self._next_row = self._transaction = None
                 else:
                     counts.update(self._check_batch(ref, head, body["after"]))
@@ -171,6 +176,24 @@ class _Records:
                     self._progress(place + 1, total)
         self._end_segment(before, counts)
         self._end_transaction()
+
+    def _read(
+        self, reader: BatchReader, ref: BatchRef
+    ) -> tuple[BatchHead | None, dict[str, pa.BinaryArray]]:
+        """Return the head and bodies of a batch; None if one of its parts is damaged: each is noted."""
+        head: BatchHead | None = None
+        body: dict[str, pa.BinaryArray] = {}
+        try:
+            head = reader.head(ref)
+        except LogError as error:
+            note_fault(self._result, error, ref.segment.path, ref.offset)
+        for name in BODY_COLUMNS:
+            try:
+                body |= reader.body(ref, (name,))
+            except LogError as error:
+                note_fault(self._result, error, ref.segment.path, ref.offset)
+                head = None
+        return head, body
 
     def _begin_segment(self, ref: BatchRef) -> None:
         segment = ref.segment

@@ -73,7 +73,7 @@ class Verification:
 
 
 def verify_objects(path: Path, result: Verification) -> LogState:
-    """Read entries and publications from the first on; a fault ends its chain, not the other one."""
+    """Read entries and publications from the first on; behind a fault each is checked by itself."""
     store = LocalFiles(path)
     document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
@@ -90,6 +90,7 @@ def verify_objects(path: Path, result: Verification) -> LogState:
             result.entries += 1
     except LogCorrupted as error:
         note_fault(result, error)
+        _verify_behind(store, ENTRIES, state.last_entry + 1, result)
     try:
         while True:
             name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
@@ -101,8 +102,21 @@ def verify_objects(path: Path, result: Verification) -> LogState:
             result.publications += 1
     except LogCorrupted as error:
         note_fault(result, error)
+        _verify_behind(store, PUBLICATIONS, state.last_publication + 1, result)
     _verify_checkpoints(store, result)
     return state
+
+
+def _verify_behind(store: ObjectStore, folder: str, number: int, result: Verification) -> None:
+    """Note the damaged objects of a sequence behind one whose chain is broken."""
+    for later in object_numbers(store.names(folder, after=object_name(number))):
+        try:
+            if folder == ENTRIES:
+                documents.read_entry(store, later)
+            else:
+                documents.read(store, f"{folder}/{object_name(later)}", PublicationDocument)
+        except LogCorrupted as error:
+            note_fault(result, error)
 
 
 def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,14 +19,15 @@ from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
-from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.reader import BatchHead, BatchReader
 from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.base.tables import rename
-from tests.server.wal.logs import KEY, VERSION, rows_of, upsert
+from tests.server.wal.logs import KEY, VERSION, rows_of, upsert, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +105,29 @@ def test_files_of_what_was_trimmed_go(log_root: Path) -> None:
     assert found(log_root, "150")[0] == wanted(log_root, "150") == {151}
     assert make_key_files(path) == 0
     assert verify(path).sound
+
+
+def test_files_are_made_in_the_newest_view_when_segments_go_meanwhile(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root)
+    catalog = log_root / "shop"
+    for each in (catalog / "keys").glob("*"):
+        each.unlink()
+    head = BatchReader.head
+
+    def overtaken(*arguments: Any) -> BatchHead:
+        monkeypatch.undo()
+        monkeypatch.setattr(key_files, "_ROW_BITS", 6)
+        monkeypatch.setattr(key_files, "_BLOCK_BITS", 3)
+        compact(catalog, 5)
+        delete_unnamed(catalog, 10**15)
+        return head(*arguments)
+
+    monkeypatch.setattr(BatchReader, "head", overtaken)
+    assert make_key_files(catalog) > 0
+    assert verify(catalog).sound
 
 
 def test_a_damaged_file_is_named_and_read_around(

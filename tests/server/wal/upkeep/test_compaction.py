@@ -133,10 +133,29 @@ def test_who_loses_the_number_starts_again_and_leaves_nothing(
     assert verify(catalog).sound
 
 
-def test_a_damaged_segment_is_not_compacted_and_nothing_is_changed(log_root: Path) -> None:
-    write(log_root, "shop", 4)
+def test_a_damaged_segment_stays_and_its_neighbours_are_compacted(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root, "shop", 7)
     catalog = log_root / "shop"
-    ref = CommitLog.open(catalog).view.batch(2)
+    wanted = rows_of(catalog)
+    file = catalog / CommitLog.open(catalog).view.batch(3).segment.path
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    with pytest.raises(LogCorrupted):
+        compaction.compact(catalog, 5)
+    segments = CommitLog.open(catalog).view.segments()
+    assert [each.rows for each in segments] == [13, 4, 12]
+    file.write_bytes(whole)
+    assert rows_of(catalog) == wanted
+    assert verify(catalog).sound
+
+
+def test_two_segments_are_not_compacted_if_one_is_damaged(log_root: Path) -> None:
+    write(log_root, "shop", 2)
+    catalog = log_root / "shop"
+    ref = CommitLog.open(catalog).view.batch(1)
     data = bytearray((catalog / ref.segment.path).read_bytes())
     data[ref.offset + 40] ^= 1
     (catalog / ref.segment.path).write_bytes(data)
