@@ -278,7 +278,7 @@ class NamedSubscriptions:
 
         try:
             return await self._lines.write((*key, epoch), cursor, write)
-        except (SubscriptionTakenOver, SubscriptionUnknown) as error:
+        except (SubscriptionPaused, SubscriptionTakenOver, SubscriptionUnknown) as error:
             self._end(key, epoch, error)
             raise
 
@@ -327,7 +327,7 @@ class NamedSubscriptions:
             found = await asyncio.to_thread(sequences.newest, name)
             if found is None or found.deleted:
                 raise SubscriptionUnknown(catalog, given_name(name), ())
-            _refuse_reader(found, reader.epoch)
+            changes.refuse_fenced(found, reader.epoch)
             if found.broken:
                 reader.subscription.hold = NO_HOLD
         except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
@@ -419,7 +419,7 @@ class NamedSubscriptions:
         document = await _changed(key, sequences, decide)
         if (reader := self._readers.get(key)) is not None:
             try:
-                _refuse_reader(document, reader.epoch)
+                changes.refuse_fenced(document, reader.epoch)
             except TailraceError as error:
                 self._end(key, reader.epoch, error)
         return document
@@ -463,13 +463,6 @@ async def _refuse_ungranted(
 ) -> None:
     """Refuse criteria that a caller may not subscribe to, or that cannot be evaluated."""
     await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
-
-
-def _refuse_reader(found: SubscriptionDocument, epoch: int) -> None:
-    """Raise why a reader of an epoch has to end, if it has."""
-    if found.paused:
-        raise SubscriptionPaused(found.name)
-    changes.refuse_fenced(found, epoch)
 
 
 def _not_before(named: NamedView, after: Cursor) -> Cursor:

@@ -43,7 +43,8 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
     """Refuse a reader that is not the newest.
 
     Raises:
-        SubscriptionTakenOver: It is not.
+        SubscriptionPaused: A pause has ended it, and a new reader would be refused too.
+        SubscriptionTakenOver: Another reader, or a reset, has ended it.
         InvalidRequest: There never was a reader of this epoch.
     """
     if epoch > found.epoch or epoch < 1:
@@ -52,6 +53,8 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
             f"{found.epoch}; send that of the acknowledgement that you got"
         )
     if epoch < found.epoch:
+        if found.paused:
+            raise SubscriptionPaused(given_name(found.name))
         raise SubscriptionTakenOver(given_name(found.name), epoch, found.epoch, found.reader)
 
 
@@ -61,7 +64,7 @@ def acknowledged(
     """Return a subscription that its reader is done with up to a cursor; None: it was there before.
 
     Raises:
-        SubscriptionTakenOver: Its reader is another one by now.
+        SubscriptionPaused, SubscriptionTakenOver: Its reader has been ended.
         InvalidRequest: The cursor lies before what was acknowledged already.
     """
     refuse_fenced(found, epoch)

@@ -16,7 +16,7 @@ _POSITION: Final = re.compile(r"([0-9]{1,18})(?::([0-9]{1,9}))?", re.ASCII)
 
 
 def cursor_at(view: LogView, place: str) -> Cursor:
-    """Return the cursor behind which a place is the first that comes.
+    """Return the cursor behind which a place is the first that comes; version 0 is the earliest one.
 
     Raises:
         InvalidRequest: It is no place, or lies above what is published.
@@ -27,10 +27,12 @@ def cursor_at(view: LogView, place: str) -> Cursor:
     if place == "earliest":
         return view.cursor(*view.oldest.preceding())
     match = _POSITION.fullmatch(place)
-    if match is None or not int(match[1]):
+    if match is None:
         raise InvalidRequest(
-            f"{place[:80]!r} is no place: write earliest, latest, VERSION from 1, or VERSION:INDEX"
+            f"{place[:80]!r} is no place: write earliest, latest, VERSION, or VERSION:INDEX"
         )
+    if not int(match[1]):  # as for a subscribe since 0
+        return view.cursor(*view.oldest.preceding())
     wanted = Position(int(match[1]), int(match[2] or 0))
     if wanted < view.oldest:
         raise PositionCompacted(wanted, view.oldest, Position(view.published, END))

@@ -196,11 +196,12 @@ def test_a_paused_subscription_takes_no_reader_and_its_last_one_is_fenced(
     sequences.change("billing", partial(changes.paused, who="ann", now=NOW, pauses=True))
     with pytest.raises(SubscriptionPaused):
         sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
-    with pytest.raises(SubscriptionTakenOver):
-        sequences.change(
-            "billing", lambda found: changes.acknowledged(found, 1, cursor(catalog, 3), NOW)
-        )
+    late = partial(changes.acknowledged, epoch=1, cursor=cursor(catalog, 3), now=NOW)
+    with pytest.raises(SubscriptionPaused):  # "subscribe again" would be refused
+        sequences.change("billing", late)
     sequences.change("billing", partial(changes.paused, who="ann", now=NOW, pauses=False))
+    with pytest.raises(SubscriptionTakenOver):
+        sequences.change("billing", late)
     found = sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
     assert found.epoch == 3
 
@@ -305,9 +306,11 @@ def test_a_hold_above_the_cap_is_refused_and_a_default_keeps_to_it(catalog: Path
 def test_a_place_is_a_position_or_a_word(catalog: Path) -> None:
     trim(catalog, 3, NOW)
     view = CommitLog.open(catalog).view
-    places = {each: cursor_at(view, each) for each in ("earliest", "latest", "4", "4:2", "6")}
+    places = {
+        each: cursor_at(view, each) for each in ("earliest", "0", "0:0", "latest", "4", "4:2", "6")
+    }
     assert [(each.version, each.index) for each in places.values()] == [
-        Position(3).preceding(),
+        *(Position(3).preceding(),) * 3,
         Position(6).preceding(),
         Position(4).preceding(),
         (4, 1),
@@ -317,7 +320,7 @@ def test_a_place_is_a_position_or_a_word(catalog: Path) -> None:
         cursor_at(view, "2")
     with pytest.raises(InvalidRequest, match="the newest published version is 5; 6, or latest"):
         cursor_at(view, "7")
-    for none in ("", "newest", "0", "1:", "1:-1", "\uff11"):
+    for none in ("", "newest", "-1", "1:", "1:-1", "\uff11"):
         with pytest.raises(InvalidRequest, match="is no place: write earliest"):
             cursor_at(view, none)
 
