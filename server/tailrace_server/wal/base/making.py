@@ -343,10 +343,16 @@ def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S
     gone = unnamed_rows(log.store, known.document, before)
     deleted = [file for file in gone if log.store.delete(file)]
     # What old objects name is in the newest one, or gone.
-    for number in object_numbers(log.store.names(BASES))[:-_KEPT]:
+    # They are superseded from the lowest number on, so all below one that is superseded need not be read.
+    old: list[BasesDocument] = []
+    for number in reversed(object_numbers(log.store.names(BASES))[:-_KEPT]):
         found = documents.read(log.store, bases_path(number), BasesDocument)
-        if found is not None and not found[0].superseded and found[0].timestamp <= before:
-            log.store.replace(bases_path(number), superseded(found[0]))
+        if found is not None and found[0].superseded:
+            break
+        if found is not None and found[0].timestamp <= before:
+            old.append(found[0])
+    for document in reversed(old):
+        log.store.replace(bases_path(document.number), superseded(document))
     return deleted
 
 

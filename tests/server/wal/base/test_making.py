@@ -278,3 +278,17 @@ def test_a_reader_whose_base_is_replaced_and_deleted_meanwhile_goes_on(
         reader.close()
         assert as_table([first, *parts]) == wanted
         assert as_table([table.rows_of(["5", "6"])]) == {"5": wanted["5"]}
+
+
+def test_a_deletion_reads_no_list_of_bases_below_one_that_is_superseded(log_root: Path) -> None:
+    catalog = log_root / "shop"
+    for number in range(6):
+        with LogWriter.open(log_root, "shop") as writer:
+            writer.append([upsert(str(number))])
+        make_base(catalog, 5)
+    lists = sorted((catalog / "bases").glob("*.json"))
+    delete_unnamed_rows(catalog, 10**15)
+    assert [b'"superseded":true' in each.read_bytes() for each in lists] == [True] * 4 + [False] * 2
+    lists[0].write_bytes(b"damaged")
+    delete_unnamed_rows(catalog, 10**15)
+    assert state(log_root).keys() == set("012345")
