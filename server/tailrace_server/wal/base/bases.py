@@ -12,8 +12,8 @@ process may drop at the same moment. Three rules prevent that:
 
 1. Before the checkpoint with the number k + 1, an object of this sequence reserves the base for k + 1.
 2. An object keeps what the one before it reserves, for as long as the checkpoint does not exist.
-3. Who drops bases reads the newest checkpoint after the newest object of this sequence. So the checkpoint, or
-   its reservation, is among what was read.
+3. A process that drops bases reads the newest checkpoint after the newest object of this sequence. So it has
+   read either the checkpoint or its reservation.
 """
 
 from __future__ import annotations
