@@ -80,7 +80,7 @@ def test_a_bound_of_bytes_takes_by_size_and_a_hold_puts_it_off(view: LogView) ->
     assert loss_of(view, Position(4), tight, hold, now) == Loss(DAY - HOUR, (1 << 30) - size)
 
 
-async def test_heartbeats_metrics_and_the_log_tell_of_a_loss_that_is_near(
+async def test_contract_38_heartbeats_metrics_and_the_log_warn_of_a_loss_that_is_near(
     log_root: Path, view: LogView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_watch, "_EVERY_S", 0.05)
