@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.record.text_columns import Texts
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
     from tailrace_server.wal.state.state import LogState
 
@@ -182,18 +183,19 @@ class _Records:
     ) -> tuple[BatchHead | None, dict[str, pa.BinaryArray]]:
         """Return the head and bodies of a batch; None if one of its parts is damaged: each is noted."""
         head: BatchHead | None = None
-        body: dict[str, pa.BinaryArray] = {}
+        texts: dict[str, Texts] = {}
         try:
             head = reader.head(ref)
         except LogError as error:
             note_fault(self._result, error, ref.segment.path, ref.offset)
         for name in BODY_COLUMNS:
             try:
-                body |= reader.body(ref, (name,))
+                texts |= reader.texts(ref, (name,))
             except LogError as error:
                 note_fault(self._result, error, ref.segment.path, ref.offset)
                 head = None
-        return head, body
+        # Without a sound head nothing says that the parts of a body lie where an array would take them.
+        return head, {} if head is None else {name: text.array for name, text in texts.items()}
 
     def _begin_segment(self, ref: BatchRef) -> None:
         segment = ref.segment
