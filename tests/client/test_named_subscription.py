@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -257,6 +258,8 @@ async def test_a_reset_moves_the_place_and_ends_the_reader(
             await take(captures, 1)
     async with client.subscribe("shop", name="billing") as captures:
         assert await take(captures, 2) == ["2", "3"]
+    moved = await client.reset_subscription("shop", "billing", datetime.now(UTC))
+    assert moved.needed == Position(4)
 
 
 async def test_a_pause_ends_the_reader_and_lets_none_in(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace import wire
@@ -29,7 +30,7 @@ class SubscriptionCalls:
         name: str,
         criteria: Wanted = (),
         *,
-        since: Place | str = "latest",
+        since: Place | datetime | str = "latest",
         hold_s: float | None = None,
         hold_bytes: int | None = None,
     ) -> NamedSubscription:
@@ -39,8 +40,8 @@ class SubscriptionCalls:
             catalog: Name of the catalog.
             name: Up to 64 letters, digits, underscores, dots and hyphens.
             criteria: What it wants, for its life; none = every record at entity level.
-            since: First position wanted, inclusive; a number is a version. Or ``"earliest"``, the oldest that
-                is kept, or ``"latest"``, what is published from now on.
+            since: First position wanted, inclusive; a number is a version. Or ``"earliest"``, the oldest one,
+                ``"latest"``, behind the newest one, or an aware datetime: the first commit at or after it.
             hold_s: How old a change may be that retention keeps for it; 0: it keeps nothing. None = a day, or
                 the server's largest hold.
             hold_bytes: How large the log may be that retention keeps for it; 0: it keeps nothing. None =
@@ -85,7 +86,7 @@ class SubscriptionCalls:
         return (await self._listed(request))[0]
 
     async def reset_subscription(
-        self, catalog: str, name: str, to: Place | str
+        self, catalog: str, name: str, to: Place | datetime | str
     ) -> NamedSubscription:
         """Move a named subscription to another place, given as ``since`` of ``create_subscription``.
 
@@ -150,9 +151,9 @@ class SubscriptionCalls:
         return _named(messages.NamedSubscription.FromString(data))
 
 
-def _place(place: Place | str) -> str:
-    """Return a place in words: ``earliest``, ``latest``, a version, or version and index."""
-    return place if isinstance(place, str) else str(place)
+def _place(place: Place | datetime | str) -> str:
+    """Return a place in words: ``earliest``, ``latest``, a version, version and index, or a time."""
+    return place.isoformat() if isinstance(place, datetime) else str(place)
 
 
 def _named(message: messages.NamedSubscription) -> NamedSubscription:

@@ -251,7 +251,8 @@ class ResetSubscriptionRequest(_message.Message):
     name: _builtins.str
     to: _builtins.str
     """`earliest`: the oldest that is kept; `latest`: behind what is published; VERSION or VERSION:INDEX: with this
-    record, inclusive. No longer kept: POSITION_COMPACTED. Required.
+    record, inclusive; a time with its zone, as 2026-05-04T10:30:00Z: with the first commit at or after it. No
+    longer kept: POSITION_COMPACTED. Required.
     """
     def __init__(
         self,

@@ -19,7 +19,7 @@ from tailrace.criteria import After, FromTime, Since
 from tailrace.cursor import StateCursor
 from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
+from tailrace_server.capture.delivery.start import refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.reading.catalog_reader import position_after
@@ -367,7 +367,7 @@ class HistoryRead(LogRead):
             case None | Since(Position(version=0)):
                 from_oldest = True
             case FromTime(timestamp):
-                from_oldest = is_trimmed(view, timestamp)
+                from_oldest = view.is_trimmed_at(timestamp)
             case _:
                 from_oldest = False
         if from_oldest or start is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar, assert_never
 
@@ -379,6 +379,18 @@ def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMic
             "or an age as 15m"
         )
     return TimestampMicros(found)
+
+
+def datetime_of(text: str, option: str) -> datetime:
+    """Read a point in time, as ``time_of``; it has a zone.
+
+    Raises:
+        InvalidRequest: It is none, or beyond the calendar.
+    """
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_of(text, option))
+    except OverflowError:
+        raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None
 
 
 def wait_s(text: str, option: str = "--wait") -> float:

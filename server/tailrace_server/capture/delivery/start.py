@@ -68,7 +68,7 @@ async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
             ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
             position = cursor.position if ordinal else position_after(cursor.position)
             # With a time, the later of the two. A trimmed time is before the cursor, which is judged below.
-            if timestamp is not None and not is_trimmed(view, timestamp):
+            if timestamp is not None and not view.is_trimmed_at(timestamp):
                 position, ordinal = _later(position, ordinal, view.version_at(timestamp))
     # 2. Never begin later than asked: what was trimmed is refused, not skipped.
     if position < view.oldest:
@@ -104,7 +104,7 @@ def compacted_start(log: FollowedLog, waiting: ResolvedStart) -> PositionCompact
     if waiting.position >= view.oldest:
         return None
     # A start by time was only a lower bound: it is lost only if its time was trimmed.
-    if waiting.timestamp is not None and not is_trimmed(view, waiting.timestamp):
+    if waiting.timestamp is not None and not view.is_trimmed_at(waiting.timestamp):
         return None
     return PositionCompacted(waiting.position, view.oldest, log.newest)
 
@@ -175,11 +175,6 @@ def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) 
         raise HistoryReplaced(view.name, str(cursor), found)
 
 
-def is_trimmed(view: LogView, timestamp: int) -> bool:
-    """Return whether something committed at or after a time, µs, is no longer retained."""
-    return view.oldest > FIRST and timestamp <= view.timestamp_of(view.oldest.version - 1)
-
-
 async def _locate_in(
     log: FollowedLog, view: LogView, position: Position, ordinal: int
 ) -> ResolvedStart:
@@ -195,7 +190,7 @@ async def _locate_in(
 
 def _at_time(log: FollowedLog, view: LogView, timestamp: int) -> Position:
     """Return the first position at or after a time; trimmed time is refused, not skipped."""
-    if is_trimmed(view, timestamp):
+    if view.is_trimmed_at(timestamp):
         raise PositionCompacted(view.oldest.preceding(), view.oldest, log.newest)
     return Position(view.version_at(timestamp), 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -27,7 +28,10 @@ app = typer.Typer(
 
 _Amount = TypeVar("_Amount", int, float)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
-_PLACE: Final = "earliest, latest, VERSION or VERSION:INDEX"
+_PLACE: Final = (
+    "earliest, latest, VERSION, VERSION:INDEX, or a time: 2026-05-04T10:30, or an age as 15m"
+)
+_AT_A_TIME: Final = re.compile(r"[0-9.]+[a-z]|[0-9]{4}-|[0-9]{15}")
 
 
 @app.command()
@@ -86,7 +90,7 @@ def create(
     )
     held_s = None if hold is None else _read("--hold", hold, parse_seconds)
     held_bytes = None if hold_bytes is None else _read("--hold-bytes", hold_bytes, parse_bytes)
-    return run(_create(where, name, criteria, begin, held_s, held_bytes))
+    return run(_create(where, name, criteria, _place(begin, "--from"), held_s, held_bytes))
 
 
 @app.command("list")
@@ -108,10 +112,12 @@ def show(where: Where, name: Name, as_json: AsJson = False) -> int:
 def reset(
     where: Where,
     name: Name,
-    to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Where it goes on: {_PLACE}.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="PLACE", help=f"Where it continues: {_PLACE}.")
+    ],
 ) -> int:
     """Move a named subscription to another place. A reader that it has is ended."""
-    return run(_reset(where, name, to))
+    return run(_reset(where, name, _place(to, "--to")))
 
 
 @app.command()
@@ -133,6 +139,13 @@ def resume(where: Where, name: Name) -> int:
 def delete(where: Where, name: Name) -> int:
     """Delete a named subscription with its place; what it held may go. A reader that it has is ended."""
     return run(_delete(where, name))
+
+
+def _place(text: str, option: str) -> str:
+    """Return a place as servers take it; a time gets a zone."""
+    if not _AT_A_TIME.match(text):
+        return text
+    return options.datetime_of(text, option).isoformat()
 
 
 async def _create(
@@ -166,7 +179,7 @@ async def _show(where: Where, name: str, *, as_json: bool) -> None:
 async def _reset(where: Where, name: str, to: str) -> None:
     async with where.opened() as subscriptions:
         found = await subscriptions.reset(name, to)
-    note(f"{found.name} goes on with {found.needed}")
+    note(f"{found.name} continues with {found.needed}")
 
 
 async def _pause(where: Where, name: str, *, paused: bool) -> None:

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,6 +22,7 @@ from tailrace_server.cli.tables.text_table import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from tailrace.reads.state import State, StateRow
     from tailrace.schema import Schema
@@ -254,8 +254,4 @@ def version_or_time(text: str, option: str) -> int | datetime:
     """
     if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
         return int(text)
-    micros = options.time_of(text, option)
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:
-        raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None
+    return options.datetime_of(text, option)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailrace.cursor import Cursor
 from tailrace.errors import PositionCompacted
-from tailrace.position import END, FIRST
+from tailrace.position import END
 from tailrace.retry import Retry, Timeouts
 from tailrace.sql.poll import Poll
 from tailrace_server.capture.delivery.start import refuse_other_history
@@ -111,9 +111,8 @@ def _first_version(view: LogView, since: int | datetime) -> int:
         refuse_other_history(view, Cursor(view.uuid, max(since - 1, 0), END))
         return since or view.oldest.version
     micros = round(since.timestamp() * 1_000_000)
-    oldest = view.oldest
-    if oldest > FIRST and micros < view.timestamp_of(oldest.version):
-        raise PositionCompacted(oldest.preceding(), oldest, oldest)
+    if view.is_trimmed_at(micros):
+        raise PositionCompacted(view.oldest.preceding(), view.oldest, view.oldest)
     return view.version_at(micros)
 
 

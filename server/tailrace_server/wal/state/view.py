@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.cursor import Cursor
-from tailrace.position import END
+from tailrace.position import END, FIRST
 from tailrace_server.wal.record.small_arrays import repeated
 from tailrace_server.wal.state.batch_table import (
     FIRST_INDEX,
@@ -168,6 +168,10 @@ class LogView:
         if place == self._commit_count:
             return self.published + 1
         return max(int(firsts[place]), self.oldest.version)
+
+    def is_trimmed_at(self, timestamp: int) -> bool:
+        """Return True if versions that were committed at or after a time, µs, are no longer retained."""
+        return self.oldest > FIRST and timestamp <= self.timestamp_of(self.oldest.version - 1)
 
     def schemas(self) -> Iterator[Schema]:
         """Yield the schemas of published versions, oldest first."""

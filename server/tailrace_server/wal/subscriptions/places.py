@@ -1,10 +1,15 @@
-"""The places where a named subscription may begin, in words: ``earliest``, ``latest``, ``41`` or ``41:3``."""
+"""The places where a named subscription may begin, in words.
+
+``earliest``, ``latest``, ``41``, ``41:3``, or a time with its zone: ``2026-05-04T10:30:00Z``.
+"""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from tailrace.arguments import micros
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 
@@ -19,7 +24,7 @@ def cursor_at(view: LogView, place: str) -> Cursor:
     """Return the cursor behind which a place is the first that comes; version 0 is the earliest one.
 
     Raises:
-        InvalidRequest: It is no place, or lies above what is published.
+        InvalidRequest: It is no place, a time without a zone, or above the published versions.
         PositionCompacted: It is no longer retained.
     """
     if place == "latest":
@@ -28,9 +33,7 @@ def cursor_at(view: LogView, place: str) -> Cursor:
         return view.cursor(*view.oldest.preceding())
     match = _POSITION.fullmatch(place)
     if match is None:
-        raise InvalidRequest(
-            f"{place[:80]!r} is no place: write earliest, latest, VERSION, or VERSION:INDEX"
-        )
+        return view.cursor(*_at_time(view, place).preceding())
     if not int(match[1]):  # as for a subscribe since 0
         return view.cursor(*view.oldest.preceding())
     wanted = Position(int(match[1]), int(match[2] or 0))
@@ -42,3 +45,17 @@ def cursor_at(view: LogView, place: str) -> Cursor:
             "begins with what comes next"
         )
     return view.cursor(*wanted.preceding())
+
+
+def _at_time(view: LogView, place: str) -> Position:
+    """Return the first position that was committed at or after a time."""
+    try:
+        at = micros(datetime.fromisoformat(place))
+    except ValueError:
+        raise InvalidRequest(
+            f"{place[:80]!r} is no place: write earliest, latest, VERSION, VERSION:INDEX, or a time with its "
+            "zone, as 2026-05-04T10:30:00Z"
+        ) from None
+    if view.is_trimmed_at(at):
+        raise PositionCompacted(view.oldest.preceding(), view.oldest, Position(view.published, END))
+    return Position(min(view.version_at(at), view.published + 1), 0)

@@ -11,7 +11,7 @@ from tailrace.criteria import After, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import CatalogReplaced
 from tailrace.position import Position, TimestampMicros
-from tailrace_server.capture.delivery.start import compacted_start, is_trimmed, renewed, resolve
+from tailrace_server.capture.delivery.start import compacted_start, renewed, resolve
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.matching.run import Mark
 from tests.server.capture.test_engine import upsert
@@ -71,7 +71,7 @@ async def test_a_start_by_time_that_is_to_come_moves_past_what_is_published_too_
         assert moved.position == Position(3)
         assert moved.before.rows == log.view.end_row
         assert compacted_start(log, moved) is None
-        assert not is_trimmed(log.view, 0)
+        assert not log.view.is_trimmed_at(0)
 
 
 async def test_a_start_by_position_that_is_to_come_stays_where_it_is(

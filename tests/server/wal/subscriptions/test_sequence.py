@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = 1_700_000_000_000_000
 WEEK = 7 * 24 * 3600 * 1_000_000
 
@@ -320,6 +322,16 @@ def test_a_place_is_a_position_or_a_word(catalog: Path) -> None:
         cursor_at(view, "2")
     with pytest.raises(InvalidRequest, match="the newest published version is 5; 6, or latest"):
         cursor_at(view, "7")
+    for at, first in ((0, 4), (1, 5), (3_600_000_000, 6)):
+        time = _EPOCH + timedelta(microseconds=view.timestamp_of(4) + at)
+        zones = (time, time.astimezone(timezone(timedelta(hours=-3))))
+        assert {cursor_at(view, each.isoformat()) for each in zones} == {
+            cursor_at(view, str(first))
+        }
+    with pytest.raises(PositionCompacted):
+        cursor_at(view, "1970-01-01T00:00:00Z")
+    with pytest.raises(InvalidRequest, match="it has no time zone"):
+        cursor_at(view, "2026-05-04T10:30:00")
     for none in ("", "newest", "-1", "1:", "1:-1", "\uff11"):
         with pytest.raises(InvalidRequest, match="is no place: write earliest"):
             cursor_at(view, none)
