@@ -14,6 +14,7 @@ from tailrace_server.cli.shown.log_tables import (
     column_table,
     entry_table,
     label_grid,
+    print_faults,
     print_summary,
     print_verification,
     printable,
@@ -244,6 +245,12 @@ def copy(
         Path,
         typer.Argument(metavar="ROOT", help="Where the copy goes: ROOT/NAME.", show_default=False),
     ],
+    with_damage: Annotated[
+        bool,
+        typer.Option(
+            "--with-damage", help="Copy damaged parts too, as they are; the command then fails."
+        ),
+    ] = False,
 ) -> int:
     """Copy the log as it is now, also while it is written to, and verify the copy: a backup.
 
@@ -252,16 +259,18 @@ def copy(
     from tailrace_server.wal.upkeep.copying import copy_log
 
     _check_catalog(path)
-    done = copy_log(path, target)
+    done = copy_log(path, target, with_damage=with_damage)
+    checked = "damaged" if done.faults else "verified"
     note(
-        f"{done.path}: {counted(done.files, 'file')}, {size_text(done.bytes)}, verified; published up to "
+        f"{done.path}: {counted(done.files, 'file')}, {size_text(done.bytes)}, {checked}; published up to "
         f"version {done.published:,}, committed up to {done.version:,}"
     )
     if done.subscriptions:
         note(
             f"{counted(done.subscriptions, 'named subscription')} with it, as far as each had acknowledged"
         )
-    return 0
+    print_faults(terminal(stderr=True), done.faults)
+    return 1 if done.faults else 0
 
 
 def _before_by_settings(path: Path, now: int) -> int:

@@ -11,11 +11,13 @@ from tailrace_server.units import counted
 from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from rich.table import Table
 
     from tailrace_server.wal.upkeep import inspect
-    from tailrace_server.wal.upkeep.verify_objects import Verification
+    from tailrace_server.wal.upkeep.verify_objects import Fault, Verification
 
 _SOURCES_MAX: Final = 10
 """Of the files or partitions that fed a log so many are shown, the last ones."""
@@ -197,12 +199,17 @@ def print_verification(console: Console, result: Verification) -> None:
         console.print(
             f"read {counted(result.key_files, 'key file')}; {result.key_files_missing:,} more can be made"
         )
-    for fault in result.faults:
-        console.print(f"[bold red]damaged[/] {printable(str(fault))}", soft_wrap=True)
+    print_faults(console, result.faults)
     if result.sound:
         console.print("[bold green]sound[/]")
-    else:
-        console.print(f"[bold red]{counted(len(result.faults), 'fault')}[/]")
+
+
+def print_faults(console: Console, faults: Sequence[Fault]) -> None:
+    """Print damaged places and their number; nothing if there are none."""
+    for fault in faults:
+        console.print(f"[bold red]damaged[/] {printable(str(fault))}", soft_wrap=True)
+    if faults:
+        console.print(f"[bold red]{counted(len(faults), 'fault')}[/]")
 
 
 def terminal(*, stderr: bool = False) -> Console:

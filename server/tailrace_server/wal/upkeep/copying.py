@@ -18,6 +18,7 @@ that it lacks, and the quarantine.
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import LogCorrupted
@@ -41,11 +42,12 @@ from tailrace_server.wal.upkeep.key_files import make_key_files
 from tailrace_server.wal.upkeep.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.state import LogState
+    from tailrace_server.wal.upkeep.verify_objects import Fault
 
 _SEQUENCES: Final = (SETTINGS, DEFINITIONS)
 """Folders of what is said of the catalog beside its log."""
@@ -65,14 +67,21 @@ class LogCopy(NamedTuple):
     bytes: int
     subscriptions: int
     """Named ones."""
+    faults: Sequence[Fault]
+    """The damage that was copied; empty unless that was allowed."""
 
 
-def copy_log(source: Path, root: Path) -> LogCopy:
+def copy_log(source: Path, root: Path, *, with_damage: bool = False) -> LogCopy:
     """Copy a catalog's log into a folder of its name below ``root``, and verify the copy.
+
+    Args:
+        source: The catalog's folder.
+        root: The log root of the copy.
+        with_damage: Copy damaged parts too, as they are, if the log can be opened.
 
     Raises:
         LogUnreadable: The source is no catalog, or the target is there already.
-        LogCorrupted: The source is damaged; the error names the first fault.
+        LogCorrupted: The source is damaged, and that is not allowed; the error names the first fault.
         LogFull: No room.
     """
     document = read_catalog(source)
@@ -101,6 +110,8 @@ def copy_log(source: Path, root: Path) -> LogCopy:
                 state.revision,
                 known.number,
             ):
+                if with_damage:
+                    break
                 fault = result.faults[0]
                 raise LogCorrupted(fault.path, fault.offset, fault.reason)
         # 4. What was read before the log is behind what was copied of it.
@@ -108,7 +119,8 @@ def copy_log(source: Path, root: Path) -> LogCopy:
         for each in subscriptions:
             named.create(each)
         # 5. What follows from the records follows from the copy's.
-        make_key_files(folder)
+        with suppress(LogCorrupted) if result.faults else nullcontext():
+            make_key_files(folder)
         made = [target.size(key_file_path(each)) or 0 for each in numbers_of(target)]
     return LogCopy(
         root / document.name,
@@ -117,6 +129,7 @@ def copy_log(source: Path, root: Path) -> LogCopy:
         len(paths) + len(subscriptions) + len(made),
         sum(found) + sum(made),
         len(subscriptions),
+        result.faults,
     )
 
 

@@ -96,6 +96,10 @@ def test_a_damaged_log_is_not_copied_and_its_fault_is_named(
         copy_log(log_root / "shop", tmp_path / "copy")
     assert raised.value.path == str(segment.relative_to(log_root / "shop"))
     assert list((tmp_path / "copy").iterdir()) == []
+    done = copy_log(log_root / "shop", tmp_path / "copy", with_damage=True)
+    assert [fault.path for fault in done.faults] == [raised.value.path]
+    assert (done.path / raised.value.path).read_bytes() == data
+    assert verify(done.path).faults == done.faults
 
 
 def test_nothing_is_copied_over_what_is_there(log_root: Path, tmp_path: Path) -> None:
