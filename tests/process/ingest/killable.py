@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+INPUT = "Eingänge"
+"""The folder that commands read, by a name that is not ASCII."""
+
+
 class Killable:
     """A Python module, run as often as it takes."""
 
@@ -53,7 +57,7 @@ class Command(Killable):
     """The command; it reads ``input`` and writes ``catalog``."""
 
     def __init__(self, source: str, folder: Path, log_root: Path, *options: str) -> None:
-        self.input = folder / "Eingänge"
+        self.input = folder / INPUT
         self.catalog = log_root / "shop"
         given = ("--input", self.input, "--log", log_root, "--catalog", "shop", *options)
         super().__init__(folder, "tailrace_server", "ingest", source, *given)

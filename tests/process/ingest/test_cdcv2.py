@@ -19,7 +19,7 @@ from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tests.process.ingest.killable import Command, end
+from tests.process.ingest.killable import INPUT, Command, end
 from tests.process.ingest.reading import leads, records
 from tests.server.pipeline.cdcv2.streams import (
     SCHEMA,
@@ -156,10 +156,10 @@ class Ingest(Command):
 def prepared(folder: Path, seed: int) -> Sequence[Record]:
     """Write the files of a stream, and return the log that an undisturbed run makes of it."""
     told = mangle(statements(make_history(seed, 60, 15, 8), 6, 61), seed, window=50)
-    write_files(folder / "input", told, 5)
+    write_files(folder / INPUT, told, 5)
     reference = folder / "reference"
     reference.mkdir()
-    return ingest(None, folder / "input", reference, "shop", batch_bytes=1)
+    return ingest(None, folder / INPUT, reference, "shop", batch_bytes=1)
 
 
 @pytest.mark.parametrize(
