@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import time
 import types
 from collections import Counter
 from contextlib import contextmanager
@@ -31,11 +33,13 @@ class Living:
 
     def _count(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        for each in gc.get_objects():
-            kind = type(each)
-            module = str(kind.__module__)
-            if f"{module}.".startswith(self._packages) or issubclass(kind, _KINDS):
-                found[f"{module}.{kind.__qualname__}"] += 1
+        with _no_other_thread():
+            for each in gc.get_objects():
+                kind = type(each)
+                module = str(kind.__module__)
+                if f"{module}.".startswith(self._packages) or issubclass(kind, _KINDS):
+                    found[f"{module}.{kind.__qualname__}"] += 1
+            del each
         return found
 
     def more(self, at_least: int) -> dict[str, int]:
@@ -52,6 +56,23 @@ class Living:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise AssertionError(f"left for the collector: {self.more(at_least)}") from None
+
+
+@contextmanager
+def _no_other_thread() -> Iterator[None]:
+    """Let no other thread run Python in a block that neither waits nor calls the system.
+
+    A list of all objects refers to tuples that other threads are building. If such a thread runs while the list
+    exists, its tuple cannot get its final size, and the thread fails with a SystemError.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE_S)
+    try:
+        # Threads that wait for the lock ask for it by the former interval once more. Let them have it before.
+        time.sleep(2 * interval)
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @contextmanager
