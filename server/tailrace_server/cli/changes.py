@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.cli import options
+from tailrace_server.cli import options, times
 from tailrace_server.cli.declared import Option
 from tailrace_server.cli.output import clock_text, note, note_unknown_changes
 from tailrace_server.cli.running import run
@@ -133,7 +133,7 @@ def changes(
         "reverse": reverse,
         "limit": limit,
         "wait_for": wait_for,
-        "wait_s": options.wait_s(wait),
+        "wait_s": times.wait_s(wait),
     }
     form = form_for_stdout(content, as_json=as_json)
     return run(
@@ -224,4 +224,4 @@ def _upper(until: str | None, before: str | None, to_time: str | None) -> dict[s
         return {"until": position if ":" in until else position.version}
     if before is not None:
         return {"before": Cursor.parse(before)}
-    return {} if to_time is None else {"to_time": options.time_of(to_time, "--to-time")}
+    return {} if to_time is None else {"to_time": times.time_of(to_time, "--to-time")}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar, assert_never
 
-from tailrace.arguments import micros
 from tailrace.criteria import (
     After,
     Area,
@@ -25,12 +22,12 @@ from tailrace.criteria import (
 )
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
-from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros, Version
+from tailrace.position import END, MAX_VERSION, Index, Position, Version
 from tailrace.tls import Tls
 from tailrace.transport.target import Target
 from tailrace_server.cli.declared import Argument, Option
+from tailrace_server.cli.times import time_of
 from tailrace_server.cli.token import TOKEN_FILE, token_of
-from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
     from tailrace.client import Client
@@ -355,67 +352,6 @@ def position_of(text: str, option: str) -> Position:
             f"{option}: not a position: {text!r}; it reads VERSION or VERSION:INDEX, as 41:3"
         )
     return Position(Version(int(match[1])), Index(int(match[2] or 0)))
-
-
-_NEVER: Final = 1 << 63
-"""µs that no field holds."""
-
-
-def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMicros:
-    """Read a point in time: ISO 8601 (local where it names no zone), µs since the epoch, or an age.
-
-    A bare number is µs if that is a time since 1973, or 0; another number is ambiguous.
-
-    Raises:
-        InvalidRequest: It is none of them.
-    """
-    try:
-        found = _micros_of(text, now)
-    except (ValueError, OverflowError):
-        found = _NEVER
-    if not -_NEVER <= found < _NEVER:
-        raise InvalidRequest(
-            f"{option}: not a time: {text!r}; write 2026-05-04T10:30, microseconds since the epoch, "
-            "or an age as 15m"
-        )
-    return TimestampMicros(found)
-
-
-def datetime_of(text: str, option: str) -> datetime:
-    """Read a point in time, as ``time_of``; it has a zone.
-
-    Raises:
-        InvalidRequest: It is none, or beyond the calendar.
-    """
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_of(text, option))
-    except OverflowError:
-        raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None
-
-
-def wait_s(text: str, option: str = "--wait") -> float:
-    """Return how long an option waits.
-
-    Raises:
-        InvalidRequest: It is no length of time.
-    """
-    try:
-        return parse_seconds(text)
-    except ValueError:
-        raise InvalidRequest(f"{option} {text!r}: write 500ms, 30s or 5m") from None
-
-
-def _micros_of(text: str, now: float | None) -> int:
-    if re.fullmatch(r"0|[0-9]{15,19}", text, re.ASCII):
-        return int(text)
-    if re.fullmatch(r"[0-9.]+", text, re.ASCII):
-        raise ValueError("a number without a unit")
-    try:
-        age = parse_seconds(text)
-    except ValueError:
-        found = datetime.fromisoformat(text)
-        return micros(found if found.tzinfo is not None else found.astimezone())
-    return int(((time.time() if now is None else now) - age) * 1e6)
 
 
 def decoded_of(values: str | None, *, as_json: bool) -> bool:

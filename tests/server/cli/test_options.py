@@ -11,7 +11,7 @@ from tailrace.criteria import After, Area, Content, Criteria, FromTime, Operatio
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
-from tailrace_server.cli import options
+from tailrace_server.cli import options, times
 
 NOTHING: dict[str, Any] = {
     "entity_types": None,
@@ -75,16 +75,16 @@ def test_starts() -> None:
 
 
 def test_a_time_far_away_is_exact_to_the_microsecond() -> None:
-    assert options.time_of("9999-12-31T23:59:59.999999Z", "--to-time") == 253_402_300_799_999_999
-    assert options.time_of("1970-01-01T00:00:00.000001Z", "--to-time") == 1
+    assert times.time_of("9999-12-31T23:59:59.999999Z", "--to-time") == 253_402_300_799_999_999
+    assert times.time_of("1970-01-01T00:00:00.000001Z", "--to-time") == 1
 
 
 def test_an_age_counts_back_from_now() -> None:
-    assert options.time_of("15m", "--to-time", now=1000.0) == 100_000_000
+    assert times.time_of("15m", "--to-time", now=1000.0) == 100_000_000
 
 
 def test_the_epoch_is_the_beginning() -> None:
-    assert options.time_of("0", "--to-time") == 0
+    assert times.time_of("0", "--to-time") == 0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_epoch_is_the_beginning() -> None:
 )
 def test_what_may_be_seconds_or_microseconds_or_lies_beyond_both_is_no_time(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"--to-time: not a time: .* microseconds since"):
-        options.time_of(text, "--to-time")
+        times.time_of(text, "--to-time")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import options
+from tailrace_server.cli import options, times
 from tailrace_server.cli.output import note
 from tailrace_server.cli.running import run
 from tailrace_server.cli.subscriptions.located import Where, located
@@ -145,7 +145,7 @@ def _place(text: str, option: str) -> str:
     """Return a place as servers take it; a time gets a zone."""
     if not _AT_A_TIME.match(text):
         return text
-    return options.datetime_of(text, option).isoformat()
+    return times.datetime_of(text, option).isoformat()
 
 
 async def _create(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import options, typed
+from tailrace_server.cli import options, times, typed
 from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.cli.output import Palette, date_text, note, printable
 from tailrace_server.cli.running import run
@@ -128,7 +128,7 @@ def state(
         "parameters": options.parameters_of(param),
         "limit": limit,
         "wait_for": wait_for,
-        "wait_s": options.wait_s(wait),
+        "wait_s": times.wait_s(wait),
         "decoded": decoded and not typed_file,
         "typed": typed_file,
     }
@@ -254,4 +254,4 @@ def version_or_time(text: str, option: str) -> int | datetime:
     """
     if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
         return int(text)
-    return options.datetime_of(text, option)
+    return times.datetime_of(text, option)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import options, typed
+from tailrace_server.cli import options, times, typed
 from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.cli.output import Palette, note
 from tailrace_server.cli.running import run
@@ -144,7 +144,7 @@ def sql(
         sys.stdin.read() if statement == "-" else statement or "",
         _parameters(parameter or ()),
         begin,
-        options.wait_s(every, "--every"),
+        times.wait_s(every, "--every"),
         OnMisfit.named(misfits),
     )
     form = "json" if as_json else "csv" if csv else "arrow" if arrow else "text"
