@@ -63,9 +63,9 @@ async def test_where_nothing_matches_the_id_moves_without_an_event(
     serve: Serve, writer: ModelWriter
 ) -> None:
     """From the beginning on: one that comes back before its first change has missed none."""
+    writer.write(*SHOP)
     served = await serve()
     query = 'subscription { onCatalogChange(criteria: [{entityType: ["none"]}]) { cursor } }'
-    writer.write(*SHOP)
     async with stream(served, query, method="GET") as events:
         began = await events.any()
         assert began is not None
