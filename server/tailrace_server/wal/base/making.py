@@ -217,7 +217,7 @@ def _name(
     # The log is read after ``known``, however long the work between took. So a checkpoint that relies on one of
     # the bases has either been read, or ``known`` reserves that base for it (bases.py).
     log.advance()
-    reserved = {each for each in known.reserved if each[1] > log.state.checkpoint}
+    reserved = _reserved(known, log.state)
     if reserve is not None:
         reserved.add((reserve, log.state.checkpoint + 1))
     needed = _needed(bases, log.state, {version for version, _ in reserved} | {made})
@@ -226,6 +226,11 @@ def _name(
         return False
     reserved = {each for each in reserved if each[0] in versions}
     return write_bases(log.store, log.uuid, known, needed, reserved, now)
+
+
+def _reserved(known: KnownBases, state: LogState) -> set[tuple[int, int]]:
+    """Return the versions that are reserved, each with its checkpoint, which does not exist yet."""
+    return {each for each in known.reserved if each[1] > state.checkpoint}
 
 
 def _needed(
@@ -262,8 +267,8 @@ def drop_unneeded(path: Path, now: int) -> None:
     for _ in range(_ATTEMPTS):
         known = newest_bases(log.store, log.uuid)
         log.advance()
-        reserved = {version for version, each in known.reserved if each > log.state.checkpoint}
-        if len(_needed(known.bases, log.state, reserved)) == len(known.bases):
+        kept = {version for version, _ in _reserved(known, log.state)}
+        if len(_needed(known.bases, log.state, kept)) == len(known.bases):
             return
         if _name(log, known, known.bases, now):
             return

@@ -253,9 +253,10 @@ class LogView:
         paths = self.segment_paths()
         if path not in paths:
             return []
+        place = paths.index(path)
         segments = self._batches[SEGMENT, : self._batch_count]
-        first, stop = np.searchsorted(segments, [paths.index(path), paths.index(path) + 1]).tolist()
-        return [self.batch(place) for place in range(first, stop)]
+        first, stop = np.searchsorted(segments, [place, place + 1]).tolist()
+        return [self.batch(batch) for batch in range(first, stop)]
 
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""

@@ -122,7 +122,6 @@ def compact(path: Path, now: int) -> Compaction | None:
         LogFull: No room; nothing was changed.
     """
     damaged: dict[str, LogCorrupted] = {}
-    done = None
     while True:
         try:
             done = _compact(path, now, damaged)
