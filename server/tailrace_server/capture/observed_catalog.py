@@ -178,9 +178,8 @@ class ObservedCatalog:
             LogMissing: Its folder is gone since it was opened last, and may come back.
             TailraceError: As ``open_catalog``.
         """
-        self._opening_since = (
-            time.monotonic()
-        )  # now, and not when it was put in line behind other catalogs
+        # Now, and not when it was put in line behind other catalogs.
+        self._opening_since = time.monotonic()
         if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
             raise LogMissing(self._path.name)
         return open_catalog(self._path.parent, self._path.name)

@@ -2,8 +2,10 @@
 
 ::
 
-    view cheap SELECT id, name FROM product WHERE price < 10 grant entity_types = ["cheap"] columns = ["name"]
-    where = "tenant = 7" a request for cheap returns product, column name, where price < 10 AND tenant = 7
+    view cheap      SELECT id, name FROM product WHERE price < 10
+    grant           entity_types = ["cheap"]   columns = ["name"]   where = "tenant = 7"
+    a request for cheap returns
+                    product, column name, where price < 10 AND tenant = 7
 
 The view's condition is then one of the grant: it is judged before anything else looks at a row, and nothing of
 it is told. Names in such grants are those of the view's definition; columns are followed from there by their

@@ -235,9 +235,8 @@ class TailPool:
                 return
             place.due = time.monotonic() + seconds
             if seconds >= CHECK_S:
-                place.due = math.floor(
-                    place.due
-                )  # quiet logs together: the process sleeps in between
+                # Quiet logs together: the process sleeps in between.
+                place.due = math.floor(place.due)
             # A busy log moves its time on and leaves the heap as it is.
             if place.queued is None or place.due < place.queued:
                 self._queue(place)
