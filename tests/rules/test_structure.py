@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.structure import LINES_MAX, MODULES_MAX, ROOT, faults, modules
+from tools.structure import (
+    LINES_MAX,
+    LINES_WITH_REASON_MAX,
+    MODULES_MAX,
+    REASON,
+    ROOT,
+    faults,
+    modules,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +37,10 @@ def test_the_tree_keeps_its_promises() -> None:
             "import circle: tailrace_server.a -> tailrace_server.b",
         ),
         ({"a.py": "\n" * (LINES_MAX + 1)}, f"{SERVER}/a.py has 501 lines; the bound is 500"),
+        (
+            {"a.py": f"{REASON}a state machine." + "\n" * LINES_WITH_REASON_MAX},
+            f"{SERVER}/a.py has 801 lines; the bound is 800",
+        ),
         (
             {f"part/a{number}.py": "" for number in range(MODULES_MAX + 1)},
             f"{SERVER}/part has 21 modules; the bound is 20",
@@ -56,5 +68,6 @@ def test_a_tree_below_every_bound_has_no_fault(tmp_path: Path) -> None:
     path.mkdir(parents=True)
     for number in range(MODULES_MAX):
         (path / f"a{number}.py").write_text("\n" * LINES_MAX)
+    (path / "a0.py").write_text(REASON + "\n" * (LINES_WITH_REASON_MAX - 1))
     (path / "__init__.py").write_text("from tailrace_server.part import a1")
     assert list(faults(modules(tmp_path))) == []
