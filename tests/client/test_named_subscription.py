@@ -70,7 +70,7 @@ async def take(captures: tailrace.Subscription, count: int) -> list[str | None]:
         return [(await anext(captures)).primary_key for _ in range(count)]
 
 
-async def test_a_reader_goes_on_behind_what_was_acknowledged(
+async def test_contract_51_a_reader_continues_behind_what_was_acknowledged(
     client: tailrace.Client, writer: ModelWriter
 ) -> None:
     created = await client.create_subscription("shop", "billing", ROWS, since=1)
@@ -139,7 +139,7 @@ async def test_heartbeats_move_the_place_of_who_has_acknowledged_everything(
                 await anext(messages)
 
 
-async def test_a_second_reader_takes_over_and_the_first_is_fenced(
+async def test_contract_51_a_second_reader_takes_over_and_the_first_is_fenced(
     client: tailrace.Client, writer: ModelWriter
 ) -> None:
     await client.create_subscription("shop", "billing", ROWS, since="earliest")
@@ -156,7 +156,9 @@ async def test_a_second_reader_takes_over_and_the_first_is_fenced(
             await second.acknowledge(durable=True)
 
 
-async def test_two_servers_of_one_log_agree(log_root: Path, writer: ModelWriter) -> None:
+async def test_contract_51_two_servers_of_one_log_agree(
+    log_root: Path, writer: ModelWriter
+) -> None:
     write(writer, 1, 2)
     async with (
         serving(log_root) as here,
@@ -181,7 +183,7 @@ async def test_two_servers_of_one_log_agree(log_root: Path, writer: ModelWriter)
         assert (await one.get_subscription("shop", "billing")).needed == Position(2, 1)
 
 
-async def test_a_reader_keeps_its_name_over_a_break(
+async def test_contract_51_a_reader_keeps_its_name_over_a_break(
     log_root: Path, writer: ModelWriter, quick_retry: Retry
 ) -> None:
     write(writer, 1)

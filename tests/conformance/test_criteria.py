@@ -1,4 +1,4 @@
-"""Criteria: contract 29 to 32."""
+"""Criteria: contract 29 to 32, conditions and views: 49 and 50."""
 
 from __future__ import annotations
 
@@ -240,7 +240,36 @@ async def test_updates_of_which_nobody_knows_what_changed_are_told_to_who_asks_f
         assert subscription.acknowledgement.unknown_changes == expected
 
 
-async def test_contract_42_a_view_is_followed_by_its_name_as_an_entity_type_is(
+async def test_contract_49_changes_of_a_condition_add_up_to_the_rows_that_meet_it(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Live, in history and as state; no image from outside of the condition is sent."""
+    writer.write([upsert(str(key), price=key) for key in (3, 12)])
+    driver = await serve()
+    cheap = (Criteria(entity_type=("product",), where="price < 10"),)
+    subscription = await driver.subscribe(cheap, start=FromState(), content=Content.BODY)
+    [row] = await collect(subscription, 1)
+    assert (row.primary_key, row.transition) == ("3", Transition.ENTER)
+    writer.write(
+        [
+            update("3", {"price": 3}, {"price": 4}),
+            update("12", {"price": 12}, {"price": 9}),
+            upsert("13", price=13),
+        ],
+        [update("3", {"price": 4}, {"price": 40}), update("13", {"price": 13}, {"price": 14})],
+    )
+    live = await collect(subscription, 3)
+    moves = [(each.primary_key, each.transition) for each in live]
+    assert moves == [("3", Transition.UPDATE), ("12", Transition.ENTER), ("3", Transition.LEAVE)]
+    assert (live[1].before, live[2].after) == (None, None)
+    page = await driver.read(cheap, content=Content.BODY)
+    assert page.captures[-3:] == live
+    for version, keys in ((1, ["3"]), (2, ["12", "3"]), (3, ["12"])):
+        rows = await driver.state(where="price < 10", at_version=version)
+        assert sorted(each.primary_key or "" for each in rows.captures) == keys
+
+
+async def test_contract_50_a_view_is_followed_by_its_name_as_an_entity_type_is(
     serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
     writer.write([upsert(str(key), name=f"p{key}", price=key) for key in (3, 4, 12, 13)])
@@ -272,7 +301,7 @@ async def test_contract_42_a_view_is_followed_by_its_name_as_an_entity_type_is(
     assert [each.primary_key for each in page.captures] == ["3", "3", "12"]
 
 
-async def test_a_condition_behind_a_cursor_has_the_names_of_its_version(
+async def test_contract_49_a_condition_behind_a_cursor_has_the_names_of_its_version(
     serve: Serve, log_root: Path
 ) -> None:
     """The source has renamed its column, and given the name to another: the text alone is refused."""

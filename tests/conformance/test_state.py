@@ -332,7 +332,7 @@ async def test_what_is_no_longer_kept_is_refused(
 
 
 @over_every_way
-async def test_rows_that_meet_a_condition_are_those_of_the_table_that_do(
+async def test_contract_49_rows_that_meet_a_condition_are_those_of_the_table_that_do(
     serve: Serve, writer: ModelWriter
 ) -> None:
     """At any version, with pages of any size; a row that SQL is not sure of is not among them."""

@@ -258,7 +258,7 @@ def suppress_misfits() -> Iterator[None]:
         *((n + 50, {"total": VALUES["total"][n]}) for n in range(10)),
     ],
 )
-async def test_a_condition_has_the_same_rows_in_state_history_live_and_sql(
+async def test_contract_49_a_condition_has_the_same_rows_in_state_history_live_and_sql(
     asked: list[str], made: list[tuple[int, dict[str, str] | None]]
 ) -> None:
     """Half of the changes are in the log when the subscriptions begin; a view is of all columns, or of one."""

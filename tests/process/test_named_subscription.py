@@ -27,7 +27,7 @@ async def take(captures: tailrace.Subscription, count: int) -> list[str | None]:
         return [(await anext(captures)).primary_key for _ in range(count)]
 
 
-async def test_a_name_moves_between_servers_and_outlives_a_kill(log_root: Path) -> None:
+async def test_contract_51_a_name_moves_between_servers_and_outlives_a_kill(log_root: Path) -> None:
     write(log_root, 10)
     here, there = ServerProcess(log_root), ServerProcess(log_root)
     asked = ("subscription", "create", "billing", "--catalog", "shop", "--from", "earliest")

@@ -52,5 +52,5 @@ def test_rendering_replaces_proofs_and_nothing_else(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_contract_number_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(SystemExit, match="do not exist: \\[49\\]"):
-        render(PAGE.read_text(), {49: [("tests/a.py", "test_contract_49_a")]})
+    with pytest.raises(SystemExit, match="do not exist: \\[52\\]"):
+        render(PAGE.read_text(), {52: [("tests/a.py", "test_contract_52_a")]})

@@ -165,7 +165,7 @@ async def test_rows_are_a_mapping_and_changes_say_what_was_before(
         await anext(changes)
 
 
-async def test_a_condition_gives_a_live_view_of_the_rows_that_meet_it(
+async def test_contract_49_a_condition_gives_a_live_view_of_the_rows_that_meet_it(
     log_root: Path, writer: ModelWriter, kept: dict[str, Any]
 ) -> None:
     """What enters is put, what leaves is taken away, and each change says which it was."""

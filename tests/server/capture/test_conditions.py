@@ -127,7 +127,7 @@ async def test_another_table_under_the_same_name_is_not_judged_by_the_columns_of
                 pass
 
 
-async def test_a_change_that_cannot_be_judged_ends_those_alone_who_come_to_it(
+async def test_contract_49_a_change_that_cannot_be_evaluated_ends_only_who_comes_to_it(
     log_root: Path,
 ) -> None:
     """All of it is one batch, which is judged as a whole."""

@@ -152,7 +152,7 @@ CONDITIONS: dict[str, Callable[[Row], bool]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("identity", ["whole", "key", "nothing"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_contract_47_changes_add_up_to_the_state_where_values_are_not_known(
+async def test_contract_47_49_changes_add_up_to_the_state_where_values_are_not_known(
     log_root: Path, identity: str, declared: bool
 ) -> None:
     random = Random(f"{identity} {declared}")

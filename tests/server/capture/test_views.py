@@ -113,7 +113,7 @@ TOLD = [
 ]
 
 
-async def test_a_view_is_subscribed_by_its_name_live_from_the_log_and_as_state(
+async def test_contract_50_a_view_is_subscribed_by_its_name_live_from_the_log_and_as_state(
     log_root: Path,
 ) -> None:
     products(log_root)
@@ -160,7 +160,7 @@ async def test_a_view_without_a_condition_is_columns_alone(log_root: Path) -> No
         assert "transition" not in found[0]
 
 
-async def test_columns_of_a_view_are_followed_and_what_it_loses_ends_its_subscriptions(
+async def test_contract_50_columns_of_a_view_are_followed_and_what_it_loses_ends_its_subscriptions(
     log_root: Path,
 ) -> None:
     products(log_root)
@@ -227,7 +227,7 @@ async def test_what_a_view_does_not_have_is_refused(log_root: Path) -> None:
             await subscribe(engine, VIEW, limits=SubscriptionLimits())
 
 
-async def test_a_view_that_is_in_use_is_dropped_by_nobody_here_and_ends_what_reads_it(
+async def test_contract_50_a_view_in_use_cannot_be_dropped_here_and_ends_what_reads_it(
     log_root: Path,
 ) -> None:
     products(log_root)

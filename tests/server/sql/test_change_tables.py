@@ -413,7 +413,7 @@ def test_the_documented_statements_answer_as_documented(log_root: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_contract_42_a_view_has_the_changes_that_enter_stay_and_leave(
+def test_contract_42_50_a_view_has_the_changes_that_enter_stay_and_leave(
     log_root: Path, seed: int
 ) -> None:
     """The same fold, of the rows that are in before or after, and with the view's columns."""

@@ -22,7 +22,7 @@ KINDS = {"delete": "delete", "ttl_delete": "expire", "truncate": "truncate"}
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_contract_42_changes_of_a_view_are_a_fold_of_the_log(log_root: Path, seed: int) -> None:
+def test_contract_42_50_changes_of_a_view_are_a_fold_of_the_log(log_root: Path, seed: int) -> None:
     wanted = written_and_folded(log_root, seed)
     limit = Decimal(10**24) / 30
     define(log_root, f"CREATE VIEW dear AS SELECT note FROM item WHERE price > {limit:.2f}")

@@ -65,7 +65,7 @@ async def test_a_subscription_is_created_looked_at_moved_and_deleted(
     assert (await served.http.get(BILLING)).json()["code"] == "SUBSCRIPTION_UNKNOWN"
 
 
-async def test_readers_of_a_name_go_on_where_one_has_acknowledged(
+async def test_contract_51_readers_of_a_name_continue_where_one_has_acknowledged(
     serve: Serve, writer: ModelWriter
 ) -> None:
     writer.write([upsert("1")])

@@ -56,7 +56,7 @@ async def test_contract_46_48_all_formats_carry_the_same_rows(
     assert json.loads(first.content.splitlines()[-1])["nextPage"] == as_text["nextPage"]
 
 
-async def test_a_view_has_the_path_of_a_table_and_a_tag_of_its_definition(
+async def test_contract_50_a_view_has_the_path_of_a_table_and_a_tag_of_its_definition(
     serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
     writer.write([upsert("1", price=1), upsert("2", price=20)])

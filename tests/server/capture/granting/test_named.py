@@ -51,7 +51,7 @@ async def read(engine: Engine, caller: Holder, name: str) -> Subscription:
     )
 
 
-async def test_a_subscription_is_its_owners_and_the_operators(log_root: Path) -> None:
+async def test_contract_51_a_subscription_is_its_owners_and_the_operators(log_root: Path) -> None:
     write(log_root, "shop", 3)
     ann, bob = holder("ann"), holder("bob")
     operator = holder("oscar", OWN | {Action.OPERATE})
@@ -179,7 +179,7 @@ async def test_criteria_that_are_not_granted_are_neither_created_nor_read(log_ro
         assert (await engine.named.get(ANONYMOUS, "shop", "orders")).document.epoch == 0
 
 
-async def test_a_reader_that_comes_too_late_is_told_of_the_state(log_root: Path) -> None:
+async def test_contract_51_a_reader_that_comes_too_late_learns_of_the_state(log_root: Path) -> None:
     write(log_root, "shop", 10)
     async with Engine(log_root) as engine:
         asked = NamedAsked(name="billing", place="4", hold_us=0)

@@ -194,7 +194,7 @@ def test_conditions_without_a_match_are_steps_of_the_routing_too(tmp_path: Path)
 
 @settings(max_examples=40, deadline=None)
 @given(steps, st.lists(asked, min_size=1, max_size=3), st.booleans())
-def test_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
+def test_contract_49_what_enters_and_leaves_adds_up_to_the_rows_that_meet_the_condition(
     steps: list[Step], wanted: list[Asked], noted: bool
 ) -> None:
     if noted:  # the log says that the images of removed rows are whole, and so they are

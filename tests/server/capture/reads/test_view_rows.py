@@ -40,7 +40,7 @@ def write(root: Path, *mutations: Mutation, mapping: str = "") -> None:
         writer.commit(publish=True)
 
 
-async def test_a_view_is_state_as_a_table_is(log_root: Path) -> None:
+async def test_contract_50_a_view_is_state_as_a_table_is(log_root: Path) -> None:
     products(log_root)
     write(log_root, product(3, "mug", "9.99"), product(4, "pot", "4.00"))
     async with Engine(log_root) as engine:
@@ -90,7 +90,7 @@ async def test_pages_of_a_view_go_on_in_it_alone(log_root: Path) -> None:
         assert sorted(found) == ["1", *map(str, range(20, 27))]
 
 
-async def test_a_view_keeps_its_names_and_each_row_its_own(log_root: Path) -> None:
+async def test_contract_50_a_view_keeps_its_names_and_each_row_its_own(log_root: Path) -> None:
     products(log_root)
     define(log_root, CHEAP)
     write(

@@ -59,7 +59,7 @@ def test_a_trim_stops_at_the_lowest_that_is_held(catalog: Path) -> None:
     assert trim(catalog, 9, now(catalog) + 2 * HOUR) == Position(9, 0)
 
 
-def test_a_hold_beyond_its_time_is_broken_loudly(
+def test_contract_51_a_hold_beyond_its_time_is_broken_loudly(
     catalog: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sequences = create(catalog, "billing", "4")

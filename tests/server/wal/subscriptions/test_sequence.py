@@ -131,7 +131,7 @@ def test_takeovers_at_once_have_an_epoch_each(
     assert len(files(catalog)) <= 9
 
 
-def test_a_fenced_reader_acknowledges_nothing(
+def test_contract_51_a_fenced_reader_acknowledges_nothing(
     catalog: Path, sequences: SubscriptionSequences
 ) -> None:
     sequences.create(subscription(catalog))

@@ -85,7 +85,7 @@ def test_contract_38_what_the_lookback_keeps_is_too_large_and_stays(catalog: Pat
     assert "younger than its max_lookback alone is larger; make room" in found.reason
 
 
-def test_contract_38_what_a_named_subscription_holds_is_too_large_and_stays_until_it_moves(
+def test_contract_38_51_what_a_named_subscription_holds_is_too_large_and_stays_until_it_moves(
     catalog: Path,
 ) -> None:
     now = 3 * DAY
