@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 HEAD = """\
 # Errors
 
-`make docs` makes this page from the code, and a test fails when it is outdated. A code means the
-same on every transport. Where a retry helps, retry with the cursor of the last capture that you
-processed: nothing is missed, nothing comes twice.
+`make docs` makes this page from the code. A code means the same on every transport. If *Retry* is yes,
+retry with the cursor of the last capture that you processed: you miss nothing, and get nothing twice.
+Under each code is its class in Python. *Status* has the statuses of gRPC and HTTP; over WebSocket an
+error is a message `error` unless the cell says otherwise.
 
 """
 
@@ -50,28 +52,26 @@ FORMS = {
     "have no form for it, so the connection is cut",
     "server-sent events": "an event named `error` with the same object; then the stream ends",
     "REST over WebSocket": 'a message `{"id": …, "type": "error", "payload": {…}}` with the same object; the '
-    "socket and its other subscriptions go on",
+    "socket and its other subscriptions continue",
     "GraphQL over WebSocket": "a message of type `error` whose payload is a list of GraphQL errors, each with "
-    "`message` and, in `extensions`, `code`, `retriable`, `figures`; the socket goes on",
+    "`message` and, in `extensions`, `code`, `retriable`, `figures`; the socket continues",
     "GraphQL over HTTP": "the same list as `errors`; the HTTP status where there is no data, else 200",
     "Python": "the class, with the figures as attributes",
 }
 
 VALUES = """
-A gRPC status without details comes from gRPC itself or from a proxy. `UNAVAILABLE`, `CANCELLED`,
-`INTERNAL`, `UNKNOWN`, `ABORTED`, `DEADLINE_EXCEEDED`, `DATA_LOSS` and `RESOURCE_EXHAUSTED` are then
-worth a retry: a server or proxy that stops cancels its calls. Only `RESOURCE_EXHAUSTED` for a message
-that is larger than allowed is not, nor is any other status.
+A gRPC status without details comes from gRPC itself or from a proxy. Retry after `UNAVAILABLE`,
+`CANCELLED`, `INTERNAL`, `UNKNOWN`, `ABORTED`, `DEADLINE_EXCEEDED`, `DATA_LOSS`, and after
+`RESOURCE_EXHAUSTED` unless a message was larger than allowed; after no other.
 
-A program that does not read details may go by the status alone: it ends at `INVALID_ARGUMENT`,
-`NOT_FOUND`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED` and `PERMISSION_DENIED`. After
-`UNAUTHENTICATED` it needs a new token, and after any other it comes back. It then also comes back
-to a log that is damaged, so it should say why it does.
+A program that does not read details ends at `INVALID_ARGUMENT`, `NOT_FOUND`, `FAILED_PRECONDITION`,
+`OUT_OF_RANGE`, `UNIMPLEMENTED` and `PERMISSION_DENIED`. After `UNAUTHENTICATED` it needs a new token,
+and after any other status it retries, also at a damaged log, so it should log the reason.
 
 ## Values that GraphQL cannot show
 
-Such a field is null, and an error with its path stands beside the data. The subscription or query
-goes on. `retriable` is false, and `figures` are empty.
+Such a field is null, and an error beside the data has its path. The subscription or query continues.
+`retriable` is false, and `figures` are empty.
 
 """
 
@@ -103,15 +103,15 @@ def page() -> str:
 def table() -> str:
     """Return the table of all errors, in the order of the tree."""
     lines = [
-        "| Code | Python | Raised when | What to do | Retry | Figures | gRPC | HTTP | WebSocket |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| Code | Raised when | What to do | Retry | Figures | Status |",
+        "|---|---|---|---|---|---|",
     ]
     for error, status in GRPC_STATUS.items():
         figures = ", ".join(f"`{name}`" for name, _ in FIGURES.get(error, {}).values())
         retry = "yes" if error.retriable else "no"
         lines.append(
-            f"| `{error.code}` | `{error.__name__}` | {_when(error)} | {error.advice} | {retry} "
-            f"| {figures} | {status.name} | {HTTP_STATUS[error]} | {_socket(error)} |"
+            f"| `{error.code}`<br>`{error.__name__}` | {_when(error)} | {error.advice} | {retry} "
+            f"| {figures} | {status.name} {HTTP_STATUS[error]}{_socket(error)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -152,17 +152,23 @@ def main(arguments: list[str]) -> None:
 def _socket(error: type[TailraceError]) -> str:
     """Return what a socket does: the message ``error``, and where the whole socket goes its close code."""
     if error is errors.SubscriberTooSlow:
-        return f"close {int(CloseCode.TOO_SLOW)}"
+        return f"; close {int(CloseCode.TOO_SLOW)}"
     if error is errors.ServerStopping:
-        return f"`error`, then close {int(CloseCode.GOING_AWAY)}"
+        return f"; `error`, then close {int(CloseCode.GOING_AWAY)}"
     if error in (errors.Unauthenticated, errors.TokenExpired):
-        return f"`error`, or close {int(CloseCode.UNAUTHORIZED)} or {int(CloseCode.FORBIDDEN)}"
-    return "`error`"
+        return f"; `error`, or close {int(CloseCode.UNAUTHORIZED)} or {int(CloseCode.FORBIDDEN)}"
+    return ""
 
 
 def _when(error: type[TailraceError]) -> str:
+    """Return the first sentences of its docstring, without those about a retry, which has a column."""
     text = " ".join((error.__doc__ or "").split("\n\n")[0].split())
-    return text.replace("|", "\\|").replace("``", "`")
+    said = [
+        each
+        for each in re.split(r"(?<=\.) ", text)
+        if not re.search(r"\bretr(y|ied)\b|'s doing\b", each)
+    ]
+    return " ".join(said).replace("|", "\\|").replace("``", "`")
 
 
 if __name__ == "__main__":

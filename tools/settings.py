@@ -39,20 +39,19 @@ PAGE = ROOT / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-Every bound has a name, a unit and a reason. `make docs` makes this page from the code, and a test
-fails when it is outdated. Amounts of bytes may have a unit (`64KiB`, `512MiB`, `1.5GiB`), and so
-may lengths of time (`500ms`, `10s`, `2m`, `1h`).
+`make docs` makes this page from the code. Amounts of bytes may have a unit (`64KiB`, `512MiB`,
+`1.5GiB`), and so may lengths of time (`500ms`, `10s`, `2m`, `1h`).
 
 ## The server: `tailrace serve`
 
 A setting may be in three places, and the later one wins: the TOML file that `--config` or
-`TAILRACE_CONFIG` names, the environment, the flags. `tailrace serve --print-config` shows the
-effective values and where each came from, as a file that can be used as it is. An unknown flag or
-key is an error, and so is a value that cannot be used. Unknown variables are ignored, since
-orchestrators set some, for instance `TAILRACE_PORT`.
+`TAILRACE_CONFIG` names, the environment, the flags. For `--ring-captures` the key in the file is
+`ring_captures`, and the variable `TAILRACE_RING_CAPTURES`. `tailrace serve --print-config` prints the
+effective values and the source of each, as such a file. Unknown flags and keys, and values that cannot
+be used, are errors. Unknown variables are ignored, since orchestrators set some.
 """
 
-SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
+SERVER_TABLE = "| Flag | Unit | Default | Why |\n|---|---|---|---|\n"
 OPTION_TABLE = "| Flag | Form | Default | Why |\n|---|---|---|---|\n"
 TABLE = "| Name | Unit | Default | Why |\n|---|---|---|---|\n"
 
@@ -135,11 +134,10 @@ _LARGEST = 1 << 62
 COMMAND_VARIABLES = """
 ## Variables of the commands
 
-A flag that is given goes before its variable. Besides, `TAILRACE_TRACEBACK=1` shows where an error
-comes from, `NO_COLOR` and `FORCE_COLOR` decide about colours, and an ingest takes the Java of
-`JAVA_HOME` before any other.
+A flag wins over its variable. `TAILRACE_TRACEBACK=1` prints the traceback of an error, `NO_COLOR` and
+`FORCE_COLOR` switch colours, and an ingest prefers the Java of `JAVA_HOME`.
 
-| Variable | Stands for | Of | Default | Why |
+| Variable | Flag | Of | Default | Why |
 |---|---|---|---|---|
 """
 
@@ -155,8 +153,7 @@ def render() -> str:
     for title, settings in SECTIONS.items():
         parts.append(f"\n### {title[0].upper()}{title[1:]}\n\n{SERVER_TABLE}")
         parts.extend(
-            f"| `{each.name}` | `{each.variable}` | `{each.flag}` | {each.unit} "
-            f"| {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
+            f"| `{each.flag}` | {each.unit} | {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
             for each in settings
         )
     for title, app, name in COMMANDS:
@@ -171,7 +168,7 @@ def render() -> str:
         if rows:
             parts.append(f"\n## {title}\n\n{TABLE}")
             parts.extend(
-                f"| `{name}` | {unit} | {_code(default)} | {_sentence(reason)} |\n"
+                f"| `{name}` | {unit} | {_code(default)} | {_sentence(_first(reason))} |\n"
                 for name, unit, default, reason in rows
             )
     if left_out := sorted(set(_must_be_listed()) - listed):
@@ -185,15 +182,31 @@ def render() -> str:
 def _variables() -> Iterator[str]:
     """Yield a row for each variable that stands for a flag of a command, those of the server left out."""
     root: Any = typer.main.get_command(application())
+    groups = {
+        name: set(each.commands)
+        for name, each in root.commands.items()
+        if hasattr(each, "commands")
+    }
     rows: dict[tuple[str, ...], list[str]] = {}
     for names, option in _every_option(root, ()):
         for variable in [option.envvar] if isinstance(option.envvar, str) else option.envvar or ():
             default = "" if option.required or option.default in (None, ...) else option.default
             row = variable, option.opts[0], str(default), option.help
-            rows.setdefault(row, []).append(f"`{' '.join(names)}`")
+            rows.setdefault(row, []).append(" ".join(names))
     for (variable, flag, default, reason), commands in sorted(rows.items()):
-        yield f"| `{variable}` | `{flag}` | {', '.join(sorted(commands))} | {_code(default)} "
+        of = ", ".join(f"`{each}`" for each in _joined(commands, groups))
+        yield f"| `{variable}` | `{flag}` | {of} | {_code(default)} "
         yield f"| {_sentence(reason)} |\n"
+
+
+def _joined(commands: list[str], groups: dict[str, set[str]]) -> list[str]:
+    """Return commands by name; one name for a group of which all commands are there."""
+    found = set(commands)
+    for group, names in groups.items():
+        every = {f"{group} {name}" for name in names}
+        if every <= found:
+            found = found - every | {f"{group} …"}
+    return sorted(found)
 
 
 def _every_option(command: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -329,6 +342,11 @@ def _number(name: str, value: float) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+def _first(reason: str) -> str:
+    """Return the first sentence of a docstring; the code has the rest."""
+    return re.split(r"(?<=\.) (?=[A-Z])", reason)[0]
 
 
 def _sentence(reason: str) -> str:

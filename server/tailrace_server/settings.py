@@ -78,47 +78,43 @@ _PATHS: Final = ("folder", "file")
 class ServerSettings:
     """What a server process needs to know besides the engine's bounds."""
 
-    log: Path | None = setting(
-        None, "folder", "the log root, one folder per catalog; there is no safe guess, so name it"
-    )
+    log: Path | None = setting(None, "folder", "the log root, one folder per catalog; required")
     grpc: Address = setting(
         Address("127.0.0.1", 7411),
         "host:port",
-        "loopback: whoever may connect may read everything, so opening it up is a decision; "
-        "port 0 takes a free one",
+        "loopback, since whoever can connect can read everything; port 0 takes a free one",
     )
     http: Address | None = setting(
         Address("127.0.0.1", 7412),
         "host:port",
-        "REST, WebSocket and event streams, /health and /metrics; loopback as well, `off` for none",
+        "REST, WebSocket, event streams, /health and /metrics; `off` for none",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "name", "a line for each start, end and fault, none for each subscription"
+        "info", "name", "info: a line for each start, end and fault, none for each subscription"
     )
     log_statistics_s: float = setting(
         60.0,
         "seconds",
-        "how often the numbers of /metrics are written to the log, where anything moved; 1d is hardly ever",
+        "how often the server logs the numbers of /metrics, if any changed",
     )
     log_format: Literal["auto", "json", "console"] = setting(
-        "auto", "name", "console where stderr is a terminal, else one JSON object a line"
+        "auto", "name", "auto: console on a terminal, else one JSON object a line"
     )
     probe_interval_s: float = setting(
         5.0,
         "seconds",
-        "how often the server connects to its own ports: one that accepts nobody is told and renewed",
+        "how often the server connects to its own ports; it renews one that does not accept",
     )
     stop_deadline_s: float = setting(
         8.0,
         "seconds",
-        "from SIGTERM to the end of the process, whoever is slow: less than the ten after which most service "
-        "managers kill it; five eighths are for readers to take their last message",
+        "from SIGTERM to the end of the process; most service managers kill it after ten seconds",
     )
     scheduling: Scheduling = setting(
         "batch",
         "name",
-        "batch: threads of the server do not interrupt each other as they wake, an eighth less time "
-        "a capture; normal where it shares its processors with work that it must interrupt",
+        "batch: the server's threads do not interrupt each other, an eighth less time a capture; "
+        "normal on processors shared with work that the server must interrupt",
     )
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
     grpc_face: GrpcSettings = dataclasses.field(default_factory=GrpcSettings)

@@ -16,7 +16,9 @@ class PositionCompacted(TailraceError):
     """The start lies below the oldest retained position. A retry does not help: take a new snapshot."""
 
     code = "POSITION_COMPACTED"
-    advice = "Take a new snapshot and go on behind it, or start at version 0 for what is retained."
+    advice = (
+        "Take a new snapshot and continue behind it, or start at version 0 for what is retained."
+    )
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class BodiesExpired(TailraceError):
     """A record's bodies are gone: its entity type keeps them for less long than heads. No retry helps."""
 
     code = "BODIES_EXPIRED"
-    advice = "Read heads alone (no bodies), start at `oldest`, or read the table's state and go on behind it."
+    advice = "Read heads alone (no bodies), start at `oldest`, or read the table's state and continue there."
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class CursorAhead(TailraceError):
 
     code = "CURSOR_AHEAD"
     advice = (
-        "Restore the newer log, or forget the cursor and what was built from it. Where several servers share "
+        "Restore the newer log, or forget the cursor and what was built from it. If several servers share "
         "a log over a network, this one may be behind: try again a little later."
     )
 

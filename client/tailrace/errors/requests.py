@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class InvalidRequest(TailraceError):
-    """The caller asked for something that has no meaning. The caller's doing; a retry does not help."""
+    """The request has no meaning. The caller's doing; a retry does not help."""
 
     code = "INVALID_REQUEST"
     advice = "Correct the request; the text names the field."

@@ -15,25 +15,27 @@ class AccessSettings:
     identities: Path | None = setting(
         None,
         "file",
-        "a TOML file of the issuers whose JWTs are accepted: docs/security.md has its form",
+        "TOML file of the issuers whose JWTs are accepted (docs/security.md)",
     )
     api_keys: Path | None = setting(
-        None, "file", "of hashed API keys, made by `tailrace keys add`; read again when it changes"
+        None,
+        "file",
+        "file of hashed API keys, made by `tailrace keys add`; read again when it changes",
     )
     certificate_identities: bool = setting(
         False,
         "yes or no",
-        "whether the name in a client's certificate is an identity where no token comes",
+        "take the name in a client's certificate as an identity if no token comes",
     )
     policy: Path | None = setting(
         None,
         "file",
-        "a TOML file of what is granted to whom, read again when it changes: docs/security.md has its form",
+        "TOML file of grants (docs/security.md); read again when it changes",
     )
     jwks_refresh_s: float = setting(
         300.0,
         "seconds",
-        "how often an issuer is asked for its keys; a key that is gone from them is accepted so much longer",
+        "how often the keys of an issuer are fetched; a withdrawn key counts until then",
     )
 
     @property
@@ -50,24 +52,22 @@ class AuditSettings:
     audit: Path | None = setting(
         None,
         "file",
-        "where each use of the server is recorded, a JSON object a line: a file, or `stderr`",
+        "file that records each use of the server, a JSON object a line, or `stderr`",
     )
     audit_required: bool = setting(
         False,
         "yes or no",
-        "whether nobody is served unrecorded: while the audit cannot be written, new subscriptions and reads "
-        "are refused",
+        "refuse new subscriptions and reads while the audit cannot be written",
     )
     audit_patience_s: float = setting(
         30.0,
         "seconds",
-        "how long an audit that is required may stand still; then the server stops in good order, with exit "
-        "status 1",
+        "how long a required audit may fail before the server stops with exit status 1",
     )
     audit_queue_bytes: int = setting(
         4 << 20,
         "bytes",
-        "of lines that wait to be written, some 8,000; what does not fit is lost, and counted",
+        "lines that wait to be written, some 8,000; more are lost, and counted",
     )
 
 
@@ -76,32 +76,38 @@ class QuotaSettings:
     """How much one principal may have. Off unless a number is given, but for failures."""
 
     quota_connections: int | None = setting(
-        None, "connections", "of one principal on which something is under way"
+        None, "connections", "connections of one principal that are in use"
     )
     quota_streams: int | None = setting(
-        None, "calls", "of one principal under way: gRPC calls, WebSockets, event streams, requests"
+        None, "calls", "open gRPC calls, WebSockets, event streams and requests of one principal"
     )
     quota_subscriptions: int | None = setting(
-        None, "subscriptions", "of one principal that are open"
+        None, "subscriptions", "open subscriptions of one principal"
     )
     quota_criteria: int | None = setting(
-        None, "criteria", "distinct sets of one principal: each is compared with every change"
+        None,
+        "criteria",
+        "distinct criteria sets of one principal: each is compared with every change",
     )
     quota_keys: int | None = setting(
-        None, "keys", "in all criteria of one principal's open subscriptions and reads"
+        None, "keys", "keys in all criteria of one principal's open subscriptions and reads"
     )
-    quota_history_reads: int | None = setting(None, "reads", "of history by one principal at once")
+    quota_history_reads: int | None = setting(
+        None, "reads", "reads of history by one principal at once"
+    )
     quota_history_bytes: int | None = setting(
-        None, "bytes", "of history a second for one principal; above it reads are slowed down"
+        None, "bytes", "bytes of history a second for one principal; above it reads are slowed down"
     )
     quota_requests: int | None = setting(
-        None, "requests", "of one principal a second: calls, requests, handshakes"
+        None, "requests", "calls, requests and handshakes of one principal a second"
     )
     quota_address_share: int = setting(
-        10, "principals", "whose quotas one address may use together; an office has one address"
+        10,
+        "principals",
+        "how many principals' quotas one address may use together; an office has one address",
     )
     quota_failed_authentications: int | None = setting(
         100,
         "failures",
-        "of one address a minute; then its credentials are not looked at until there is one to spare",
+        "wrong credentials of one address a minute before the server ignores its credentials",
     )

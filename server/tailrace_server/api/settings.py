@@ -15,61 +15,62 @@ class HttpSettings:
     page_records: int = setting(
         1_000,
         "records",
-        "in a JSON page of history that names no limit; NDJSON and Arrow are read as they come",
+        "records of a JSON page of history without a limit; NDJSON and Arrow have no pages",
     )
     request_head_s: float = setting(
         10.0,
         "seconds",
-        "how long a connection may stay without a whole request; then it is cut: request_head",
+        "how long a connection may stay without a whole request before it is cut",
     )
     request_body_s: float = setting(
-        10.0, "seconds", "how long the body of a request may take to arrive; then 408"
+        10.0, "seconds", "how long the body of a request may take to arrive before a 408"
     )
     http_keepalive_s: float = setting(
         75.0,
         "seconds",
-        "how long an idle connection stays open for another request, in whole seconds; longer than a proxy "
-        "keeps its idle ones (nginx and ALB 60 s), or it sends a request to one that closes",
+        "how long an idle connection stays open; longer than a proxy's own time (nginx and ALB 60 "
+        "s)",
     )
     http_connections: int = setting(
         10_000,
         "connections",
-        "WebSockets and event streams that are open at once; above it a handshake is answered with 429",
+        "open WebSockets and event streams; above it a handshake gets 429",
     )
     http_send_buffer_bytes: int = setting(
         512 << 10,
         "bytes",
-        "of the kernel for each connection, its own overhead included; left to itself it takes megabytes for "
-        "each reader that stalls",
+        "buffer of the kernel for each connection; its default takes megabytes for each stalled "
+        "reader",
     )
     http_hosts: str = setting(
         "",
         "names",
-        "by which requests may name the server (`Host`) besides addresses, `localhost`, `--http` and the "
+        "names in `Host` that are accepted besides addresses, `localhost`, `--http` and the "
         "machine's name, separated by commas; `*.example.com` for all below one, or *",
     )
     root_path: str = setting(
         "",
         "path",
-        "below which a proxy has put the server, as /changes, whether or not it takes that away again; "
-        "documents name it",
+        "path below which a proxy has put the server, as /changes",
     )
     http_origins: str = setting(
         "",
         "origins",
-        "whose pages may read answers over HTTP (CORS) besides our own, separated by commas; "
-        "`https://*.example.com` for all names below one, or * for every page",
+        "origins whose pages may read answers over HTTP (CORS), separated by commas; "
+        "`https://*.example.com` for all names below one, or *",
     )
     ws_origins: str = setting(
         "",
         "origins",
-        "whose pages may open WebSockets besides our own, and read answers too; written as http_origins",
+        "origins whose pages may open WebSockets and read answers; written as http_origins",
     )
     ws_subscriptions: int = setting(
-        100, "subscriptions", "open at once on one socket; above it the new one ends with an error"
+        100,
+        "subscriptions",
+        "open subscriptions of one socket; above it a new one ends with an error",
     )
     ws_init_timeout_s: float = setting(
-        10.0, "seconds", "how long a socket may stay without connection_init; then close code 4408"
+        10.0, "seconds", "how long a socket may stay without connection_init before close code 4408"
     )
     ws_message_bytes: int = setting(
         4 << 20,
@@ -79,67 +80,65 @@ class HttpSettings:
     ws_init_message_bytes: int = setting(
         64 << 10,
         "bytes",
-        "the same before connection_init, when nobody knows yet who is there",
+        "largest message before connection_init",
     )
     ws_ping_interval_s: float = setting(
         20.0,
         "seconds",
-        "how often a socket is probed: finds peers that vanished or stopped reading",
+        "how often a socket is probed for peers that vanished or stopped reading",
     )
     ws_ping_timeout_s: float = setting(
         20.0,
         "seconds",
-        "how long a probe may stay unanswered; behind what is unread it is the send deadline; then it is cut",
+        "how long a probe may stay unanswered; behind unread messages the send deadline counts",
     )
     ws_pings_unread: int = setting(
         1_000,
         "pings",
-        "taken from a client that does not read our answers, which are dropped; then the connection is cut",
+        "pings of a client that does not read the answers, before its connection is cut",
     )
     graphql_document_bytes: int = setting(
         64 << 10,
         "bytes",
-        "longest GraphQL document; a selection of 1,000 columns has a fifth of it",
+        "longest document; a selection of 1,000 columns has a fifth of it",
     )
-    graphql_tokens: int = setting(
-        4_000, "tokens", "in a GraphQL document: it is not parsed further"
-    )
+    graphql_tokens: int = setting(4_000, "tokens", "tokens of a document")
     graphql_depth: int = setting(
-        20, "fields", "one in the other in a GraphQL document: GraphiQL's introspection has 15"
+        20, "fields", "nested fields of a document; GraphiQL's introspection has 15"
     )
     graphql_fields: int = setting(
         1_000,
         "fields",
-        "of a GraphQL operation with its fragments spread; what validation costs grows with the square",
+        "fields of an operation with its fragments spread; validation costs their square",
     )
     graphql_aliases: int = setting(
-        100, "aliases", "in a GraphQL operation with its fragments spread"
+        100, "aliases", "aliases of an operation with its fragments spread"
     )
     graphql_history_bytes: int = setting(
-        16 << 20, "bytes", "of history that one GraphQL operation reads, its pages together"
+        16 << 20, "bytes", "history that one operation reads, its pages together"
     )
     graphql_answer_bytes: int = setting(
         32 << 20,
         "bytes",
-        "of memory for one GraphQL answer as it is made, 200 for each field; GraphiQL's introspection takes "
-        "some 3 KB a column",
+        "memory of one answer, 200 bytes for each field; GraphiQL's introspection takes 3 KB a "
+        "column",
     )
     graphql_introspection: bool = setting(
-        True, "yes or no", "whether GraphQL clients may read the schema; GraphiQL needs it"
+        True, "yes or no", "allow clients to read the schema; GraphiQL needs it"
     )
     graphql_graphiql: bool = setting(
-        True, "yes or no", "whether a browser that opens a GraphQL path is given GraphiQL"
+        True, "yes or no", "show GraphiQL to a browser that opens a GraphQL path"
     )
     graphql_documents_bytes: int = setting(
         256 << 10,
         "bytes",
-        "of valid GraphQL documents, kept so that an equal one is not validated again",
+        "valid documents that are cached, so that equal ones are not validated again",
     )
 
     graphql_reservations: int = setting(
         1_000,
         "reservations",
-        "of event streams (graphql-sse) that wait for their stream; where there are more the oldest ends",
+        "reserved event streams (graphql-sse) that are not open yet; the oldest ends first",
     )
     graphql_reservation_s: float = setting(
         10.0, "seconds", "how long a reserved event stream may take to be opened"

@@ -23,28 +23,26 @@ class EngineSettings:
     memory_bytes: int = setting(
         1 << 30,
         "bytes",
-        "what the process may hold in anonymous memory; the batch cache takes what all else leaves, "
-        "as measured",
+        "anonymous memory of the process; the batch cache takes what all else leaves",
     )
     frames_bytes: int = setting(
         32 << 20,
         "bytes",
-        "encoded frames kept for others, and no more than 2 MiB or two blocks for each open subscription: "
-        "enough for those near each other, and memory that is used again soon is still in the "
-        "processor's cache",
+        "encoded frames cached for other subscriptions; at most 2 MiB or two blocks for each open "
+        "one",
     )
     reads_bytes: int = setting(
         16 << 20,
         "bytes",
-        "heads and scans kept for others: some 300,000 records near each other; the page cache has the rest",
+        "heads and scans cached for other subscriptions: some 300,000 records",
     )
     ring_captures: int = setting(
         250_000,
         "captures",
-        "a commit of 100,000 rows fits twice, so that it sends nobody to the log",
+        "a commit of 100,000 rows fits twice, so its readers stay live",
     )
     ring_bytes: int = setting(
-        1 << 20, "bytes", "4 bytes a capture, or nothing where a whole batch matches"
+        1 << 20, "bytes", "4 bytes a capture, or nothing if a whole batch matches"
     )
     rings_bytes: int = setting(
         128 << 20,
@@ -52,28 +50,27 @@ class EngineSettings:
         "all rings together, so that 100,000 publishers stay inside the memory budget",
     )
     queue_captures: int = setting(
-        20_000, "captures", "what a subscription may have taken from its ring and not delivered"
+        20_000, "captures", "captures that a subscription has taken from its ring and not delivered"
     )
     message_bytes: int = setting(
         64 << 10,
         "bytes",
-        "where a message is cut: cost is per message up to here, memory per stalled stream beyond",
+        "size at which a message is cut; larger ones cost memory for each stalled stream",
     )
     max_message_bytes: int = setting(
         4 << 20,
         "bytes",
-        "a capture above it comes as a header with omitted_bytes; gRPC's own default limit",
+        "a larger capture comes as a header with omitted_bytes; gRPC's own default limit",
     )
     heartbeat_interval_s: float = setting(
         10.0,
         "seconds",
-        "proof of life, and the pace at which a quiet filter's resume cursor advances",
+        "proof of life; also how often the resume cursor of a quiet filter advances",
     )
     criteria: int = setting(
         1_000,
         "criteria",
-        "of one request at most, by any face: each is compared with every change; keys of equal criteria "
-        "belong in one, which may have 100,000",
+        "most alternatives of one request; one alternative may have 100,000 keys",
     )
     send_deadline_s: float = setting(
         60.0,
@@ -83,83 +80,75 @@ class EngineSettings:
     max_connection_age_s: float | None = setting(
         None,
         "seconds",
-        "how long a connection may last, and up to a fifth longer so that not all end at once; then its "
-        "subscriptions end with their resume cursor. For servers behind a balancer: a new one gets its share",
+        "age at which a connection ends, up to a fifth later; its subscriptions get their resume "
+        "cursor, so that a balancer can move them to a new server",
     )
     max_connection_age_grace_s: float = setting(
         30.0,
         "seconds",
-        "how long what is under way may take after that, a history read or a reader that stalls; then the "
-        "connection is cut",
+        "how much longer open requests may take before the connection is cut",
     )
     scan_batches: int = setting(
-        32, "batches", "how much of the log one resync step reads before others have their turn"
+        32, "batches", "batches that one resync step reads before others have their turn"
     )
-    scan_rows: int = setting(65_536, "records", "the same in records, where commits were large")
+    scan_rows: int = setting(
+        65_536, "records", "records that one resync step reads before others have their turn"
+    )
     reader_threads: int = setting(
         2,
         "threads",
-        "file reads and encoding leave the event loop; two hide one disk read behind another",
+        "threads for file reads and encoding; two hide one disk read behind another",
     )
     opening_patience_s: float = setting(
         5.0,
         "seconds",
-        "how long start-up, and a subscribe, wait for a catalog whose storage does not answer; a log of "
-        "10,000 commits opens in half a second",
+        "how long start-up and a subscribe wait for a catalog whose storage does not answer",
     )
     standstill_s: float = setting(
         10.0,
         "seconds",
-        "how long a look at a log may be overdue or take before /health says so",
+        "how long a read of a log may take or be overdue before /health reports it",
     )
     room_bytes: int = setting(
         64 << 20,
         "bytes",
-        "less than this free on the file system of a log is told by /health: a checkpoint or a compaction of "
-        "a large log takes as much",
+        "/health reports a file system of a log with less free space; a checkpoint needs as much",
     )
     sql_statements: int = setting(
         4,
         "statements",
-        "in SQL at once, each in a process of its own; a further one waits 5 s for a place. One whose reader "
-        "stands still keeps it",
+        "statements at once, each in a process of its own; a further one waits 5 s for a place",
     )
     sql_memory_bytes: int = setting(
         64 << 20,
         "bytes",
-        "what the sorts, groups and joins of one statement may take; no files are used, so it ends there. What "
-        "its functions make may take 128 MiB besides",
+        "sorts, groups and joins of one statement, without files; its functions may take 128 MiB "
+        "more",
     )
-    sql_s: float = setting(
-        60.0, "seconds", "how long a statement may take, from its start to its last row"
-    )
-    sql_rows: int = setting(
-        10_000_000, "rows", "that one statement may answer; more is an export, as history gives it"
-    )
+    sql_s: float = setting(60.0, "seconds", "time of a statement, from its start to its last row")
+    sql_rows: int = setting(10_000_000, "rows", "rows of one answer; read more as history")
     named_subscriptions: int = setting(
         1_000,
         "names",
-        "named subscriptions of one catalog: each has a folder of small files, which a trim and /metrics read",
+        "names of one catalog; each has a folder of small files",
     )
     named_subscriptions_of_owner: int = setting(
         100,
         "names",
-        "named subscriptions of one catalog that one principal may own, so that it leaves names to others. An "
-        "open server does not know its callers: there `named_subscriptions` alone counts",
+        "names of one catalog that one principal may own; not on a server without identities",
     )
     hold_max_s: float = setting(
         7 * 24 * 3600.0,
         "seconds",
-        "the largest hold that a named subscription may be created with: what one reader that stands still "
-        "may keep from retention",
+        "the longest hold that a named subscription may be created with",
     )
     hold_bytes_max: int = setting(
         100 << 30,
         "bytes",
-        "the same in bytes of the log; a disk has room for it beside what it needs anyway",
+        "the largest hold in bytes of the log",
     )
     reopen_interval_s: float = setting(
-        2.0, "seconds", "how soon a catalog whose log could not be read is tried again"
+        2.0, "seconds", "how soon the server tries a catalog again whose log it could not read"
     )
 
 

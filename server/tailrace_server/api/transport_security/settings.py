@@ -17,35 +17,34 @@ class TransportSecuritySettings:
     tls_certificate: Path | None = setting(
         None,
         "file",
-        "PEM: the server's certificate and what stands between it and a root; with it both listeners speak "
-        "TLS 1.2 and 1.3 only. Read again when it changes, as the other two are",
+        "PEM: the server's certificate and the intermediate ones; both listeners then speak TLS "
+        "1.2 and 1.3 only; read again when it changes, as the other two are",
     )
     tls_key: Path | None = setting(
         None,
         "file",
-        "PEM, without a password: the key of the certificate, if it is not in that file",
+        "PEM, without a password: the key, if it is not in the file of the certificate",
     )
     tls_client_ca: Path | None = setting(
         None,
         "file",
-        "PEM: whose certificates clients must show; none is asked of them without it",
+        "PEM: the CA whose certificates clients must show; without it none is required",
     )
     allow_insecure: bool = setting(
         False,
         "yes or no",
-        "whether to listen on more than loopback without TLS, or where nobody has to say who they are",
+        "listen beyond loopback without TLS or without identities",
     )
     trusted_proxies: str = setting(
         "",
         "networks",
-        "addresses and networks, separated by commas, whose word is taken for the client behind them; "
-        "nobody else's is",
+        "addresses and networks of proxies whose headers name the client, separated by commas",
     )
     proxy_headers: Literal["x-forwarded", "forwarded"] = setting(
         "x-forwarded",
         "name",
-        "what these proxies write: X-Forwarded-For, -Proto and -Host, or Forwarded (RFC 7239); the other form "
-        "is passed over, since they let it pass from anybody",
+        "headers that these proxies write: X-Forwarded-For, -Proto and -Host, or Forwarded (RFC "
+        "7239); the server ignores the other form",
     )
 
     @property

@@ -29,14 +29,13 @@ class CloseCode(IntEnum):
 
 BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     CloseCode.GOING_AWAY: (
-        "the server stops, or the connection has reached its age (`max_connection_age`); every subscription "
-        "was told its resume cursor",
+        "the server stops, or the connection has reached `max_connection_age`; each subscription got its "
+        "resume cursor",
         "Connect again and resume by cursor.",
     ),
     CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
     CloseCode.TOO_SLOW: (
-        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`), or one that was begun was "
-        "not finished in time; where memory is short, a reader that stalls is cut without a code",
+        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`), or was not finished in time",
         "Read faster, or with demand; resume by cursor.",
     ),
     CloseCode.TOO_LARGE: (
@@ -49,7 +48,7 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "Connect again and resume by cursor; report the second.",
     ),
     CloseCode.TRY_AGAIN: (
-        "who somebody is cannot be told now (`QUOTA_EXCEEDED`, or `TRANSPORT`: an issuer is away)",
+        "the caller cannot be identified now (`QUOTA_EXCEEDED`, or `TRANSPORT`: an issuer is away)",
         "Connect again after a pause; the reason says which.",
     ),
     CloseCode.MALFORMED: (
@@ -57,14 +56,13 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "Correct the client; the reason says what.",
     ),
     CloseCode.UNAUTHORIZED: (
-        "a subscribe before `connection_ack`, or a `connection_init` without a token where the handshake "
-        "brought none and the server wants one (`UNAUTHENTICATED`)",
+        "a subscribe before `connection_ack`, or no token in `connection_init` or handshake where the server "
+        "needs one (`UNAUTHENTICATED`)",
         "Wait for the acknowledgement; send a token as the payload's `token`, or in the handshake.",
     ),
     CloseCode.FORBIDDEN: (
         "the token of the `connection_init`, or a newer one, proves nothing (`UNAUTHENTICATED`), has expired "
-        "(`TOKEN_EXPIRED`) or is somebody else's (`NOT_PERMITTED`); or the socket was idle for 10 s since "
-        "what it had shown is over",
+        "(`TOKEN_EXPIRED`) or is another caller's (`NOT_PERMITTED`); or an idle socket's token has expired",
         "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
     ),
     CloseCode.SUBPROTOCOL: (
