@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process and exit; the console script.
 
-    It is installed with the client alone, too, where two commands run: `plain`. See docs/adr/0004.
+    It is installed with the client alone, too, where two commands run: `plain`. See docs/adr/0002.
     """
     read_deep_values()
     poll_in_calling_thread()  # before all others: every command's modules import gRPC

@@ -1,7 +1,7 @@
 """An image from an earlier version, as the columns of a later one state it.
 
 Columns may have been renamed since, altered or dropped. Both images of a record are read by the schema of its
-version (docs/adr/0077), so an image from before must be stated in it::
+version (docs/adr/0026), so an image from before must be stated in it::
 
     then    {"id":1,"cost":"AfQ=","old":7}      cost in decimal.bytes(2)
     now     {"id":1,"price":"w1A="}             price in decimal.bytes(4); old is dropped

@@ -2,7 +2,7 @@
 
 A schema is written for each version that changes it. Were each one whole, the files of a catalog would grow
 with the square of its entity types. So most hold a difference, and a whole one is written when the
-differences since the last come to as many bytes as that (docs/adr/0039).
+differences since the last come to as many bytes as that (docs/adr/0026).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Small arrays, made by ``struct`` and ``frombuffer`` instead of numpy's constructors.
 
 A server with a small commit every few milliseconds finds its code out of the processor's caches each
-time. The first call of any numpy function then costs 20 to 50 µs (docs/adr/0046). ``struct`` and
+time. The first call of any numpy function then costs 20 to 50 µs (docs/adr/0016). ``struct`` and
 ``frombuffer`` are called for every such array, so they stay cached.
 """
 
