@@ -6,7 +6,7 @@
                                              └─▶ parquet, uncompressed
 
 Both start from the same parquet files and do the same shuffle and sort; about 1.2 GB of images. They take
-turns, in one session, which has the settings that docs/ingest.md advises for small rows.
+turns, in one session, which has the settings that docs/spark.md advises for small rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The programs of docs/ingest.md and docs/cdcv2.md run as they are printed."""
+"""The programs of docs/log-writer.md and docs/cdcv2.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_the_writer_of_the_page_of_ingests_writes_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program, batches = blocks("ingest.md", "From Python", "python")
+    (program,) = blocks("log-writer.md", "A program", "python")
+    (batches,) = blocks("log-writer.md", "Record batches", "python")
     run(program)
     assert capsys.readouterr().out == "durable: 1 to 3\npublished: 3\n"
     assert CommitLog.open(tmp_path / "log" / "shop").view.published == 5

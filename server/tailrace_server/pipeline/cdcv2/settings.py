@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cdcv2Settings:
-    """The options of `tailrace ingest cdcv2`; docs/ingest.md describes each."""
+    """The options of `tailrace ingest cdcv2`; docs/ingest-cdcv2.md describes the main ones."""
 
     input: Path = option("--input", "Folder of .avro and .json files of messages.", FOLDER)
     folding: Folding
