@@ -10,7 +10,7 @@ What would make a count wrong is set aside instead, with the reason:
 * a row of a late transaction, which may be counted already;
 * a row of a second snapshot, as all of its rows are.
 
-Source: docs/adr/0075-tables-without-keys.md.
+Source: docs/adr/0074-identity-of-tables-and-rows.md.
 """
 
 from __future__ import annotations
