@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import errors
 from tailrace_server.cli.commands import COMMANDS, named
-from tailrace_server.cli.output import open_closed_streams
-from tailrace_server.cli.typed import typed_command
+from tailrace_server.cli.terminal import errors
+from tailrace_server.cli.terminal.output import open_closed_streams
+from tailrace_server.cli.terminal.typer_options import typed_command
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import install_line, installed, needed_by
 from tailrace_server.process import expect_large_blocks, share_one_arena

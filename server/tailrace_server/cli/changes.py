@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.cli import options, times
-from tailrace_server.cli.declared import Option
-from tailrace_server.cli.output import clock_text, note, note_unknown_changes
-from tailrace_server.cli.running import run
-from tailrace_server.cli.shown.lines import Shown
-from tailrace_server.cli.shown.stdout import form_for_stdout
+from tailrace_server.cli.terminal import options, times
+from tailrace_server.cli.terminal.capture_lines import Shown, form_for_stdout
+from tailrace_server.cli.terminal.declared import Option
+from tailrace_server.cli.terminal.output import clock_text, note, note_unknown_changes
+from tailrace_server.cli.terminal.signals import run
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture
     from tailrace.reads.history import History
-    from tailrace_server.cli.shown.forms import OutputForm
+    from tailrace_server.cli.terminal.capture_lines import OutputForm
 
 _RANGE: Final = "Which part of the history"
 _LINES: Final = 256

@@ -9,8 +9,8 @@ import typer
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.access.api_keys import new_key, read_keys, write_keys
-from tailrace_server.cli.errors import DONE
-from tailrace_server.cli.output import note
+from tailrace_server.cli.terminal.errors import DONE
+from tailrace_server.cli.terminal.output import note
 
 app = typer.Typer(no_args_is_help=True, help="API keys: who may ask a server, without an issuer.")
 

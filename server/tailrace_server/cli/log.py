@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.errors import InvalidRequest, LogUnreadable
-from tailrace_server.cli.output import date_text, note
-from tailrace_server.cli.shown.log_tables import (
+from tailrace_server.cli.log_tables import (
     column_table,
     entry_table,
     label_grid,
@@ -23,8 +22,11 @@ from tailrace_server.cli.shown.log_tables import (
     size_text,
     terminal,
 )
-from tailrace_server.cli.typed import AsJson
+from tailrace_server.cli.terminal.output import date_text, note
+from tailrace_server.cli.terminal.typer_options import AsJson
 from tailrace_server.units import counted, duration
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.subscriptions.holds import holding
 
 app = typer.Typer(no_args_is_help=True, help="The log of one catalog, as it lies on the disk.")
 
@@ -138,7 +140,7 @@ def trim(
     Then a writer, as an ingest, deletes them when it publishes. If none does, run this again.
     """
     from tailrace.clock import SystemClock
-    from tailrace_server.cli.subscriptions.holding import note_holding
+    from tailrace_server.cli.log import note_holding
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import expiring, retention
 
@@ -374,3 +376,12 @@ def _print_json(value: Any) -> None:
 
     sys.stdout.buffer.write(orjson.dumps(value, default=plain) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def note_holding(path: Path, before: int, now: int) -> None:
+    """Say which subscriptions keep a catalog from being trimmed to a version, at a time in µs."""
+    if held := holding(path, CommitLog.open(path).view, before, now):
+        note(
+            f"held by named subscriptions: {held}; move or delete one with `tailrace subscription`, or wait "
+            "for its cap"
+        )

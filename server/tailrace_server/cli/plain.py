@@ -16,10 +16,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import errors
 from tailrace_server.cli.commands import COMMANDS, named
-from tailrace_server.cli.declared import Argument, Option
-from tailrace_server.cli.output import note, open_closed_streams
+from tailrace_server.cli.terminal import errors
+from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.output import note, open_closed_streams
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import install_line, needed_by
 

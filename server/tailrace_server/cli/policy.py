@@ -19,7 +19,7 @@ from tailrace_server.api.json_requests import decode, from_json
 from tailrace_server.api.rest.responses import criteria
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting.narrowing import narrowed
-from tailrace_server.cli.errors import DONE
+from tailrace_server.cli.terminal.errors import DONE
 from tailrace_server.filters.words import words_of
 
 if TYPE_CHECKING:

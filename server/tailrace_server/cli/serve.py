@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tailrace_server import settings
-from tailrace_server.cli.output import note
+from tailrace_server.cli.terminal.output import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable

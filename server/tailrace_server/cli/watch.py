@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, NotGrpc
-from tailrace_server.cli import options
-from tailrace_server.cli.declared import Argument, Option
-from tailrace_server.cli.errors import describe
-from tailrace_server.cli.output import note, note_unknown_changes
-from tailrace_server.cli.running import run
-from tailrace_server.cli.shown.lines import Shown
-from tailrace_server.cli.shown.stdout import form_for_stdout
+from tailrace_server.cli.terminal import options
+from tailrace_server.cli.terminal.capture_lines import Shown, form_for_stdout
+from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.errors import describe
+from tailrace_server.cli.terminal.output import note, note_unknown_changes
+from tailrace_server.cli.terminal.signals import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Criteria, Initial, Start
     from tailrace.link import Disconnected, Reconnected
     from tailrace.subscription import Subscription
-    from tailrace_server.cli.shown.forms import OutputForm
+    from tailrace_server.cli.terminal.capture_lines import OutputForm
 
 _EVER_S: Final = 3e7
 """Nearly a year: how long ``watch`` waits for a server that is not there yet."""

@@ -45,7 +45,7 @@ def demo(
     purpose. In the end each must have received exactly what it asked for.
     Takes about a minute; Ctrl-C leaves nothing behind.
     """
-    from tailrace_server.cli.running import run
+    from tailrace_server.cli.terminal.signals import run
     from tailrace_server.demo.run import run_demo
     from tailrace_server.demo.source import files_of, made_up_shop
 

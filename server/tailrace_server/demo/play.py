@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from tailrace_server.cli.output import note
+from tailrace_server.cli.terminal.output import note
 from tailrace_server.demo.errors import DemoFailed
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def play(
     and says what to try in a second terminal. Needs neither Spark nor Java.
     The log is in a temporary folder; Ctrl-C ends all and removes it.
     """
-    from tailrace_server.cli.running import run
+    from tailrace_server.cli.terminal.signals import run
 
     folder = Path(tempfile.mkdtemp(prefix="tailrace-play-"))
     try:

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tailrace_server.cli.output import Palette
-from tailrace_server.cli.shown.human import HumanForm
+from tailrace_server.cli.terminal.capture_text import HumanForm
+from tailrace_server.cli.terminal.output import Palette
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ import json
 import sys
 
 import tailrace
-from tailrace.json_form import render_heartbeat, render_line
+from tailrace_server.cli.terminal.capture_lines import render_heartbeat, render_line
 
 DEMAND = 64
 """Captures that it has requested and not taken, at most."""

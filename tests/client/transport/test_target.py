@@ -8,7 +8,7 @@ import pytest
 from tailrace import InvalidRequest, connect
 from tailrace.tls import Tls
 from tailrace.transport.target import Target
-from tailrace_server.cli.options import server_of
+from tailrace_server.cli.terminal.options import server_of
 
 
 @pytest.mark.parametrize(

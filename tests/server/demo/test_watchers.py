@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from tailrace import Column, Schema, json_form
+from tailrace import Column, Schema
 from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
+from tailrace_server.cli.terminal import capture_lines
 from tailrace_server.demo.watchers import Watcher, capture_of, find, watchers_for
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
@@ -29,7 +30,7 @@ CAPTURES = (
 
 def test_what_a_subscriber_prints_is_read_back_equal() -> None:
     watcher = Watcher("all", "green", "everything", ())
-    lines = [watcher.take(json_form.render_line(each)) for each in CAPTURES]
+    lines = [watcher.take(capture_lines.render_line(each)) for each in CAPTURES]
     assert tuple(map(capture_of, lines)) == CAPTURES
     assert watcher.received == [(3, 0, 0), (3, 1, 2)]
     assert watcher.images == [hash(None), hash(b'{"price":2.0}')]
@@ -37,7 +38,7 @@ def test_what_a_subscriber_prints_is_read_back_equal() -> None:
 
 def test_heartbeats_and_notes_are_no_captures() -> None:
     watcher = Watcher("all", "green", "everything", ())
-    watcher.take(json_form.render_heartbeat(Heartbeat(9, Cursor(CATALOG, 8, 2), 10, 2, 5.0)))
+    watcher.take(capture_lines.render_heartbeat(Heartbeat(9, Cursor(CATALOG, 8, 2), 10, 2, 5.0)))
     watcher.take(json.dumps({"does": f"subscription {CATALOG} on shop"}).encode())
     assert (watcher.reached, watcher.subscription_id, watcher.received) == (8, str(CATALOG), [])
     assert find([watcher], str(CATALOG)) is watcher

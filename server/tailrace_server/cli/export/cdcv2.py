@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli.export.threads import in_thread
-from tailrace_server.cli.output import note
-from tailrace_server.cli.typed import LogRoot
+from tailrace_server.cli.terminal.output import note
+from tailrace_server.cli.terminal.signals import in_thread
+from tailrace_server.cli.terminal.typer_options import LogRoot
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def cdcv2(
     Time is the version. Run it again, after a kill too, and it continues where the folder ends. Several may
     write to one folder at once.
     """
-    from tailrace_server.cli.running import run
+    from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.cdcv2 import ExportSettings
 
     try:

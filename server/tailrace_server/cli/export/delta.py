@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli.export.threads import in_thread
-from tailrace_server.cli.output import note, printable
-from tailrace_server.cli.typed import LogRoot
+from tailrace_server.cli.terminal.output import note, printable
+from tailrace_server.cli.terminal.signals import in_thread
+from tailrace_server.cli.terminal.typer_options import LogRoot
 from tailrace_server.units import counted, parse_seconds
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def delta(
     Each table's own transaction says which version it shows. Run it again, after a kill too, and it continues
     from there. With --gate a subscriber that receives a version finds it in the tables.
     """
-    from tailrace_server.cli.running import run
+    from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.delta.export import DeltaSettings
     from tailrace_server.typed.misfits import OnMisfit
 

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tailrace_server.cli.output import clock_text, printable
+from tailrace_server.cli.terminal.output import clock_text, printable
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:

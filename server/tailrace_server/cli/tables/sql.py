@@ -1,4 +1,8 @@
-"""``tailrace sql``: one SQL statement over a catalog's log."""
+r"""``tailrace sql``: one SQL statement over a catalog's log, or a shell that reads one after another.
+
+A statement of the shell ends with a line that ends with ``;``. An error ends the statement and not the shell.
+Ctrl-C ends the statement that runs or is typed, Ctrl-D or ``\q`` the shell.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,149 @@ import asyncio
 import os
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pyarrow as pa
 
-from tailrace.errors import InvalidRequest
-from tailrace_server.cli import options, times, typed
-from tailrace_server.cli.declared import Argument, Option
-from tailrace_server.cli.output import Palette, note
-from tailrace_server.cli.running import run
-from tailrace_server.cli.tables import answers
-from tailrace_server.cli.tables.command import version_or_time
-from tailrace_server.cli.tables.sql_shell import SqlShell, line_editing
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cli.tables import sql_output
 from tailrace_server.cli.tables.sql_sources import ServerAnswers, SqlStatement, local_answers
+from tailrace_server.cli.tables.state import version_or_time
+from tailrace_server.cli.terminal import options, times, typer_options
+from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.output import Palette, note
+from tailrace_server.cli.terminal.signals import run
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import counted, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from tailrace_server.cli.tables.sql_sources import ShownAnswer
+
+_HISTORY_LINES: Final = 1_000
+_WORDS: Final = (
+    *(
+        "SELECT",
+        "FROM",
+        "WHERE",
+        "GROUP BY",
+        "ORDER BY",
+        "LIMIT",
+        "JOIN",
+        "USING",
+        "AND",
+        "OR",
+        "NOT",
+    ),
+    *("FOR VERSION AS OF", "FOR TIMESTAMP AS OF", "CHANGES(", "DESCRIBE", "SHOW TABLES", "EXPLAIN"),
+)
+_HELP: Final = r"\d lists tables, \d NAME the columns of one; \q or Ctrl-D ends"
+
+
+class SqlShell:
+    """Reads statements and runs them."""
+
+    def __init__(self, run: Callable[[str], None], ask: Callable[[str], Sequence[str]]) -> None:
+        """Bind to a catalog.
+
+        Args:
+            run: Shows the answer to a statement.
+            ask: Returns the first column of one.
+        """
+        self._run = run
+        self._ask = ask
+
+    def loop(self, read: Callable[[str], str] = input) -> None:
+        """Read until the input ends; ``read`` returns the next line behind a prompt."""
+        note(_HELP)
+        lines: list[str] = []
+        while True:
+            try:
+                line = read("     > " if lines else "sql  > ").strip()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                sys.stdout.write("\n")
+                lines.clear()
+                continue
+            if not lines and line.startswith("\\"):
+                if line == r"\q":
+                    return
+                self._command(line)
+                continue
+            if line:
+                lines.append(line)
+            if line.endswith(";"):
+                self._shown("\n".join(lines))
+                lines.clear()
+
+    def _command(self, line: str) -> None:
+        name, _, table = line.partition(" ")
+        if name != r"\d":
+            note(f"{name} is not known; {_HELP}")
+            return
+        self._shown(f"DESCRIBE {table.strip()}" if table.strip() else "SHOW TABLES")
+
+    def _shown(self, text: str) -> None:
+        try:
+            self._run(text)
+        except TailraceError as error:
+            note(f"{error.code}: {error}")
+        except KeyboardInterrupt:
+            note("stopped")
+
+    def names(self) -> list[str]:
+        """Return the tables and their columns, as far as they can be asked for."""
+        found: list[str] = []
+        with suppress(TailraceError):
+            for table in self._ask("SHOW TABLES"):
+                quoted = table.replace('"', '""')
+                found += [table, *self._ask(f'DESCRIBE "{quoted}"')]
+        return [*dict.fromkeys(found)]
+
+
+def completions(names: Iterable[str], text: str) -> list[str]:
+    """Return what a beginning may become: names as they are, and words of SQL."""
+    begun = text.lower()
+    return [each for each in (*names, *_WORDS) if each.lower().startswith(begun)] if text else []
+
+
+@contextmanager
+def line_editing(shell: SqlShell) -> Iterator[None]:
+    """Have lines edited, completed and remembered, where Python has readline."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    names = shell.names()
+
+    def complete(text: str, state: int) -> str | None:
+        found = completions(names, text)
+        return found[state] if state < len(found) else None
+
+    readline.set_completer(complete)
+    readline.set_completer_delims(" \t\n,;=<>().")
+    readline.parse_and_bind("tab: complete")
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    history = Path(state) / "tailrace" / "sql_history"
+    with suppress(OSError):
+        readline.read_history_file(history)
+    readline.set_history_length(_HISTORY_LINES)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            history.parent.mkdir(parents=True, exist_ok=True)
+            history.touch(mode=0o600)  # what is asked may be nobody else's business
+            readline.write_history_file(history)
+
 
 __all__ = ["sql"]
 
@@ -41,14 +163,14 @@ _BOUNDS: Final = "What it may take"
 
 
 def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    return typed.typed(Option(name, help, metavar=metavar, panel=panel, **more))
+    return typer_options.typed(Option(name, help, metavar=metavar, panel=panel, **more))
 
 
 def sql(
-    catalog: Annotated[str, typed.typed(Argument("CATALOG", "Name of the catalog."))],
+    catalog: Annotated[str, typer_options.typed(Argument("CATALOG", "Name of the catalog."))],
     statement: Annotated[
         str | None,
-        typed.typed(
+        typer_options.typed(
             Argument(
                 "STATEMENT",
                 "One SQL statement; - reads it from the standard input. Without it, statements are typed one "
@@ -56,7 +178,7 @@ def sql(
             )
         ),
     ] = None,
-    log: typed.LogOrServer = None,
+    log: typer_options.LogOrServer = None,
     server: Annotated[
         str | None,
         _option(
@@ -91,7 +213,7 @@ def sql(
     every: Annotated[
         str, _option("--every", "How often --follow asks: 500ms, 1s.", _STATEMENT, "TIME")
     ] = "1s",
-    as_json: typed.AsJson = False,
+    as_json: typer_options.AsJson = False,
     csv: Annotated[bool, _option("--csv", "As CSV.", _FORM)] = False,
     arrow: Annotated[bool, _option("--arrow", "As a stream of Arrow batches.", _FORM)] = False,
     timeout: Annotated[
@@ -119,11 +241,11 @@ def sql(
             "refuse,null",
         ),
     ] = "refuse",
-    token_file: typed.TokenFile = None,
-    tls: typed.WithTls = False,
-    tls_ca: typed.TlsCa = None,
-    tls_certificate: typed.TlsCertificate = None,
-    tls_key: typed.TlsKey = None,
+    token_file: typer_options.TokenFile = None,
+    tls: typer_options.WithTls = False,
+    tls_ca: typer_options.TlsCa = None,
+    tls_certificate: typer_options.TlsCertificate = None,
+    tls_key: typer_options.TlsKey = None,
 ) -> int:
     """Ask a catalog in SQL: tables as they are, as they were, and their changes.
 
@@ -261,11 +383,11 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
                 writer.write_batch(batch)
         return
     if form == "json":
-        lines = answers.json_lines(schema, batches)
+        lines = sql_output.json_lines(schema, batches)
     elif form == "csv":
-        lines = answers.csv_lines(schema, batches)
+        lines = sql_output.csv_lines(schema, batches)
     else:
-        lines = answers.text_lines(schema, batches, Palette.of(sys.stdout))
+        lines = sql_output.text_lines(schema, batches, Palette.of(sys.stdout))
     for line in lines:
         sink.write(line)
     sink.flush()

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation, Transition
-from tailrace.json_form import render
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
 from tailrace.wire import captures as read
 from tailrace_server.capture.codecs import CDCV2, JSON, PROTOBUF
 from tailrace_server.capture.codecs.protobuf import encode_one_by_one
 from tailrace_server.capture.matching.hidden_images import without_hidden
 from tailrace_server.capture.matching.transitions import TRANSITION_BITS, UNSURE
+from tailrace_server.cli.terminal.capture_lines import render
 from tests.server.capture.codecs.batches import BODIES, CATALOG, capture, captures, columns
 from tests.server.capture.codecs.test_frame_writer import compiled
 

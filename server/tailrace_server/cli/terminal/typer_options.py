@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from tailrace_server.cli import options
-from tailrace_server.cli.declared import Argument, Option
-from tailrace_server.cli.token import TOKEN_FILE
+from tailrace_server.cli.terminal import options
+from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.options import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tailrace_server.cli.output import date_text
+from tailrace_server.cli.terminal.output import date_text
 from tailrace_server.units import counted
 from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
 
@@ -170,7 +170,7 @@ def column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
 
 def schema_table(history: list[inspect.SchemaChange]) -> Table:
     """Return a table of what became of the schema."""
-    from tailrace_server.cli.shown.human import change_text
+    from tailrace_server.cli.terminal.capture_text import change_text
 
     table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
     for each in history:

@@ -11,7 +11,7 @@ from tailrace.criteria import After, Area, Content, Criteria, FromTime, Operatio
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
-from tailrace_server.cli import options, times
+from tailrace_server.cli.terminal import options, times
 
 NOTHING: dict[str, Any] = {
     "entity_types": None,

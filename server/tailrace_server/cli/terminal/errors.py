@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError
-from tailrace_server.cli.output import Palette
+from tailrace_server.cli.terminal.output import Palette
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import remedy
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tailrace_server.cli.output import Palette, clock_text, date_text, day_text, printable
+from tailrace_server.cli.terminal.output import Palette, clock_text, date_text, day_text, printable
 
 
 class Terminal(io.StringIO):

@@ -9,14 +9,16 @@
       1208:4                column  order       1007  .status "paid"
       1209:1  12:40:01.155  schema  order             column added: note
 
-The day stands where it changes, and at the beginning unless it is today. Columns widen as wider values come and
-never narrow, so that a running screen stays calm. Values are the image's own text. Columns of the key, which is
-shown already, and the nulls of a removal are left out. A line longer than the terminal is cut, marked by "…";
-into a pipe it goes whole.
+A line with the day comes where the day changes, and at the beginning unless it is today. Columns widen as wider
+values come and never narrow, so that a running screen stays calm. Values are the image's own text. Columns of
+the key, which is printed already, and the nulls of a removal are left out. A line longer than the terminal is
+cut, marked by "…"; into a pipe it goes whole.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,12 +26,14 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from tailrace.criteria import Area, CaptureKind, Operation, Transition
-from tailrace_server.cli.output import Palette, clock_text, day_text, printable
+from tailrace_server.cli.terminal.capture_lines import OutputForm
+from tailrace_server.cli.terminal.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.schema import Schema
 
 _KEY_MAX: Final = 28
 _TYPE_MAX: Final = 24
@@ -288,3 +292,41 @@ def _shortened(text: str, most: int) -> str:
     if cell_len(text) <= most:
         return text
     return set_cell_size(text, most - 1).rstrip() + "…"
+
+
+class TextForm(OutputForm):
+    """Aligned and coloured, for a person."""
+
+    def __init__(self, human: HumanForm) -> None:
+        """Render by ``human``."""
+        self._human = human
+
+    @classmethod
+    def for_stdout(cls) -> TextForm:
+        """Return the form that suits what stdout is: a terminal's width and colours, or neither."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        return cls(HumanForm(Palette.of(sys.stdout), width=width))
+
+    def learn(self, schema: Schema) -> None:
+        """Know which columns are the key, which is shown already."""
+        self._human.keys = {
+            entity_type: frozenset(column.name for column in columns if column.key)
+            for entity_type, columns in schema.entity_types.items()
+        }
+
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return one line for each, and before the first of a day that."""
+        pieces = []
+        for capture in captures:
+            day = self._human.day(capture)
+            head = "" if day is None else f"{day}\n"
+            pieces.append(f"{head}{self._human.render(capture)}\n".encode())
+        return pieces
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return its line."""
+        return f"{self._human.state_complete(mark)}\n".encode()
+
+    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
+        """Return its line."""
+        return f"{self._human.heartbeat(heartbeat)}\n".encode()

@@ -13,9 +13,8 @@ from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
-from tailrace_server.cli.output import Palette, day_text
-from tailrace_server.cli.shown.human import HumanForm
-from tailrace_server.cli.shown.text_form import TextForm
+from tailrace_server.cli.terminal.capture_text import HumanForm, TextForm
+from tailrace_server.cli.terminal.output import Palette, day_text
 
 PLAIN = Palette(enabled=False)
 CATALOG = UUID(int=7)

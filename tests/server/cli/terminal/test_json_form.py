@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace import json_form
 from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Content, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
 from tailrace_server.capture.codecs import JSON, CaptureColumns
+from tailrace_server.cli.terminal import capture_lines
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
@@ -89,19 +89,19 @@ def columns_of(capture: Capture, content: Content) -> CaptureColumns:
 @given(captures(), st.sampled_from(CONTENTS))
 def test_client_and_server_write_the_same_bytes(capture: Capture, content: Content) -> None:
     frame = JSON.encode(columns_of(capture, content))[0].as_py()
-    assert json_form.render(capture, content) == frame.removesuffix(b",")
+    assert capture_lines.render(capture, content) == frame.removesuffix(b",")
 
 
 @given(captures(), st.integers(1, 2**40))
 def test_omitted_bodies_are_written_as_the_server_does(capture: Capture, size: int) -> None:
     header = JSON.encode(columns_of(capture, Content.HEADER))[0].as_py()
     omitted = capture._replace(omitted_bytes=size)
-    assert json_form.render(omitted) == JSON.with_omitted(header, size).removesuffix(b",")
+    assert capture_lines.render(omitted) == JSON.with_omitted(header, size).removesuffix(b",")
 
 
 @given(captures())
 def test_the_form_is_json_with_the_documented_names_in_order(capture: Capture) -> None:
-    found = json.loads(json_form.render(capture))
+    found = json.loads(capture_lines.render(capture))
     container = [] if capture.container_type is None else ["containerType", "containerName"]
     assert list(found) == [
         *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
@@ -117,7 +117,7 @@ def test_an_image_of_several_lines_stays_on_one(image: bytes) -> None:
         *(CATALOG, 1, 1, 0, TimestampMicros(1), Area.DATA, Operation.UPSERT, "product", "1", None),
         after=image,
     )
-    line = json_form.render_line(capture, Content.AFTER)
+    line = capture_lines.render_line(capture, Content.AFTER)
     assert line.count(b"\n") == 1
     assert line.endswith(b"}\n")
     assert json.loads(line)["after"] == json.loads(image)
@@ -125,7 +125,7 @@ def test_an_image_of_several_lines_stays_on_one(image: bytes) -> None:
 
 def test_a_heartbeat_is_one_flat_line_that_names_itself() -> None:
     cursor = Cursor(CATALOG, 3, 2)
-    line = json_form.render_heartbeat(Heartbeat(4, cursor, 10, 2, 5.0))
+    line = capture_lines.render_heartbeat(Heartbeat(4, cursor, 10, 2, 5.0))
     assert json.loads(line) == {
         "heartbeat": True,
         "published": 4,

@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from tailrace_server.capture.querying.asked import SqlForm
 from tailrace_server.capture.querying.forms import form_of, python_values
-from tailrace_server.cli.output import printable
-from tailrace_server.cli.tables.text_table import GAP, NULL, cut, is_number
+from tailrace_server.cli.tables.cells import GAP, NULL, cut, is_number
+from tailrace_server.cli.terminal.output import printable
 from tailrace_server.sql.shown import CDC_JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tailrace_server.cli.output import Palette
+    from tailrace_server.cli.terminal.output import Palette
 
 _PIECE_BYTES: Final = 1 << 16
 _encode_json: Final = msgspec.json.Encoder(decimal_format="string").encode

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli import options, times, typed
-from tailrace_server.cli.declared import Argument, Option
-from tailrace_server.cli.output import Palette, date_text, note, printable
-from tailrace_server.cli.running import run
-from tailrace_server.cli.shown.lines import LineWriter
-from tailrace_server.cli.tables.cells import Cells, line_of
+from tailrace_server.cli.tables.cells import Cells, TextTable, line_of
 from tailrace_server.cli.tables.files import TYPED, form_of, table_file
-from tailrace_server.cli.tables.text_table import TextTable
+from tailrace_server.cli.terminal import options, times, typer_options
+from tailrace_server.cli.terminal.capture_lines import LineWriter
+from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.output import Palette, date_text, note, printable
+from tailrace_server.cli.terminal.signals import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,13 +37,15 @@ _FIRST_ROWS: Final = 200
 
 
 def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    return typed.typed(Option(name, help, metavar=metavar, panel=panel, **more))
+    return typer_options.typed(Option(name, help, metavar=metavar, panel=panel, **more))
 
 
 def state(
-    catalog: Annotated[str, typed.typed(Argument("CATALOG", "Name of the catalog."))],
-    entity_type: Annotated[str, typed.typed(Argument("TYPE", "The table: an entity type."))],
-    server: typed.Server = options.DEFAULT_SERVER,
+    catalog: Annotated[str, typer_options.typed(Argument("CATALOG", "Name of the catalog."))],
+    entity_type: Annotated[
+        str, typer_options.typed(Argument("TYPE", "The table: an entity type."))
+    ],
+    server: typer_options.Server = options.DEFAULT_SERVER,
     at: Annotated[
         str | None,
         _option(
@@ -89,7 +90,7 @@ def state(
             "raw|decoded",
         ),
     ] = None,
-    as_json: typed.AsJson = False,
+    as_json: typer_options.AsJson = False,
     output: Annotated[
         str | None,
         _option(
@@ -99,11 +100,11 @@ def state(
             "FILE",
         ),
     ] = None,
-    token_file: typed.TokenFile = None,
-    tls: typed.WithTls = False,
-    tls_ca: typed.TlsCa = None,
-    tls_certificate: typed.TlsCertificate = None,
-    tls_key: typed.TlsKey = None,
+    token_file: typer_options.TokenFile = None,
+    tls: typer_options.WithTls = False,
+    tls_ca: typer_options.TlsCa = None,
+    tls_certificate: typer_options.TlsCertificate = None,
+    tls_key: typer_options.TlsKey = None,
 ) -> int:
     """Show a table: the rows of an entity type as of one version.
 
@@ -201,13 +202,13 @@ async def _show(rows: State, cells: Cells) -> int:
 async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None) -> int:
     """Write a file, with the types of a schema if there is one; return the number of rows."""
     count, waiting = 0, list["StateRow"]()
-    typed = None
+    typer_options = None
     if schema is not None:
         from tailrace_server.cli.tables.typed_cells import TypedCells
 
-        typed = TypedCells(schema, rows.header.entity_type, cells.columns)
+        typer_options = TypedCells(schema, rows.header.entity_type, cells.columns)
     with ExitStack() as stack:
-        file = stack.enter_context(table_file(output, cells, typed))
+        file = stack.enter_context(table_file(output, cells, typer_options))
         async for batch in rows.batches():
             waiting += batch
             count += len(batch)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TransportError
-from tailrace_server.cli.errors import BUG, DONE, FAILED, INTERRUPTED, REFUSED, guarded
+from tailrace_server.cli.terminal.errors import BUG, DONE, FAILED, INTERRUPTED, REFUSED, guarded
 from tailrace_server.errors import CannotStart
 
 if TYPE_CHECKING:

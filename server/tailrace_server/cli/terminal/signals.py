@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tailrace.threads import waited_out
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 _STDOUT: Final = 1
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -54,3 +56,18 @@ async def _supervised(main: Coroutine[None, None, int | None]) -> int:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+_Result = TypeVar("_Result")
+
+
+async def in_thread(step: Callable[[], _Result], stop: Callable[[], None]) -> _Result:
+    """Run a step in a thread; cancelled, have it end behind what it writes, and wait for that.
+
+    Until then it uses files that a cancelled caller would close.
+
+    Args:
+        step: What to run.
+        stop: Has it end; called in the event loop's thread.
+    """
+    return await waited_out(asyncio.get_running_loop().run_in_executor(None, step), stop)

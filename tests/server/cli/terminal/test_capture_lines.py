@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.cli.shown.lines import LineWriter
+from tailrace_server.cli.terminal.capture_lines import LineWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,254 @@
+"""Captures, heartbeats and marks as lines on stdout: JSON, or lines for a person (`capture_text`).
+
+The JSON form is one flat object, the same as every JSON transport's::
+
+    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…","commitTimestamp":1700000000000000,
+     "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
+     "change":{…},"before":{…},"after":{…}}
+
+Positions are numbers, the timestamp µs since the epoch, enums plain names. ``transition`` follows
+``entityType`` if the criteria have a condition. ``containerType`` and ``containerName`` follow ``changed`` at
+column level only. A body appears where the content asks for it, null where there is none; ``omittedBytes``
+replaces bodies that were too large. Images are spliced in byte for byte: their digits and the order of their
+keys are the source's. The server renders the same form in columns (``capture/codecs/json.py``); a test compares
+the two byte for byte.
+
+Lines are written from the event loop, and a slow reader, as a pager is, does not block it. A pipe that polls as
+writable takes PIPE_BUF bytes without blocking (POSIX; 4,096 on Linux), so a write of that size after a poll
+never waits. What waits is an event, which Ctrl-C can cancel. Such a write goes out whole or not at all, so it
+holds whole lines if they are short enough. Switching the pipe to non-blocking instead would switch it for every
+process that shares it. Files and terminals are written to directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import stat
+from typing import TYPE_CHECKING, Final
+
+from tailrace.criteria import CaptureKind, Content
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.cursor import Cursor
+    from tailrace.schema import Schema
+
+_BODIES: Final = (
+    (Content.CHANGE, "change"),
+    (Content.BEFORE, "before"),
+    (Content.AFTER, "after"),
+)
+_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+
+
+def render(capture: Capture, content: Content = Content.BODY) -> bytes:
+    """Return a capture as one JSON object, UTF-8, without a line end.
+
+    Args:
+        capture: What was delivered.
+        content: What was asked for; it decides which bodies appear, also as null.
+    """
+    encode = _encoder.encode
+    container = omitted = kind = transition = ""
+    if capture.kind is not CaptureKind.CHANGE:
+        kind = f',"kind":"{capture.kind.name}"'
+    if capture.transition is not None:
+        transition = f',"transition":"{capture.transition.name}"'
+    if capture.container_type is not None:
+        container = (
+            f',"containerType":"{capture.container_type.name}"'
+            f',"containerName":{encode(capture.container_name)}'
+        )
+    if capture.omitted_bytes:
+        content, omitted = Content.HEADER, f',"omittedBytes":{capture.omitted_bytes}'
+    head = (
+        f'{{"version":{capture.version},"index":{capture.index},"ordinal":{capture.ordinal}'
+        f',"cursor":"{capture.cursor}","commitTimestamp":{capture.commit_timestamp}'
+        f',"area":"{capture.area.name}","operation":"{capture.operation.name}"'
+        f',"entityType":{encode(capture.entity_type)}{kind}{transition}'
+        f',"primaryKey":{encode(capture.primary_key)}'
+        f',"changed":{encode(capture.changed)}{container}'
+    )
+    parts = [head.encode()]
+    for asked, name in _BODIES:
+        if asked in content:
+            body: bytes | None = getattr(capture, name)
+            parts += (b',"%s":' % name.encode(), b"null" if body is None else body)
+    parts.append(f"{omitted}}}".encode())
+    return b"".join(parts)
+
+
+def render_line(capture: Capture, content: Content = Content.BODY) -> bytes:
+    """Return a capture as one line, its line end included, for files and pipes of such lines.
+
+    An image that its source wrote over several lines is put on one: JSON allows a line end between
+    tokens only, never inside a string, so a space in its place changes no value.
+    """
+    line = render(capture, content)
+    if b"\n" in line or b"\r" in line:
+        line = line.replace(b"\n", b" ").replace(b"\r", b" ")
+    return line + b"\n"
+
+
+def render_state_complete(mark: StateComplete) -> bytes:
+    """Return that a state is complete as one line, its line end included; ``stateComplete`` names the form."""
+    fields = {"stateComplete": True, "version": mark.version, "cursor": str(mark.cursor)}
+    return _encoder.encode(fields).encode() + b"\n"
+
+
+def render_heartbeat(heartbeat: Heartbeat) -> bytes:
+    """Return a heartbeat as one line, its line end included; ``heartbeat`` names the form."""
+    fields = {
+        "heartbeat": True,
+        "published": heartbeat.published,
+        "cursor": str(heartbeat.cursor),
+        "recordsScanned": heartbeat.records_scanned,
+        "recordsMatched": heartbeat.records_matched,
+        "nextWithinSeconds": heartbeat.next_within_s,
+    }
+    if heartbeat.expires_in_s is not None:
+        fields["expiresInSeconds"] = heartbeat.expires_in_s
+    return _encoder.encode(fields).encode() + b"\n"
+
+
+class OutputForm:
+    """How captures look on stdout."""
+
+    def learn(self, schema: Schema) -> None:
+        """Take note of the columns that the captures to come have."""
+
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return the lines of each capture."""
+        raise NotImplementedError
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return the line behind the last row of a state."""
+        raise NotImplementedError
+
+    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
+        """Return the line of a heartbeat."""
+        raise NotImplementedError
+
+
+class JsonForm(OutputForm):
+    """One flat object a line."""
+
+    def __init__(self, content: Content) -> None:
+        """Show the bodies that were asked for, also where they are null."""
+        self._content = content
+
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return one line for each."""
+        return [render_line(each, self._content) for each in captures]
+
+    def state_complete(self, mark: StateComplete) -> bytes:
+        """Return its line."""
+        return render_state_complete(mark)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
+        """Return its line."""
+        return render_heartbeat(heartbeat)
+
+
+def form_for_stdout(content: Content, *, as_json: bool) -> OutputForm:
+    """Return the form that was asked for, as it suits what stdout is.
+
+    The one for a person needs the extra ``cli``, so it is imported when it is asked for.
+    """
+    if as_json:
+        return JsonForm(content)
+    from tailrace_server.cli.terminal.capture_text import TextForm
+
+    return TextForm.for_stdout()
+
+
+_PIPE_BUF: Final = select.PIPE_BUF
+_STDOUT: Final = 1
+
+
+class LineWriter:
+    """Pieces of whole lines to a file descriptor, in order, each call complete before the next."""
+
+    def __init__(self, descriptor: int = _STDOUT) -> None:
+        """Write to a descriptor, which the caller closes."""
+        self._descriptor = descriptor
+        self.whole = 0
+        """Pieces of the latest call that have gone out."""
+        mode = os.fstat(descriptor).st_mode
+        self._pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    async def write(self, pieces: Sequence[bytes]) -> None:
+        """Write and flush. A cancelled call may have written some pieces; ``whole`` is their number.
+
+        Raises:
+            BrokenPipeError: The reader has gone.
+        """
+        self.whole = 0
+        while self.whole < len(pieces):
+            stop, size = self.whole + 1, len(pieces[self.whole])
+            while stop < len(pieces) and (not self._pipe or size + len(pieces[stop]) <= _PIPE_BUF):
+                size += len(pieces[stop])
+                stop += 1
+            await self._write(b"".join(pieces[self.whole : stop]))
+            self.whole = stop
+
+    async def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if self._pipe:
+                if not self._poll.poll(0):
+                    await self._writable()
+                written = os.write(self._descriptor, view[:_PIPE_BUF])
+            else:
+                written = os.write(self._descriptor, view)
+            view = view[written:]
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_writer(self._descriptor, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(self._descriptor)
+
+
+class Shown:
+    """Captures on their way to stdout: the number that has gone out, and the cursor to resume from."""
+
+    def __init__(self, form: OutputForm) -> None:
+        """Show captures in a form."""
+        self._form = form
+        self._writer = LineWriter()
+        self.count = 0
+        self.cursor: Cursor | None = None
+        """Cursor of the last capture written; the caller may set a later one."""
+
+    async def captures(self, captures: Sequence[Capture]) -> None:
+        """Write their lines; what a cancelled or failed call has written is counted.
+
+        Raises:
+            BrokenPipeError: The reader has gone.
+        """
+        pieces = self._form.captures(captures)
+        try:
+            await self._writer.write(pieces)
+        finally:
+            if whole := self._writer.whole:
+                self.count += whole
+                self.cursor = captures[whole - 1].cursor
+
+    async def state_complete(self, mark: StateComplete) -> None:
+        """Write its line."""
+        await self._writer.write([self._form.state_complete(mark)])
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Write its line."""
+        await self._writer.write([self._form.heartbeat(heartbeat)])

@@ -1,1 +1,0 @@
-"""``tailrace catalog``."""
