@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tailrace_server.cli.terminal.capture_text import HumanForm
+from tailrace_server.cli.terminal.capture_text import TextForm
 from tailrace_server.cli.terminal.output import Palette
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Screen:
         self.state = PanelState()
         self._started = time.monotonic()
         self._live: Live | None = None
-        self._forms: dict[str, HumanForm] = {}
+        self._forms: dict[str, TextForm] = {}
         self._shown_at: dict[str, float] = {}
         self._skipped: dict[str, int] = {}
         self._status_at = 0.0
@@ -111,12 +111,12 @@ class Screen:
         self._shown_at[watcher.name] = now
         return True
 
-    def form(self, watcher: Watcher) -> HumanForm:
+    def form(self, watcher: Watcher) -> TextForm:
         """Return the renderer of a subscriber's captures, which keeps its columns aligned."""
         if watcher.name not in self._forms:
             width = self.console.width - _LABEL - 12
             palette = Palette(enabled=self.console.is_terminal and not self.console.no_color)
-            self._forms[watcher.name] = HumanForm(palette, width=max(50, width))
+            self._forms[watcher.name] = TextForm(palette, width=max(50, width))
         return self._forms[watcher.name]
 
     def capture(self, watcher: Watcher, rendered: str) -> None:

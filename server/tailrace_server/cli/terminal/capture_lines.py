@@ -27,7 +27,7 @@ import json
 import os
 import select
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.criteria import CaptureKind, Content
 
@@ -116,31 +116,31 @@ def render_heartbeat(heartbeat: Heartbeat) -> bytes:
     return _encoder.encode(fields).encode() + b"\n"
 
 
-class OutputForm:
-    """How captures look on stdout."""
+class OutputForm(Protocol):
+    """The form of captures on stdout."""
 
     def learn(self, schema: Schema) -> None:
         """Take note of the columns that the captures to come have."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return the lines of each capture."""
-        raise NotImplementedError
 
     def state_complete(self, mark: StateComplete) -> bytes:
         """Return the line behind the last row of a state."""
-        raise NotImplementedError
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return the line of a heartbeat."""
-        raise NotImplementedError
 
 
-class JsonForm(OutputForm):
+class JsonForm:
     """One flat object a line."""
 
     def __init__(self, content: Content) -> None:
-        """Show the bodies that were asked for, also where they are null."""
+        """Write the requested bodies, also where they are null."""
         self._content = content
+
+    def learn(self, schema: Schema) -> None:
+        """Do nothing: the form does not depend on the schema."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return one line for each."""

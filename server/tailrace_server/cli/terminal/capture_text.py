@@ -26,7 +26,6 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from tailrace.criteria import Area, CaptureKind, Operation, Transition
-from tailrace_server.cli.terminal.capture_lines import OutputForm
 from tailrace_server.cli.terminal.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ _COLOURS: Final = {
 }
 
 
-class HumanForm:
-    """Renders captures in order; remembers widths and the version shown last."""
+class TextForm:
+    """Renders captures in order; remembers widths and the version printed last."""
 
     def __init__(self, palette: Palette, *, width: int | None = None) -> None:
         """Cut lines at ``width`` cells; None = never."""
@@ -79,7 +78,29 @@ class HumanForm:
         self._version: int | None = None
         self._day = day_text(time.time_ns() // 1_000)
 
-    def day(self, capture: Capture) -> str | None:
+    @classmethod
+    def for_stdout(cls) -> TextForm:
+        """Return the form that suits stdout: a terminal's width and colours, or neither."""
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        return cls(Palette.of(sys.stdout), width=width)
+
+    def learn(self, schema: Schema) -> None:
+        """Note the columns of keys, which are printed already."""
+        self.keys = {
+            entity_type: frozenset(column.name for column in columns if column.key)
+            for entity_type, columns in schema.entity_types.items()
+        }
+
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return one line for each capture, below a line with the day where the day is another one."""
+        pieces = []
+        for capture in captures:
+            day = self._day_line(capture)
+            head = "" if day is None else f"{day}\n"
+            pieces.append(f"{head}{self.render(capture)}\n".encode())
+        return pieces
+
+    def _day_line(self, capture: Capture) -> str | None:
         """Return the line that goes before a capture's where it is of another day than the one before."""
         if capture.version == self._version or capture.kind is CaptureKind.STATE:
             return None
@@ -121,18 +142,18 @@ class HumanForm:
             details.insert(0, (text, palette.dim(text)))
         return "  ".join([*head, self._cut(details, used)]).rstrip()
 
-    def state_complete(self, mark: StateComplete) -> str:
+    def state_complete(self, mark: StateComplete) -> bytes:
         """Return the line behind the last row of a state."""
         text = f"{'·':>{self._position_width}}  every row as of version {mark.version} is shown; changes follow"
-        return self._palette.dim(text)
+        return f"{self._palette.dim(text)}\n".encode()
 
-    def heartbeat(self, heartbeat: Heartbeat) -> str:
+    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return a heartbeat's line."""
         text = (
             f"{'·':>{self._position_width}}  heartbeat: published {heartbeat.published}, "
             f"{heartbeat.records_scanned:,} records scanned, {heartbeat.records_matched:,} matched"
         )
-        return self._palette.dim(text)
+        return f"{self._palette.dim(text)}\n".encode()
 
     def _fitted(self, text: str, most: int, column: str) -> str:
         text = _shortened(printable(text), most)
@@ -292,41 +313,3 @@ def _shortened(text: str, most: int) -> str:
     if cell_len(text) <= most:
         return text
     return set_cell_size(text, most - 1).rstrip() + "…"
-
-
-class TextForm(OutputForm):
-    """Aligned and coloured, for a person."""
-
-    def __init__(self, human: HumanForm) -> None:
-        """Render by ``human``."""
-        self._human = human
-
-    @classmethod
-    def for_stdout(cls) -> TextForm:
-        """Return the form that suits what stdout is: a terminal's width and colours, or neither."""
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        return cls(HumanForm(Palette.of(sys.stdout), width=width))
-
-    def learn(self, schema: Schema) -> None:
-        """Know which columns are the key, which is shown already."""
-        self._human.keys = {
-            entity_type: frozenset(column.name for column in columns if column.key)
-            for entity_type, columns in schema.entity_types.items()
-        }
-
-    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
-        """Return one line for each, and before the first of a day that."""
-        pieces = []
-        for capture in captures:
-            day = self._human.day(capture)
-            head = "" if day is None else f"{day}\n"
-            pieces.append(f"{head}{self._human.render(capture)}\n".encode())
-        return pieces
-
-    def state_complete(self, mark: StateComplete) -> bytes:
-        """Return its line."""
-        return f"{self._human.state_complete(mark)}\n".encode()
-
-    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
-        """Return its line."""
-        return f"{self._human.heartbeat(heartbeat)}\n".encode()

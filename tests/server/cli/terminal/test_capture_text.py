@@ -13,7 +13,7 @@ from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
-from tailrace_server.cli.terminal.capture_text import HumanForm, TextForm
+from tailrace_server.cli.terminal.capture_text import TextForm
 from tailrace_server.cli.terminal.output import Palette, day_text
 
 PLAIN = Palette(enabled=False)
@@ -38,7 +38,7 @@ def capture(**fields: Any) -> Capture:
 
 
 def rendered(*captures: Capture, width: int | None = None) -> list[list[str]]:
-    form = HumanForm(PLAIN, width=width)
+    form = TextForm(PLAIN, width=width)
     return [form.render(each).split() for each in captures]
 
 
@@ -79,7 +79,7 @@ def test_every_kind_of_change_has_its_word(fields: dict[str, Any], words: str) -
 
 
 def test_the_key_is_not_repeated_and_a_removal_lists_no_nulls() -> None:
-    form = HumanForm(PLAIN)
+    form = TextForm(PLAIN)
     form.keys = {"order": frozenset({"id"})}
     image = b'{"id":1007,"total":null,"state":"paid"}'
     inserted = form.render(capture(after=image))
@@ -111,7 +111,7 @@ def test_version_and_time_stand_only_where_they_change() -> None:
 
 
 def test_the_day_stands_where_it_changes_and_is_taken_for_today_at_first() -> None:
-    lines = TextForm(HumanForm(PLAIN)).captures(
+    lines = TextForm(PLAIN).captures(
         [
             capture(),
             capture(index=2),
@@ -124,11 +124,11 @@ def test_the_day_stands_where_it_changes_and_is_taken_for_today_at_first() -> No
         f"── {day_text(at)} ──" for at in (1_700_000_000_123_000, 1_700_200_000_000_000)
     ]
     today = capture(commit_timestamp=TimestampMicros(time.time_ns() // 1_000))
-    assert "──" not in TextForm(HumanForm(PLAIN)).captures([today])[0].decode()
+    assert "──" not in TextForm(PLAIN).captures([today])[0].decode()
 
 
 def test_columns_widen_and_stay_aligned() -> None:
-    form = HumanForm(PLAIN)
+    form = TextForm(PLAIN)
     lines = [
         form.render(capture(entity_type="order_item", after=b'{"n":1}')),
         form.render(capture(entity_type="顧客", primary_key="7", after=b'{"n":1}')),
@@ -141,7 +141,7 @@ def test_columns_widen_and_stay_aligned() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     image = b'{"name":"' + "длинное имя 顧客 ".encode() * 9 + b'","a":1,"b":2,"c":[1,2,3,4,5,6,7]}'
-    form = HumanForm(PLAIN, width=max(width, 62))
+    form = TextForm(PLAIN, width=max(width, 62))
     line = form.render(capture(after=image))
     assert cell_len(line) <= max(width, 62)
 
@@ -150,7 +150,7 @@ def test_control_characters_in_data_do_not_reach_the_terminal() -> None:
     evil = capture(
         primary_key="\x1b[2J1", entity_type="a\nb", after='{"n":"\x9b31m\u202e"}'.encode()
     )
-    line = HumanForm(PLAIN).render(evil)
+    line = TextForm(PLAIN).render(evil)
     assert line.isprintable()
     assert "\\u001b[2J1" in line
 
@@ -171,5 +171,5 @@ def test_a_change_of_the_schema_is_told_in_words() -> None:
 
 def test_a_heartbeat_stands_back() -> None:
     beat = Heartbeat(44, Cursor(CATALOG, 44, 0), 1000, 3, 5.0)
-    line = HumanForm(PLAIN).heartbeat(beat)
+    line = TextForm(PLAIN).heartbeat(beat).decode()
     assert "published 44, 1,000 records scanned, 3 matched" in line
