@@ -37,8 +37,8 @@ TABLE = "| Metric | Kind | Labels | What |\n|---|---|---|---|\n"
 OF_AN_INGEST = """
 ### Metrics of an ingest
 
-On its `--metrics` port and in its `--metrics-file` ([ingest.md](ingest.md#metrics)). The port has
-the `process_` metrics from above too.
+On its `--metrics` port, with the `process_` metrics from above, and in its `--metrics-file`
+([ingest.md](ingest.md#metrics)).
 
 """
 
