@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, Content, Criteria, Since
 from tailrace.position import Position
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.frames import Frames
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 CATALOG = "bench"
 

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.capture.matching.batch_images import BatchImages
-from tailrace_server.capture.matching.record_classes import group_by_class
+from tailrace_server.rows.batch_images import BatchImages
+from tailrace_server.rows.record_classes import group_by_class
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from tailrace_server.capture.matching.record_classes import GroupedHead
-    from tailrace_server.capture.matching.router import Router
+    from tailrace_server.live.router import Router
+    from tailrace_server.rows.record_classes import GroupedHead
     from tailrace_server.wal.state.view import LogView
 
 CATALOG = "shop"

@@ -20,10 +20,10 @@ from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.graphql.types import BODIES
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.frames import Frames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -23,9 +23,9 @@ from bench._log import CATALOG, write_log
 from tailrace.criteria import Content
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
 
 COMMITS = 500
 WANTED = COMMITS // 10

@@ -30,7 +30,7 @@ from bench._harness import (
 )
 from bench._log import CATALOG, measure_capture_bytes, write_log
 from bench.one_log_hundred_subscribers import rates, warm_up, write_warm_up
-from tailrace_server.capture.grant import Allowance, Columns, Grant
+from tailrace_server.grants.grant import Allowance, Columns, Grant
 from tests.support.issuer import TokenIssuer
 from tests.support.principals import Holder
 

@@ -23,11 +23,11 @@ from bench._log import CATALOG, mutation
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Area, CatchUp, Content, Criteria, Since
 from tailrace.position import Position
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.capture.settings import SubscriptionLimits
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.wal.log_writer import LogWriter
 
 ROWS = 300_000

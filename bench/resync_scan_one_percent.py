@@ -18,9 +18,9 @@ from pathlib import Path
 from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
 from tailrace.criteria import Area, Criteria, canonical
-from tailrace_server.capture.matching.batch_images import NO_IMAGES
-from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group_by_class
+from tailrace_server.rows.batch_images import NO_IMAGES
+from tailrace_server.rows.predicate import Predicate
+from tailrace_server.rows.record_classes import group_by_class
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 

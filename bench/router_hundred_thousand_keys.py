@@ -20,15 +20,15 @@ import pyarrow as pa
 
 from bench._harness import machine, median, pin_to_the_server, table
 from tailrace.criteria import Criteria, canonical
-from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group_by_class
-from tailrace_server.capture.matching.router import Router
+from tailrace_server.live.router import Router
+from tailrace_server.rows.predicate import Predicate
+from tailrace_server.rows.record_classes import group_by_class
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace_server.capture.matching.record_classes import GroupedHead
+    from tailrace_server.rows.record_classes import GroupedHead
 
 ROWS = 4096
 KEYS = (1, 100, 10_000, 100_000)

@@ -34,9 +34,9 @@ import pyarrow.parquet as pq
 
 from bench._harness import machine, table
 from tailrace.criteria import Criteria
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.sql.query import Query, QueryLimits
 from tailrace_server.sql.scans import LogSource
 from tailrace_server.typed.loops import loops_made

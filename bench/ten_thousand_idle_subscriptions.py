@@ -26,10 +26,10 @@ from bench._harness import (
 )
 from bench._log import CATALOG, write_log
 from tailrace.criteria import Criteria
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.batch_cache import anonymous_bytes
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.batch_cache import anonymous_bytes
 
 IN_PROCESS = 10_000
 STREAMS = 1_000

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 from bench._harness import machine, median, pin_to_the_server, stay_with_the_subscribers, table
 from bench._log import CATALOG, mutation, write_log
 from tailrace.criteria import Area, Criteria
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.grant import Allowance, Grant
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.grant import Allowance, Grant
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tests.support.principals import Holder
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
 
 KEYS = 10_000
 ROWS = 50_000

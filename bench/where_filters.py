@@ -20,10 +20,10 @@ import numpy as np
 from bench._harness import machine, pin_to_the_server, table
 from bench._routing import ENTITY_TYPE, read_batches, routed, write_updates
 from tailrace.criteria import Area, Criteria
-from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.router import Router
-from tailrace_server.capture.matching.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.filters.parsing import parse
+from tailrace_server.live.router import Router
+from tailrace_server.rows.predicate import Predicate
+from tailrace_server.rows.row_condition import ConditionText, RowCondition, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

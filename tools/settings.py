@@ -78,7 +78,16 @@ ELSEWHERE = (
     ("Bounds inside the pipeline", ("tailrace_server.pipeline",)),
     (
         "Bounds inside the server",
-        ("tailrace_server.capture", "tailrace_server.api", "tailrace_server.process"),
+        (
+            *(
+                f"tailrace_server.{room}"
+                for room in ("resources", "rows", "grants", "codecs", "log_cache")
+            ),
+            *(
+                f"tailrace_server.{room}"
+                for room in ("reads", "live", "catalogs", "named", "engine", "api", "process")
+            ),
+        ),
     ),
     (
         "Bounds of change streams",
@@ -89,7 +98,7 @@ ELSEWHERE = (
 
 APART = (
     "tailrace.v1",
-    "tailrace_server.capture.codecs.fields",
+    "tailrace_server.codecs.fields",
     "tailrace_server.demo",
     "tailrace_server.feed",
 )

@@ -49,11 +49,11 @@ from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.operator import RecentLines
 from tailrace_server.api.transport_security.configured import tls_files
 from tailrace_server.api.transport_security.exposure import check_exposure
-from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.collector import CYCLES
+from tailrace_server.engine.engine import Engine
 from tailrace_server.errors import CannotStart
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import hand_over_soon, raise_descriptor_limit, schedule
 from tailrace_server.statistics_log import StatisticsReporter

@@ -41,9 +41,9 @@ from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings, listed
 from tailrace_server.api.transport_security.proxies import TrustedProxies
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
-from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
 from tailrace_server.process import Scheduling  # noqa: TC001 - get_type_hints reads it
+from tailrace_server.resources.settings import EngineSettings, setting
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:

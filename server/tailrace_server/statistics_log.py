@@ -21,7 +21,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace_server.capture.statistics import EngineStatistics
+    from tailrace_server.resources.statistics import EngineStatistics
 
 _MOVED: Final = ("captures_delivered", "subscriptions_opened", "subscriptions", "unreadable")
 """Of the engine; heartbeats go on also where nothing happens."""

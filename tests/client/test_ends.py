@@ -18,9 +18,9 @@ import pytest
 import tailrace
 from tailrace import InvalidRequest, Retry, SubscriptionClosed, Timeouts
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.shop import upsert
 from tests.process.commands import ServerProcess
 from tests.support.held_port import HeldPort

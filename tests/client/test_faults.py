@@ -14,8 +14,8 @@ import pytest
 import tailrace
 from tailrace import Operation, Retry
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.support.held_port import HeldPort
 from tests.support.model import ModelMutation
 from tests.support.polling import until

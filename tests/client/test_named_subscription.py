@@ -23,9 +23,9 @@ from tailrace import (
     SubscriptionUnknown,
 )
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.named import named_subscriptions
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.named import named_subscriptions
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.upkeep.copying import copy_log
 from tests.support.model import ModelMutation
 from tests.support.polling import until, until_answered

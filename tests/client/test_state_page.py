@@ -11,7 +11,7 @@ import pytest
 
 from tailrace import Operation
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tests.conformance.shop import remove, upsert
 from tests.support.model import ModelMutation
 from tests.support.polling import until

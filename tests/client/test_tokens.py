@@ -26,8 +26,8 @@ from tailrace_server.access.api_keys import new_key, write_keys
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer
 from tests.support.model import ModelMutation

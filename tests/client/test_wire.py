@@ -29,7 +29,7 @@ from tailrace.v1 import capture_pb2
 from tailrace.v1.capture_fields_pb2 import CaptureFields, SubscribeResponseParts
 from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 from tailrace_server.api import requests
-from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
+from tailrace_server.codecs import PROTOBUF, CaptureColumns
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 UUID_ = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")

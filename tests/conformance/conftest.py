@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.drivers import DRIVERS, serving
 from tests.conformance.entrances import OPEN, Entrance, guarded
 

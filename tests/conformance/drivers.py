@@ -34,9 +34,9 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
 from tailrace_server.api import requests
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.graphql_driver import GraphqlEvents, GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Beginning, Criteria
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
-    from tailrace_server.capture.delivery.subscription import Subscription as EngineSubscription
-    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.live.subscription import Subscription as EngineSubscription
+    from tailrace_server.resources.settings import EngineSettings
 
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.http.server import HttpFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.units import Address
 from tests.conformance import json_captures
 from tests.conformance.entrances import OPEN, Entrance
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Capture, Heartbeat, StateComplete
     from tailrace.criteria import Beginning, Criteria
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
 
 
 class OverHttp(Driver):

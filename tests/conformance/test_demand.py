@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace import Capture, Content, Criteria, Heartbeat, InvalidRequest
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.reading import (
     PATIENCE_S,
     collect,

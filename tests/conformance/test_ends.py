@@ -29,7 +29,7 @@ from tailrace import (
     Since,
     SubscriptionBroken,
 )
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import collect, coordinates, error_ending, published

@@ -13,9 +13,9 @@ import pytest
 
 from tailrace import After, Content, Criteria, FromState, HistoryReplaced
 from tailrace.errors import LogCorrupted, LogMissing, SubscriptionBroken, TailraceError
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.upkeep.copying import copy_log

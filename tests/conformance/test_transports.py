@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace import After, Content
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.conftest import HEARTBEAT_S
 from tests.conformance.drivers import serving
 from tests.conformance.reading import collect

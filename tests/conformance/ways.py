@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Beginning, Criteria, OverrunPolicy
     from tailrace.cursor import Cursor
     from tailrace.position import Position
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
     from tests.conformance.entrances import Entrance
 
 

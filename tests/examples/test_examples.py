@@ -18,9 +18,9 @@ from examples.count_by_hand import count
 from examples.replica import replicate
 from tailrace import CatalogUnknown, Operation
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.support.model import ModelMutation
 from tests.support.polling import until
 from tests.support.programs import Program

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from tailrace.criteria import Area, Content, Criteria, Operation, Since
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.engine import Engine
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tests.server.capture.test_state import rows_of, state
-from tests.server.capture.test_views import history, subscribe
+from tests.server.grants.test_views import history, subscribe
+from tests.server.reads.test_state import rows_of, state
 from tests.server.sql.test_change_tables import define
 from tests.server.sql.test_query import ask
 from tests.support.inprocess import receive

@@ -30,11 +30,11 @@ from tailrace.criteria import After, Content, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.resources.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.upkeep import retention
 from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects, observer_of
 from tests.support.model import ModelLog, criteria_lists, transactions
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tailrace.criteria import Criteria, Start
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
     from tests.support.model import Coordinates, ModelMutation
 
 

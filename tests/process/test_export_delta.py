@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from tailrace import connect
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.catalog import open_catalog
 from tests.process.commands import INTERRUPT, KILL, Command, outcome
 from tests.server.export.delta.lakes import (

@@ -22,9 +22,9 @@ from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.transport_security.proxies import TrustedProxies
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.entrances import guarded
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import SHOP

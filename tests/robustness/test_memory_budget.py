@@ -15,12 +15,12 @@ from tailrace.criteria import Area, Content, Criteria, Since
 from tailrace.errors import SubscriberTooSlow
 from tailrace.position import Position
 from tailrace.v1 import capture_pb2, change_capture_pb2
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.reading.batch_cache import anonymous_bytes, return_freed_pages
-from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.log_cache.batch_cache import anonymous_bytes, return_freed_pages
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import ServerProcess
@@ -30,7 +30,7 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

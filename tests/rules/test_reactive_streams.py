@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tailrace
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.drivers import OurClient, serving
 from tests.conformance.reading import PATIENCE_S
 from tests.support.inprocess import ModelWriter, observer_of

@@ -32,7 +32,7 @@ def test_client_log_and_pipeline_have_their_sections() -> None:
         "wal.state.checkpoint.CHECKPOINT_ENTRIES_MIN",
         "wal.segment.carried.BYTES_MAX",
         "pipeline.transactions.grouping.CLOSED_IDS",
-        "capture.delivery.memory_governor.PATIENCE_S",
+        "log_cache.memory_governor.PATIENCE_S",
         "TAILRACE_SERVER",
     ],
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailrace_server import settings as server_settings
-from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.errors import ConfigError
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.units import Address
 
 

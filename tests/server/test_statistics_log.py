@@ -7,10 +7,13 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
-from tailrace_server.capture.disk_usage import DiskUsage
-from tailrace_server.capture.reading.batch_cache import CacheStatistics
-from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 from tailrace_server.histogram import LatencyHistogram
+from tailrace_server.resources.disk_usage import DiskUsage
+from tailrace_server.resources.statistics import (
+    CacheStatistics,
+    EngineStatistics,
+    ObserverStatistics,
+)
 from tailrace_server.statistics_log import StatisticsReporter
 
 SHOP = ObserverStatistics(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace_server.capture.matching.batch_images import BatchImages
+from tailrace_server.rows.batch_images import BatchImages
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.matching.batch_images import WrittenSchemas
+    from tailrace_server.rows.batch_images import WrittenSchemas
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
 

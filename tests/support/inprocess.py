@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.capture import Heartbeat
 from tailrace.position import END
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.log_cache.frames import Frames
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.record.mutation import Mutation
 from tests.support.older_writer import OlderWriter
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.cursor import Cursor
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.observer import Observer
+    from tailrace_server.catalogs.observer import Observer
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.live.subscription import Subscription
     from tests.support.model import Coordinates, ModelLog, ModelMutation
 
 PATIENCE_S = 20.0
@@ -99,7 +99,7 @@ def observer_of(engine: Engine, catalog: str) -> Observer:
     Raises:
         TailraceError: Why the catalog cannot be read now.
     """
-    return engine._catalogs[catalog].require()
+    return engine._catalogs.by_name[catalog].require()
 
 
 def objects(frames: Frames) -> list[dict[str, Any]]:

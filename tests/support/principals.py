@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError
-    from tailrace_server.capture.grant import Grant
+    from tailrace_server.grants.grant import Grant
 
 
 @dataclass

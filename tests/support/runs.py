@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.capture.matching.run import BatchSelection, Run
+from tailrace_server.rows.run import BatchSelection, Run
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tailrace_server.access.audit.events import (
     Subscribed,
 )
 from tailrace_server.access.quotas.quotas import Quotas
-from tailrace_server.capture.criteria_form import one_in_words
+from tailrace_server.rows.criteria_form import one_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Criteria
     from tailrace_server.access.audit.audit import Audit
     from tailrace_server.access.quotas.quotas import Taken
-    from tailrace_server.capture.admission import Ending
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.faults import ServerFault
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Peer, Principal
+    from tailrace_server.resources.admission import Ending
+    from tailrace_server.resources.faults import ServerFault
 
 _VALUES_SHOWN = 100
 """Of each list in criteria, which may name 100,000 keys."""

@@ -15,8 +15,8 @@ from tailrace_server.access.door import Door
 from tailrace_server.access.issuers import read_issuers
 from tailrace_server.access.policy_file import PolicyFile
 from tailrace_server.access.recorded_rules import RecordedRules
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import ConfigError
+from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from tailrace_server.access.audit.audit import Audit
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tailrace_server.access.key_sets import IssuerKeys
     from tailrace_server.access.quotas.quotas import Quotas
     from tailrace_server.access.settings import AccessSettings
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.faults import ServerFault
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.resources.faults import ServerFault
 
 _LOOK_EVERY_S: Final = 0.5
 """How often files are looked at, and streams."""

@@ -24,10 +24,9 @@ from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthent
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.tickets import Tickets
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.grant import READ_ALL
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.grant import READ_ALL
+from tailrace_server.grants.principal import ANONYMOUS, Peer
+from tailrace_server.resources.faults import ServerFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from tailrace_server.access.identity import Identity
     from tailrace_server.access.policy import Policy
     from tailrace_server.access.policy_file import PolicyFile
-    from tailrace_server.capture.grant import Grant
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.grant import Grant
+    from tailrace_server.grants.principal import Principal
 
 MISSING: Final = (
     "no credential came, and this server asks for one: send `authorization: Bearer TOKEN`"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.door import Door
     from tailrace_server.access.quotas.quotas import Taken
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 
 class Entrance:

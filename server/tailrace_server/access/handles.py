@@ -14,7 +14,7 @@ from tailrace_server.access.identity import key_of
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 _IN_ALL: Final = 10_000
 _OF_ONE: Final = 100

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 
 class IdentityKind(Enum):

@@ -36,8 +36,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey, import_key
 
 from tailrace_server.access.issuers import require_address
-from tailrace_server.capture.faults import ServerFault
 from tailrace_server.errors import ConfigError
+from tailrace_server.resources.faults import ServerFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

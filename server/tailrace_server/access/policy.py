@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_server.access.identity import IdentityKind
-from tailrace_server.capture.grant import (
+from tailrace_server.filters.claims import ClaimUnfit
+from tailrace_server.grants.grant import (
     ALL_COLUMNS,
     READING,
     Action,
@@ -22,7 +23,6 @@ from tailrace_server.capture.grant import (
     Grant,
     KeyPatterns,
 )
-from tailrace_server.filters.claims import ClaimUnfit
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.capture.grant import Action, Columns
 from tailrace_server.filters.words import words_of
+from tailrace_server.grants.grant import Action, Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

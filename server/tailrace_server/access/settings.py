@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - settings read the annotation
 
-from tailrace_server.capture.settings import setting
+from tailrace_server.resources.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

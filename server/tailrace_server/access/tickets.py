@@ -12,7 +12,7 @@ from tailrace.errors import Unauthenticated
 from tailrace_server.access.handles import Handles
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 _LIFETIME_S: Final = 30.0
 

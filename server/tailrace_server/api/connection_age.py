@@ -22,7 +22,7 @@ from tailrace.errors import SubscriptionBroken
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
 
 GUARD: Final = "max_connection_age"
 """Name of the guard that cuts what outlives the grace."""

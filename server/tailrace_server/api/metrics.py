@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc import GrpcStatistics
     from tailrace_server.api.transport_security.files import TlsStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
-    from tailrace_server.capture.disk_usage import DiskUsage
-    from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
     from tailrace_server.histogram import LatencyHistogram
+    from tailrace_server.resources.disk_usage import DiskUsage
+    from tailrace_server.resources.statistics import EngineStatistics, ObserverStatistics
 
 TEXT_TYPE: Final = "text/plain"
 """The text format that every Prometheus reads."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-    from tailrace_server.capture.named.loss_watch import WatchedSubscription
+    from tailrace_server.named.loss_watch import WatchedSubscription
 
 
 class NamedCollector(Collector):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import requests
-from tailrace_server.capture.named.values import NamedAsked
+from tailrace_server.named.requests import NamedAsked
 
 if TYPE_CHECKING:
     from tailrace.v1.named_subscription_pb2 import AcknowledgeRequest, CreateSubscriptionRequest

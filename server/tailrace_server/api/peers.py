@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from tailrace_server.api.transport_security.proxies import NO_PROXIES, client_of
-from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.grants.principal import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

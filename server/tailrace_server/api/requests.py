@@ -38,12 +38,12 @@ from tailrace.v1.change_capture_pb2 import (
 )
 from tailrace.wire import condition_members
 from tailrace_server.api.many_keys import KEYS_AT_ONCE
-from tailrace_server.capture.delivery.version_waits import VersionWait
-from tailrace_server.capture.history import HistoryBounds
-from tailrace_server.capture.named.values import NameAsked
-from tailrace_server.capture.reads.state_asked import StateAsked
-from tailrace_server.capture.reads.state_page import StatePage
-from tailrace_server.capture.settings import SubscriptionLimits
+from tailrace_server.named.requests import NameAsked
+from tailrace_server.reads.history import HistoryBounds
+from tailrace_server.reads.state_place import StatePage
+from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.resources.settings import SubscriptionLimits
+from tailrace_server.resources.version_waits import VersionWait
 from tailrace_server.wal.subscriptions.sequence import check_subscription_name
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         SubscribeSystemRequest,
     )
     from tailrace.v1.sql_pb2 import QuerySqlRequest
-    from tailrace_server.capture.history import HistoryRead
+    from tailrace_server.reads.history import HistoryRead
 
     _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from tailrace_server.capture.statistics import SqlStatistics
+    from tailrace_server.resources.statistics import SqlStatistics
 
 
 def sql_families(sql: SqlStatistics) -> Iterable[Metric]:

@@ -11,7 +11,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.v1.sql_pb2 import SQL_FORM_ARROW, SQL_MISFITS_NULL
 from tailrace_server.api import requests
-from tailrace_server.capture.querying.asked import SqlAsked, SqlForm
+from tailrace_server.reads.sql_request import SqlAsked, SqlForm
 from tailrace_server.typed.misfits import OnMisfit
 
 if TYPE_CHECKING:

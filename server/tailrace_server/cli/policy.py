@@ -17,10 +17,10 @@ from tailrace_server.access.policy_words import columns_words, policy_words, why
 from tailrace_server.api import requests
 from tailrace_server.api.json_requests import decode, from_json
 from tailrace_server.api.rest.responses import criteria
-from tailrace_server.capture.grant import Action
-from tailrace_server.capture.granting.narrowing import narrowed
 from tailrace_server.cli.terminal.errors import DONE
 from tailrace_server.filters.words import words_of
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.narrowing import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def check(
 
 def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
     """Yield a line for each name in a grant that is no entity type and no view of a catalog."""
-    from tailrace_server.capture.granting.unknown_grants import unknown_names_in
+    from tailrace_server.grants.unknown_grants import unknown_names_in
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
     from tailrace_server.wal.definitions.kept import newest_definitions
     from tailrace_server.wal.settings.values import nearest

@@ -141,7 +141,7 @@ def show_table(found: Sequence[NamedSubscription]) -> None:
 
 def show_one(one: NamedSubscription) -> None:
     """Print all of one."""
-    from tailrace_server.capture.criteria_form import in_words
+    from tailrace_server.rows.criteria_form import in_words
 
     lines = (
         ("name", one.name),
@@ -170,7 +170,7 @@ def print_lines(found: Sequence[NamedSubscription]) -> None:
     """Print each as a line of JSON."""
     import orjson
 
-    from tailrace_server.capture.criteria_form import criteria_form
+    from tailrace_server.rows.criteria_form import criteria_form
 
     for each in found:
         fields = {

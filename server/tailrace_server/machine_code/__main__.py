@@ -2,7 +2,7 @@
 
 import logging
 
-from tailrace_server.capture.codecs.compiled_encoder_loader import begin_loading
+from tailrace_server.codecs.compiled_encoder_loader import begin_loading
 from tailrace_server.typed.loops import loops_made
 
 if __name__ == "__main__":

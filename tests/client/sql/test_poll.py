@@ -20,7 +20,7 @@ from tailrace.errors import (
     PositionCompacted,
 )
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace import Client
-    from tailrace_server.capture.observer import Observer
+    from tailrace_server.catalogs.observer import Observer
 
 KEYS = "SELECT _commit_version AS v, _primary_key AS k FROM CHANGES('product', $from, $to)"
 VERSIONS = 60
@@ -242,7 +242,7 @@ def write_one(root: Path) -> None:
 
 
 def replaced(engine: Engine, observer: Observer) -> bool:
-    catalog = engine._catalogs.get("shop")
+    catalog = engine._catalogs.by_name.get("shop")
     return catalog is not None and catalog.observer not in (None, observer)
 
 

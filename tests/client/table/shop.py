@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace import Operation
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.shop import upsert
 from tests.support.model import ModelMutation
 

@@ -13,7 +13,7 @@ import pytest
 import tailrace
 from tailrace import Area, Content, Criteria, InvalidRequest, Operation, ValueNotHeld
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping

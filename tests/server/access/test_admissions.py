@@ -19,11 +19,10 @@ from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.door import Identified
 from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.settings import AuditSettings, QuotaSettings
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.history import HistoryRead
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS, Peer
+from tailrace_server.reads.history import HistoryRead
 from tests.server.access.audit.test_audit import ANNA, OneToken
 from tests.support.inprocess import ModelWriter, receive
 from tests.support.model import ModelMutation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace_server.access.api_keys import new_key, write_keys
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
-from tailrace_server.capture.grant import Columns
+from tailrace_server.grants.grant import Columns
 
 if TYPE_CHECKING:
     from pathlib import Path

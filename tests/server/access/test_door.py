@@ -17,7 +17,7 @@ from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.access.policy_file import PolicyFile
 from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,9 @@ from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.access.policy import keys_of
 from tailrace_server.access.policy_file import read_policy
 from tailrace_server.access.policy_words import policy_words, why_words
-from tailrace_server.capture.grant import Action, Allowance, Columns, Grant, KeyPatterns
 from tailrace_server.errors import ConfigError
 from tailrace_server.filters.words import words_of
+from tailrace_server.grants.grant import Action, Allowance, Columns, Grant, KeyPatterns
 
 ISSUER = "https://login.example"
 

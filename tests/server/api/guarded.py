@@ -14,8 +14,8 @@ from tailrace_server.access.configured import Access
 from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.settings import AccessSettings, QuotaSettings
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S
 

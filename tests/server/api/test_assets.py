@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.rest.live import SUBPROTOCOL
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import SHOP
 from tests.support.inprocess import PATIENCE_S, ModelWriter

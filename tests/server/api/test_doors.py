@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 import tailrace
 from tailrace.errors import NotPermitted, TokenExpired, Unauthenticated
 from tailrace.transport.grpc_status import error_of
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.server.api.guarded import Guarded, guarding
 from tests.support.browser import chromium
 from tests.support.inprocess import PATIENCE_S, ModelWriter

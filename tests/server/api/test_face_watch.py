@@ -18,8 +18,8 @@ from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.http.server import HttpFace
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.units import Address
 from tests.support import failpoints
 from tests.support.inprocess import PATIENCE_S, ModelWriter

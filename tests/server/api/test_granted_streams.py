@@ -26,8 +26,8 @@ from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL as GRAPHQL
 from tailrace_server.api.rest.live import SUBPROTOCOL as REST
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer

@@ -18,9 +18,9 @@ from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer, issuing

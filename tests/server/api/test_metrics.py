@@ -11,11 +11,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
-from tailrace_server.capture.disk_usage import DiskUsage
-from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.reading.batch_cache import CacheStatistics
-from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics, SqlStatistics
 from tailrace_server.histogram import LatencyHistogram
+from tailrace_server.resources.disk_usage import DiskUsage
+from tailrace_server.resources.faults import ServerFault
+from tailrace_server.resources.statistics import (
+    CacheStatistics,
+    EngineStatistics,
+    ObserverStatistics,
+    SqlStatistics,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import HTTPConnection
 
 from tailrace_server.api.peers import over_grpc, over_http
-from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.grants.principal import Peer
 
 
 def test_addresses_are_written_as_people_write_them() -> None:

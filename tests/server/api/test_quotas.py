@@ -27,7 +27,7 @@ from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.http.server import HttpFace
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tailrace_server.units import Address
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.polling import until

@@ -14,7 +14,7 @@ from tailrace.errors import TokenExpired, Unauthenticated
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Identified
 from tailrace_server.api.http.sessions import BrowserSessions, handle_of
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.server.api.guarded import Guarded, guarding
 from tests.support.browser import chromium
 from tests.support.inprocess import PATIENCE_S, ModelWriter

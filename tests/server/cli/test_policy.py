@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tailrace_server.cli.policy import app
 from tailrace_server.errors import ConfigError
-from tests.server.capture.reads.test_view_rows import CHEAP
+from tests.server.reads.test_view_rows import CHEAP
 from tests.server.sql.test_change_tables import define
 from tests.server.sql.test_query import products
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
-from tailrace_server.capture.querying.forms import python_values
+from tailrace_server.reads.sql_forms import python_values
 from tailrace_server.sql import scans
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query, QueryLimits

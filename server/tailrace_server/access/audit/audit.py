@@ -30,15 +30,15 @@ from tailrace_server.access.audit.events import (
 from tailrace_server.access.audit.trail import AuditTrail
 from tailrace_server.access.identity import Identity
 from tailrace_server.access.settings import AuditSettings
-from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
-from tailrace_server.capture.faults import ServerFault
+from tailrace_server.grants.principal import IN_PROCESS, Peer
+from tailrace_server.resources.faults import ServerFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tailrace.errors import TailraceError
     from tailrace_server.access.audit.trail import TrailStatistics
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 _STDERR: Final = "stderr"
 _LOOK_EVERY_S: Final = 1.0

@@ -23,7 +23,7 @@ from tailrace_server.access.settings import QuotaSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 _ACCOUNTS_MAX: Final = 50_000
 _AGAIN_S: Final = 5.0

@@ -28,7 +28,7 @@ from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
 from tailrace_server.api.graphql.names import words_in
-from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+from tailrace_server.grants.principal import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.graphql.names import CatalogNames
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.live.subscription import Subscription
     from tailrace_server.wal.state.view import LogView
 
 

@@ -39,16 +39,16 @@ from tailrace_server.api.graphql.selection import (
 )
 from tailrace_server.api.graphql.types import TOLD_FROM, UNAVAILABLE
 from tailrace_server.api.rest.codecs import on_one_line
-from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
-from tailrace_server.capture.codecs.json import cursor_parts
-from tailrace_server.capture.matching.transitions import NONE, TRANSITION_BITS
+from tailrace_server.codecs.columns import EMPTY, Codec, encode_name_lists
+from tailrace_server.codecs.json import cursor_parts
+from tailrace_server.rows.transitions import NONE, TRANSITION_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.schema import Schema
     from tailrace_server.api.graphql.selection import Member, SelectionSet
-    from tailrace_server.capture.codecs.columns import CaptureColumns
+    from tailrace_server.codecs.columns import CaptureColumns
 
 SEPARATOR: Final = b"\x1e"
 DATA: Final = b"\ndata: "

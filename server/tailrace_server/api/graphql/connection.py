@@ -23,8 +23,8 @@ from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
 from tailrace_server.api.json_requests import from_json, in_json, in_json_names
 from tailrace_server.api.many_keys import reading
-from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.delivery.start import refuse_other_history
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.log_cache.start import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.graphql.where.values import TypedCondition
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import HistoryBounds, HistoryRead
-    from tailrace_server.capture.kept_bytes import Kept
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Peer, Principal
+    from tailrace_server.reads.history import HistoryBounds, HistoryRead
+    from tailrace_server.resources.memory import Kept
     from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = (

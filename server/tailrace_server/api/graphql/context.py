@@ -10,9 +10,9 @@ from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
 from tailrace_server.api.graphql.tables import read_table
-from tailrace_server.capture.codecs.columns import no_schema
-from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
-from tailrace_server.capture.grant import Action
+from tailrace_server.codecs.columns import no_schema
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.principal import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
 
 _Page = TypeVar("_Page", types.HistoryPage, types.TablePage)
 

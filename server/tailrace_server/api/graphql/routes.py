@@ -43,7 +43,7 @@ from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET
 from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.api.websocket.messages import ID_CHARACTERS_MAX
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
 
 _log = structlog.get_logger("tailrace.graphql")
 

@@ -16,8 +16,8 @@ from tailrace_server.api.rest import responses
 if TYPE_CHECKING:
     from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.live.options import SubscribeAcknowledgement
 
 
 def acknowledgement(

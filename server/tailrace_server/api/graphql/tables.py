@@ -13,18 +13,17 @@ from tailrace_server.api import requests
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import COPIES, without_bodies
 from tailrace_server.api.json_requests import from_json, in_json_names
-from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.codecs import PROTOBUF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace_server.api.graphql.where.values import TypedCondition
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.kept_bytes import Kept
-    from tailrace_server.capture.principal import Principal
-    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Peer, Principal
+    from tailrace_server.reads.state import StateRead
+    from tailrace_server.resources.memory import Kept
 
 
 async def read_table(

@@ -21,7 +21,7 @@ from tailrace_server.api.graphql.scalars import Json, Long
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from tailrace_server.capture.catalog_info import CatalogInfo
+    from tailrace_server.catalogs.catalog_info import CatalogInfo
 
 
 @strawberry.enum(name="Area", description="What kind of thing a record is about.")

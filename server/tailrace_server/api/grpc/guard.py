@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.door import Door
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]

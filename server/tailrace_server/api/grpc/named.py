@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
 
     Call = Callable[[Any, Any], Awaitable[Message]]
     Answer = Callable[[Callable[[], Awaitable[bytes]], Any], Awaitable[bytes]]

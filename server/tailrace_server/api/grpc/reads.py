@@ -15,7 +15,7 @@ from tailrace_server.api.grpc.guard import caller
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import over_grpc
-from tailrace_server.capture.codecs import PROTOBUF, PROTOBUF_DECODED
+from tailrace_server.codecs import PROTOBUF, PROTOBUF_DECODED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest
     from tailrace.v1.sql_pb2 import QuerySqlRequest
     from tailrace_server.api.send_guard import SendGuard
-    from tailrace_server.capture.codecs import Codec
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import HistoryRead
-    from tailrace_server.capture.querying.read import SqlRead
-    from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.reads.log_read import LogRead
-    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.codecs import Codec
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.log_cache.frames import Frames
+    from tailrace_server.reads.history import HistoryRead
+    from tailrace_server.reads.log_read import LogRead
+    from tailrace_server.reads.sql_read import SqlRead
+    from tailrace_server.reads.state import StateRead
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 

@@ -17,7 +17,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace.wire import criteria_messages
-from tailrace_server.capture.querying.asked import SqlForm
+from tailrace_server.reads.sql_request import SqlForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat, StateComplete
     from tailrace.cursor import Cursor
     from tailrace.position import Position
-    from tailrace_server.capture.catalog_info import CatalogInfo
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.history import HistoryRead
-    from tailrace_server.capture.named.values import NamedView
-    from tailrace_server.capture.querying.forms import AnswerColumn
-    from tailrace_server.capture.querying.read import SqlRead
-    from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.reads.state import StateRead
-    from tailrace_server.capture.reads.state_page import StatePage
+    from tailrace_server.catalogs.catalog_info import CatalogInfo
+    from tailrace_server.live.options import SubscribeAcknowledgement
+    from tailrace_server.log_cache.frames import Frames
+    from tailrace_server.named.requests import NamedView
+    from tailrace_server.reads.history import HistoryRead
+    from tailrace_server.reads.sql_forms import AnswerColumn
+    from tailrace_server.reads.sql_read import SqlRead
+    from tailrace_server.reads.state import StateRead
+    from tailrace_server.reads.state_place import StatePage
     from tailrace_server.wal.state.view import LogView
 
 

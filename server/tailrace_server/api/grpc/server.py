@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
 
 _UNCOMPRESSED: Final = 1
 """The set of compressions that core takes, as bits: only the first, none. A compressed request is refused

@@ -45,9 +45,9 @@ from tailrace_server.api.grpc.updates import UpdateStream
 from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
-from tailrace_server.capture.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
-from tailrace_server.capture.grant import Action
+from tailrace_server.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
 from tailrace_server.errors import as_tailrace_error
+from tailrace_server.grants.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.capture.codecs import Codec
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.codecs import Codec
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.live.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 

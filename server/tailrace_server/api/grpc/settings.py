@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace_server.capture.settings import setting
+from tailrace_server.resources.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from urllib.parse import unquote
 import structlog
 
 from tailrace_server.api.grpc.connections import shut_down
-from tailrace_server.capture.reading.batch_cache import anonymous_bytes
+from tailrace_server.log_cache.batch_cache import anonymous_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

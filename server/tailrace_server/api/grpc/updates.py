@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import ImagesMissing, InvalidRequest
 from tailrace.v1.change_capture_pb2 import Progress, SubscribeResponse, UpdateCount
-from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.log_cache.frames import Frames
 
 if TYPE_CHECKING:
     from tailrace.capture import Heartbeat
     from tailrace.v1.change_capture_pb2 import Update
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
 
 
 class UpdateStream:

@@ -29,7 +29,7 @@ from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_statu
 from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later, may_pass
 from tailrace_server.api.http.sessions import PATH, handle_of
 from tailrace_server.api.transport_security.certificate_names import names_over_http
-from tailrace_server.capture.principal import NOBODY
+from tailrace_server.grants.principal import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tailrace_server.access.door import Door
     from tailrace_server.api.http.sessions import BrowserSessions
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 GRAPHQL_TYPE: Final = "application/graphql-response+json"
 _ENTRANCE: Final = "tailrace.entrance"

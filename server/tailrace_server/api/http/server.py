@@ -2,7 +2,7 @@
 
 Until the engine has opened its catalogs, ``/health`` answers 503 with the status ``starting``, and other
 requests wait. Then it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions":
-n}`` while subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind,
+n}`` while subscribers are accepted. ``faults`` says what is wrong, as `resources.faults` lists it, with kind,
 subject and reason; the status is then ``degraded``, and 503 while a face does not accept. From the first signal
 on it answers 503 with the status ``stopping``, so that a load balancer sends no client here while open
 subscriptions end. `api/operator` has the page at ``/``.
@@ -57,10 +57,10 @@ from tailrace_server.api.transport_security.certificate_names import (
 from tailrace_server.api.transport_security.proxies import NO_PROXIES
 from tailrace_server.api.transport_security.self_probe import opened
 from tailrace_server.api.websocket import Sockets
-from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.hosts import Hosts
+from tailrace_server.resources.faults import ServerFault
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.transport_security.files import TlsFiles, TlsMaterial
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.loop_turns import LoopTurns
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.resources.event_loop import LoopTurns
 
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25

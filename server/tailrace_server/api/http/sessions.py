@@ -31,7 +31,7 @@ from tailrace_server.access.identity import is_same
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 PATH: Final = "/v1/session"
 _LIFETIME_S: Final = 43_200.0

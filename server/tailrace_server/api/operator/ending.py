@@ -10,13 +10,13 @@ from starlette.exceptions import HTTPException
 
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.api.rest.requests import JSON_TYPE, asked_body
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Principal
 
 _REASON_MAX: Final = 200
 """Characters, so that it fits whole into the trailers of gRPC, with the cursor."""

@@ -12,15 +12,15 @@ import heapq
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.capture.criteria_form import criteria_form, in_words
-from tailrace_server.capture.fairness import Turn
+from tailrace_server.resources.event_loop import Turn
+from tailrace_server.rows.criteria_form import criteria_form, in_words
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.delivery.publisher import Publisher
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.principal import Principal
-    from tailrace_server.capture.statistics import SubscriptionStatistics
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.live.publisher import Publisher
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.resources.statistics import SubscriptionStatistics
 
 _SHOWN: Final = 1_000
 

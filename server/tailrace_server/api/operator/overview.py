@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace_server.api.operator.recent_lines import LogLine
-    from tailrace_server.capture.catalog_info import CatalogInfo
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.principal import Principal
-    from tailrace_server.capture.statistics import EngineStatistics
+    from tailrace_server.catalogs.catalog_info import CatalogInfo
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.resources.statistics import EngineStatistics
     from tailrace_server.wal.state.view import LogView
 
 _SUBSCRIPTIONS_SHOWN: Final = 200

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.operator.recent_lines import RecentLines
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
 
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.codecs import Codec
-    from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.reads.log_read import LogRead
+    from tailrace_server.codecs import Codec
+    from tailrace_server.log_cache.frames import Frames
+    from tailrace_server.reads.log_read import LogRead
 
 _log = structlog.get_logger("tailrace.rest")
 

@@ -24,13 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.capture.codecs.columns import EMPTY, Codec
-from tailrace_server.capture.codecs.json import cursor_parts, escaped
+from tailrace_server.codecs.columns import EMPTY, Codec
+from tailrace_server.codecs.json import cursor_parts, escaped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace_server.capture.codecs import CaptureColumns
+    from tailrace_server.codecs import CaptureColumns
 
 _encode = msgspec.json.encode
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.codecs import Codec
-from tailrace_server.capture.codecs.columns import EMPTY
-from tailrace_server.capture.codecs.json import cursor_parts
+from tailrace_server.codecs import Codec
+from tailrace_server.codecs.columns import EMPTY
+from tailrace_server.codecs.json import cursor_parts
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.codecs import CaptureColumns
+    from tailrace_server.codecs import CaptureColumns
 
 _END: Final = 2**31 - 1
 

@@ -2,7 +2,7 @@
 
 Requests and the values around captures are made from the descriptors of proto/tailrace/v1, and errors from the
 error table: a field or code that is added there is in the documents too. The capture is written out, since its
-JSON form is the engine's own (capture/codecs/json.py). Tests check what is sent against these schemas.
+JSON form is the engine's own (codecs/json.py). Tests check what is sent against these schemas.
 """
 
 from __future__ import annotations

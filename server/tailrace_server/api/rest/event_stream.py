@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.errors import TailraceError
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.options import SubscribeAcknowledgement
+    from tailrace_server.live.subscription import Subscription
 
 _log = structlog.get_logger("tailrace.rest")
 

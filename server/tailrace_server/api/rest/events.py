@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.live.options import SubscribeAcknowledgement
 
 _log = structlog.get_logger("tailrace.rest")
 

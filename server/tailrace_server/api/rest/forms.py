@@ -24,12 +24,12 @@ import msgspec
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace_server.api.rest.cloudevents import CloudEventsCodec
 from tailrace_server.api.rest.codecs import EventsCodec, LinesCodec
-from tailrace_server.capture.codecs import JSON, JSON_DECODED, JSON_TEXT, JSON_TEXT_DECODED
+from tailrace_server.codecs import JSON, JSON_DECODED, JSON_TEXT, JSON_TEXT_DECODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.codecs import Codec
 
 FORMATS: Final = ("captures", "cloudevents")
 BODIES: Final = ("json", "text")

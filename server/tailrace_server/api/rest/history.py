@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.rest.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import HistoryBounds, HistoryRead
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.reads.history import HistoryBounds, HistoryRead
     from tailrace_server.wal.state.view import LogView
 
 _log = structlog.get_logger("tailrace.rest")

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import SocketOperation
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Peer
+    from tailrace_server.live.subscription import Subscription
 
 SUBPROTOCOL: Final = "tailrace.v1"
 _INT64: Final = range(-(1 << 63), 1 << 63)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.named.values import NamedView
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.named.requests import NamedView
 
     Handler = Callable[[Request], Awaitable[ASGIApp]]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tailrace_server.capture.criteria_form import where_form
+from tailrace_server.rows.criteria_form import where_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
-    from tailrace_server.capture.catalog_info import CatalogInfo
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.history import HistoryRead
-    from tailrace_server.capture.reading.frames import Frames
-    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.catalogs.catalog_info import CatalogInfo
+    from tailrace_server.live.options import SubscribeAcknowledgement
+    from tailrace_server.log_cache.frames import Frames
+    from tailrace_server.reads.history import HistoryRead
+    from tailrace_server.reads.state import StateRead
     from tailrace_server.wal.state.view import LogView
 
 

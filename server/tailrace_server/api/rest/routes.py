@@ -48,7 +48,7 @@ from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.named import NamedResources
 from tailrace_server.api.rest.requests import no_parameters, parameters
 from tailrace_server.api.rest.sql.answer import answer
-from tailrace_server.capture.grant import Action
+from tailrace_server.grants.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
+    from tailrace_server.engine.engine import Engine
 
 
 _log = structlog.get_logger("tailrace.rest")

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.rest.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.reads.state import StateRead
 
 STATE_HEADERS: Final = {
     "Tailrace-Catalog-Uuid": "catalogUuid",

@@ -32,8 +32,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tailrace_server.capture.faults import ServerFault
 from tailrace_server.errors import CannotStart
+from tailrace_server.resources.faults import ServerFault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

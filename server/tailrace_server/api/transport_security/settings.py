@@ -7,7 +7,7 @@ from pathlib import Path  # noqa: TC003 - get_type_hints reads it
 from typing import Literal
 
 from tailrace_server.api.transport_security.proxies import TrustedProxies
-from tailrace_server.capture.settings import setting
+from tailrace_server.resources.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

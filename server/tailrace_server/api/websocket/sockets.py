@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.http.protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.loop_turns import LoopTurns
+    from tailrace_server.resources.event_loop import LoopTurns
 
 _MESSAGES_AT_ONCE: Final = 256
 """Messages joined to one write; together they are about as large as one message of captures."""

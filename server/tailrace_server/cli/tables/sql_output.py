@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from tailrace_server.capture.querying.asked import SqlForm
-from tailrace_server.capture.querying.forms import form_of, python_values
 from tailrace_server.cli.tables.cells import GAP, NULL, cut, is_number
 from tailrace_server.cli.terminal.output import printable
+from tailrace_server.reads.sql_forms import form_of, python_values
+from tailrace_server.reads.sql_request import SqlForm
 from tailrace_server.sql.shown import CDC_JSON
 
 if TYPE_CHECKING:

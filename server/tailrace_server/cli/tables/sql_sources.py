@@ -20,8 +20,8 @@ from tailrace.errors import PositionCompacted
 from tailrace.position import END
 from tailrace.retry import Retry, Timeouts
 from tailrace.sql.poll import Poll
-from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.cli.terminal.output import note
+from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query
 from tailrace_server.sql.scans import LogSource

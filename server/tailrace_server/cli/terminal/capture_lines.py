@@ -10,7 +10,7 @@ Positions are numbers, the timestamp µs since the epoch, enums plain names. ``t
 ``entityType`` if the criteria have a condition. ``containerType`` and ``containerName`` follow ``changed`` at
 column level only. A body appears where the content asks for it, null where there is none; ``omittedBytes``
 replaces bodies that were too large. Images are spliced in byte for byte: their digits and the order of their
-keys are the source's. The server renders the same form in columns (``capture/codecs/json.py``); a test compares
+keys are the source's. The server renders the same form in columns (``codecs/json.py``); a test compares
 the two byte for byte.
 
 Lines are written from the event loop, and a slow reader, as a pager is, does not block it. A pipe that polls as

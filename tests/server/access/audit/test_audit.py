@@ -16,8 +16,7 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
 from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.access.settings import AuditSettings
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tests.support.polling import until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tailrace_server.access.quotas import quotas as module
 from tailrace_server.access.quotas.addresses import block_of
 from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from tailrace_server.access.quotas.quotas import Taken

@@ -20,9 +20,9 @@ from tailrace.transport.grpc import SERVICE
 from tailrace.v1.change_capture_pb2 import DemandRequest, ReadChangesRequest, SubscribeRequest
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.support import raw_http2

@@ -15,7 +15,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.schema import Column, Schema
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.graphql.types import BODIES, HEAD
-from tailrace_server.capture.codecs import CaptureColumns
+from tailrace_server.codecs import CaptureColumns
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from tailrace_server.api.graphql.catalog import response
 from tailrace_server.api.graphql.codec import SEPARATOR
 from tailrace_server.api.graphql.documents import read
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.codecs import PROTOBUF
 from tests.server.api.graphql import generated
 from tests.server.api.graphql.generated import BUILT, CATALOG, Written
 
 if TYPE_CHECKING:
     from tailrace.capture import Capture
     from tailrace_server.api.graphql.documents import Compiled, Document
-    from tailrace_server.capture.codecs import CaptureColumns
+    from tailrace_server.codecs import CaptureColumns
 
 LIMITS = HttpSettings()
 

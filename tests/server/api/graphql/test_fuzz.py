@@ -11,7 +11,7 @@ import pytest
 import structlog
 import websockets
 
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
 from tests.server.api.rest.test_guards import anonymous_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
 from tests.support.polling import until

@@ -19,9 +19,9 @@ from tailrace_server.api.graphql.errors import DocumentRefused
 from tailrace_server.api.graphql.names import words_in
 from tailrace_server.api.graphql.schema import build, catalog_names
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.codecs import compiled_encoder_loader
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import compiled_encoder_loader
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 

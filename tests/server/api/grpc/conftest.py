@@ -13,8 +13,8 @@ import pytest
 from tailrace.transport.grpc import SERVICE
 from tailrace.transport.grpc_status import error_of
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.support.held_port import HeldPort
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 

@@ -20,7 +20,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api.grpc import GrpcSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.inprocess import PATIENCE_S
 from tests.support.model import ModelMutation

@@ -26,7 +26,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.support.inprocess import PATIENCE_S, ModelWriter, observer_of
 from tests.support.model import ModelMutation
 from tests.support.polling import until

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tailrace_server.api.http.compression import Encoders, accepted_coding
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import SHOP
 

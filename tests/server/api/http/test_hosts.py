@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from structlog.testing import capture_logs
 
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S
 

@@ -16,7 +16,7 @@ from tailrace.criteria import Operation
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.transport_security.proxies import NO_PROXIES, TrustedProxies
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S
 from tests.support.model import ModelMutation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.server.wal.logs import write
 from tests.support.inprocess import PATIENCE_S

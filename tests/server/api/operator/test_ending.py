@@ -13,11 +13,10 @@ from structlog.testing import capture_logs
 from tailrace.errors import EndedByOperator, NotPermitted
 from tailrace_server.api.operator.ending import refuse_strangers
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.grant import READ_ALL
-from tailrace_server.capture.principal import ANONYMOUS, NOBODY
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.grant import READ_ALL
+from tailrace_server.grants.principal import ANONYMOUS, NOBODY, Peer
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.live.subscription import Subscription
     from tests.support.inprocess import ModelWriter
 from tests.support.principals import Holder
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
 from tailrace.position import Position
 from tailrace_server.api.operator import listings
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.criteria_form import criteria_form
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
-from tests.server.capture.test_engine import upsert
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS, Peer
+from tailrace_server.rows.criteria_form import criteria_form
+from tests.server.engine.test_engine import upsert
 from tests.support.inprocess import receive
 
 if TYPE_CHECKING:

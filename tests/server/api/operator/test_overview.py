@@ -11,12 +11,11 @@ import httpx
 from tailrace.criteria import Criteria
 from tailrace_server.api.operator import RecentLines
 from tailrace_server.api.operator.overview import rates
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tests.conformance.http_drivers import listening
-from tests.server.capture.test_engine import upsert
+from tests.server.engine.test_engine import upsert
 from tests.support.inprocess import PATIENCE_S
 
 if TYPE_CHECKING:

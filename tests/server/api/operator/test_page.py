@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 import tailrace_server.api.operator
-from tailrace_server.capture.engine import Engine
+from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 
 ASSETS = Path(tailrace_server.api.operator.__file__).parent / "assets"

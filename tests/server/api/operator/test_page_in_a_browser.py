@@ -12,12 +12,11 @@ from tailrace.position import Position
 from tailrace_server.access.api_keys import ApiKeys, new_key, write_keys
 from tailrace_server.access.door import Door
 from tailrace_server.api.operator import RecentLines
-from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.delivery.peer import Peer
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.codecs import JSON
+from tailrace_server.engine.engine import Engine
+from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tests.conformance.http_drivers import listening
-from tests.server.capture.test_engine import upsert
+from tests.server.engine.test_engine import upsert
 from tests.support.browser import axe, chromium
 
 if TYPE_CHECKING:

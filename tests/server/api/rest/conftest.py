@@ -17,8 +17,8 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from tailrace_server.api.rest.live import SUBPROTOCOL
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter

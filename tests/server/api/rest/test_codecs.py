@@ -8,8 +8,8 @@ import pytest
 
 from tailrace.criteria import ContainerType
 from tailrace_server.api.rest.codecs import EventsCodec, LinesCodec
-from tailrace_server.capture.codecs import JSON
-from tests.server.capture.codecs.batches import BODIES, capture, columns
+from tailrace_server.codecs import JSON
+from tests.server.codecs.batches import BODIES, capture, columns
 
 IMAGE = b'{\r\n "a": "x",\n "b": 1\n}'
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.rest.test_guards import anonymous_bytes
 from tests.support.inprocess import PATIENCE_S

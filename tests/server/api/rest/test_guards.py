@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from tailrace_server.api.http import protocol as http_protocol
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
-from tailrace_server.capture.delivery.subscription import Subscription
-from tailrace_server.capture.history import HistoryRead
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.live.subscription import Subscription
+from tailrace_server.reads.history import HistoryRead
 from tests.conformance.entrances import OPEN, guarded
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.capture import Heartbeat, StateComplete
-    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.log_cache.frames import Frames
     from tests.server.api.rest.conftest import RawSocket, Served
     from tests.support.inprocess import ModelWriter
 

@@ -15,8 +15,8 @@ from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
 from tailrace_server.api.grpc import responses as grpc_responses
 from tailrace_server.api.rest import responses
-from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.live.options import SubscribeAcknowledgement
+from tailrace_server.log_cache.frames import Frames
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
 

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.rest.conftest import closed, hear, say
 from tests.support.inprocess import PATIENCE_S

@@ -14,8 +14,8 @@ import pytest
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.transport_security.files import TlsFiles
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
-from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.support.certificates import Authority, Issued
 

@@ -10,8 +10,8 @@ import pytest
 
 from tailrace.errors import InvalidRequest, TransportError
 from tailrace.tls import Tls
-from tailrace_server.capture.engine import Engine
 from tailrace_server.cli.operator.commands import OverviewAddress, address_of, ask, context_of
+from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 
 if TYPE_CHECKING:

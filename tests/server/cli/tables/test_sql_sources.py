@@ -13,10 +13,10 @@ import pytest
 
 from tailrace.errors import CursorAhead, InvalidRequest
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
 from tailrace_server.cli.tables.sql import SqlShell, _show_of_server, completions, sql
 from tailrace_server.cli.tables.sql_sources import SqlStatement, local_answers
 from tailrace_server.cli.terminal import options
+from tailrace_server.engine.engine import Engine
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
 from tests.conformance.shop import upsert

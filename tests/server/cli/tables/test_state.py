@@ -15,11 +15,11 @@ from pyarrow import parquet
 
 from tailrace.errors import DeadlineExceeded, InvalidRequest, ValueNotHeld
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.capture.engine import Engine
 from tailrace_server.cli.tables.cells import OTHERS, Cells, TextTable
 from tailrace_server.cli.tables.state import _state, state
 from tailrace_server.cli.terminal import options
 from tailrace_server.cli.terminal.output import Palette
+from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping

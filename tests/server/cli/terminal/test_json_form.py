@@ -15,8 +15,8 @@ from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Content, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
-from tailrace_server.capture.codecs import JSON, CaptureColumns
 from tailrace_server.cli.terminal import capture_lines
+from tailrace_server.codecs import JSON, CaptureColumns
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat, StateComplete
     from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
+    from tailrace_server.live.options import SubscribeAcknowledgement
 
 _log = structlog.get_logger("tailrace.graphql")
 

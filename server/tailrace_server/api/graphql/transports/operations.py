@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.grants.principal import Peer
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.log_cache.frames import Frames
 
 
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.principal import Principal
+    from tailrace_server.grants.principal import Peer, Principal
 
 _log = structlog.get_logger("tailrace.graphql")
 

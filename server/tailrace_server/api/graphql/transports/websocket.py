@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog
     from tailrace_server.api.websocket import SocketOperation
-    from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.grants.principal import Peer
 
 SUBPROTOCOL: Final = "graphql-transport-ws"
 

@@ -36,7 +36,7 @@ from tailrace_server.api.rest.requests import (
     no_parameters,
 )
 from tailrace_server.api.rest.streaming import made_for
-from tailrace_server.capture.querying.asked import SqlForm
+from tailrace_server.reads.sql_request import SqlForm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from tailrace_server.api.rest.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
-    from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.querying.asked import SqlAsked
-    from tailrace_server.capture.querying.forms import AnswerColumn
-    from tailrace_server.capture.querying.read import SqlRead
-    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.log_cache.frames import Frames
+    from tailrace_server.reads.sql_forms import AnswerColumn
+    from tailrace_server.reads.sql_read import SqlRead
+    from tailrace_server.reads.sql_request import SqlAsked
 
 SQL_HEADERS: Final = {
     "Tailrace-Catalog-Uuid": "catalogUuid",

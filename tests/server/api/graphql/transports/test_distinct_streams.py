@@ -11,7 +11,7 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.conformance.shop import SHOP, upsert

@@ -12,7 +12,7 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.api.graphql.documents import Document
-from tailrace_server.capture.principal import ANONYMOUS, Principal
+from tailrace_server.grants.principal import ANONYMOUS, Principal
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.grants.principal import Peer
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
 

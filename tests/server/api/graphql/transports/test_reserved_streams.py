@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH
 from tests.server.api.graphql.transports.conftest import EVENTS, Event, Events, stream

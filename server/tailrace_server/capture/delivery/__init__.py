@@ -1,1 +1,0 @@
-"""From publishers to subscribers: rings, queues, demand, and the moves between live and resync."""

@@ -1,1 +1,0 @@
-"""The state that a subscription begins with, before it follows the changes."""

@@ -1,1 +1,0 @@
-"""Grants, applied to criteria, captures and schemas."""

@@ -1,1 +1,0 @@
-"""Finds the rows of a batch that each publisher matches: predicates, the router, and the runs it makes."""

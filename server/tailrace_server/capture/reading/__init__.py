@@ -1,1 +1,0 @@
-"""Reads the log for the engine: through one bounded cache, in reader threads."""

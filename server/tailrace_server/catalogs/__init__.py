@@ -1,0 +1,1 @@
+"""Observed catalogs: each log opened, tailed, and routed to its publishers."""

@@ -1,0 +1,190 @@
+"""The observed catalogs under one log root: found, opened, followed, and forgotten once they are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import structlog
+
+from tailrace.errors import (
+    CatalogReplaced,
+    CatalogUnknown,
+    NotPermitted,
+    TailraceError,
+    TransportError,
+)
+from tailrace_server.catalogs.observed_catalog import ObservedCatalog, catalog_names
+from tailrace_server.grants.principal import knows
+from tailrace_server.resources.disk_usage import DiskMeasurements
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from tailrace_server.catalogs.observer import Observer, SharedParts
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.wal.state.tail_pool import TailPool
+
+_DISCOVER_EVERY_S: Final = 0.5
+_log = structlog.get_logger("tailrace.engine")
+
+
+class Catalogs:
+    """An async context manager that owns the tasks of the catalogs. Lives on the event loop."""
+
+    def __init__(self, root: Path, threads: Executor, tails: TailPool, shared: SharedParts) -> None:
+        """Bind to a log root; ``threads`` open and list folders, so a storage that hangs keeps one of them."""
+        self._root = root
+        self._threads = threads
+        self._tails = tails
+        self._shared = shared
+        self.by_name: dict[str, ObservedCatalog] = {}
+        """Catalogs that are open or are being opened, the system log among them."""
+        self.disks = DiskMeasurements(root, threads)
+        self._tasks = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Open the catalogs that exist and begin to follow the root.
+
+        They are opened at once, each in its own time: one whose storage does not answer is waited for no
+        longer than ``opening_patience_s``, and joins the others when it does.
+        """
+        await self._tasks.__aenter__()
+        try:
+            await self._open_existing()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._start(self._follow_root(), "follow log root")
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        """Cancel all tasks, and wait for their end."""
+        for task in tuple(self._running):
+            task.cancel()
+        await self._tasks.__aexit__(*error)
+
+    def observers(
+        self, sees: Callable[[str], bool] = lambda name: True
+    ) -> list[tuple[str, Observer]]:
+        """Return the observers of the catalogs that somebody sees, by name."""
+        return [
+            (name, catalog.observer)
+            for name, catalog in sorted(self.by_name.items())
+            if catalog.observer is not None and sees(name)
+        ]
+
+    def subscriptions(self) -> list[Subscription]:
+        """Return the open subscriptions of all catalogs."""
+        return [each for _, observer in self.observers() for each in observer.subscriptions]
+
+    def unreadable(self) -> dict[str, str]:
+        """Return why catalogs cannot be read now, by name; they are tried again."""
+        return {
+            name: str(catalog.error)
+            for name, catalog in sorted(self.by_name.items())
+            if catalog.error is not None
+        }
+
+    async def observer(self, caller: Principal, name: str) -> Observer:
+        """Return a catalog's observer; the root is searched for a catalog that was created a moment ago.
+
+        Raises:
+            CatalogUnknown: No such catalog.
+            NotPermitted: The caller may not know whether there is one.
+            TransportError: Its storage does not answer.
+            TailraceError: Why its log cannot be read.
+        """
+        # 1. Before anything is looked for: neither the error nor the time that it takes tells of a catalog.
+        if not knows(caller, name):
+            raise NotPermitted(f"nothing of catalog {name!r} is granted")
+        # 2. Both waits end with patience: a storage that hangs keeps its own catalog's callers no longer.
+        patience_s = self._shared.settings.opening_patience_s
+        try:
+            async with asyncio.timeout(patience_s):
+                if name not in self.by_name:
+                    await self._discover()
+                if name in self.by_name:
+                    await self.by_name[name].opened.wait()
+        except TimeoutError:
+            raise TransportError(
+                f"catalog {name!r} could not be opened within {patience_s:g} s: its storage does not answer; "
+                "try again"
+            ) from None
+        # 3. It may have been dropped during the wait, or be unreadable: then it says why.
+        catalog = self.by_name.get(name)
+        if catalog is None:
+            raise CatalogUnknown(name, self._names(caller))
+        return catalog.require()
+
+    def _names(self, caller: Principal) -> list[str]:
+        known = (name for name in self.by_name if knows(caller, name))
+        return [name for name in known if name != SYSTEM_CATALOG]
+
+    async def _open_existing(self) -> None:
+        """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""
+        try:
+            async with asyncio.timeout(self._shared.settings.opening_patience_s):
+                await self._discover()
+                for catalog in tuple(self.by_name.values()):
+                    await catalog.opened.wait()
+        except TimeoutError:
+            _log.warning(
+                "storage does not answer; going on without",
+                catalogs=[name for name, each in self.by_name.items() if not each.opened.is_set()],
+                log_root=str(self._root),
+                waited_s=self._shared.settings.opening_patience_s,
+            )
+
+    async def _follow_root(self) -> None:
+        while True:
+            await asyncio.sleep(_DISCOVER_EVERY_S)
+            try:
+                await self._discover()
+            except TailraceError as error:
+                _log.warning("log root unreadable", error=str(error))
+            except Exception:  # the server stays, and tries again
+                _log.exception("log root not followed")
+
+    async def _discover(self) -> None:
+        """Begin to open catalogs that have appeared; those that have gone end by themselves."""
+        loop = asyncio.get_running_loop()
+        known = frozenset(self.by_name)
+        found = await loop.run_in_executor(self._threads, catalog_names, self._root, known)
+        for name in found:
+            if name not in self.by_name:
+                catalog = ObservedCatalog(
+                    self._root / name, self._threads, self._tails, self._shared
+                )
+                self.by_name[name] = catalog
+                self._start(self._observe(name, catalog), f"observe {name}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
+        """Follow one catalog until it is gone."""
+
+        def forget() -> None:
+            if self.by_name.get(name) is catalog:
+                del self.by_name[name]
+
+        measuring = self._start(self.disks.follow(name), f"measure {name}")
+        try:
+            await catalog.run(forget)
+        except CatalogReplaced as error:
+            _log.info("catalog gone", catalog=name, found=str(error.found))
+        else:
+            _log.info("catalog gone", catalog=name)
+        finally:
+            measuring.cancel()
+            catalog.opened.set()
+            forget()

@@ -1,0 +1,251 @@
+"""One catalog in the engine: opened, observed, and opened again after its log could not be read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.errors import CatalogReplaced, LogMissing, TailraceError, again, kept
+from tailrace_server.catalogs.catalog_info import writers_of
+from tailrace_server.catalogs.observer import Observer
+from tailrace_server.errors import as_tailrace_error
+from tailrace_server.log_cache.catalog_reader import CatalogReader
+from tailrace_server.log_cache.damage import Damage
+from tailrace_server.resources.faults import CatalogVersions, ServerFault
+from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs, open_catalog
+from tailrace_server.wal.files.catalog_folder import is_dropped
+from tailrace_server.wal.files.documents import CATALOG_FILE
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.tailer import Tailer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from concurrent.futures import Executor
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace_server.catalogs.observer import SharedParts
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.tail_pool import TailPool
+    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.upkeep.excess import Excess
+
+CLOCK_AHEAD_S: Final = 60.0
+"""A commit further in the future is a fault: clocks that are set by NTP differ by less than a second."""
+_log = structlog.get_logger("tailrace.engine")
+
+
+class ObservedCatalog:
+    """Keeps an observer for one catalog's folder; ``run`` is its task."""
+
+    def __init__(self, path: Path, threads: Executor, tails: TailPool, shared: SharedParts) -> None:
+        """Bind to a folder; nothing is read before ``run``, and then only in the given threads."""
+        self._path = path
+        self._threads = threads
+        self._tails = tails
+        self._shared = shared
+        self.error: TailraceError | None = None
+        """Why the log cannot be read; None while it can, or before the first try."""
+        self._told = ""
+        """The last error that was logged."""
+        self._opening_since: float | None = None
+        """Monotonic time since which it is being opened; None while it is not."""
+        self._tailer: Tailer | None = None
+        self._reading: CatalogReader | None = None
+        self.opened = asyncio.Event()
+        """Set once the first try to open it has ended, well or badly."""
+        self._uuid: UUID | None = None
+        """The identity of the log that was opened last; None before the first."""
+        self.observer: Observer | None = None
+        """None while the log cannot be read."""
+        self._gate: Callable[[], str] = str
+        """Returns the condition that publication waits for, if a gate is closed."""
+
+    def require(self) -> Observer:
+        """Return the observer.
+
+        Raises:
+            TailraceError: Why the catalog's log cannot be read now.
+        """
+        if self.observer is None:
+            assert self.error is not None
+            raise again(self.error)
+        return self.observer
+
+    def faults(self) -> list[ServerFault]:
+        """Return what is wrong with the log."""
+        name, now = self._path.name, time.monotonic()
+        if self.error is not None:
+            return [ServerFault("log_unreadable", name, str(self.error))]
+        tailer, since = self._tailer, self._opening_since
+        unseen_s = now - (tailer.due_at if tailer is not None else now if since is None else since)
+        found = []
+        if unseen_s >= self._shared.settings.standstill_s:
+            reason = (
+                f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, "
+                "or restart the server if that is well"
+            )
+            found.append(ServerFault("log_not_read", name, reason))
+        if self._reading is not None:
+            damaged = self._reading.damage.reasons().items()
+            found += [ServerFault(kind, name, reason) for kind, reason in damaged]
+        if self.observer is not None:
+            newest = self.observer.log.view.newest_timestamp
+            if (ahead_s := newest / 1e6 - time.time()) > CLOCK_AHEAD_S:
+                found.append(ServerFault("clock_ahead", name, _clock_reason(ahead_s)))
+        return found
+
+    def look(self) -> None:
+        """Look whether what was found damaged is mended; blocks."""
+        reading, observer = self._reading, self.observer
+        if reading is not None:
+            reading.damage.look(None if observer is None else observer.log.view)
+
+    def versions(self) -> CatalogVersions | None:
+        """Return how far the log is published and durable; None while it cannot be read."""
+        one = self.observer
+        return (
+            None
+            if one is None
+            else CatalogVersions(one.log.view.published, one.committed, self._gate())
+        )
+
+    def excess(self) -> Excess | None:
+        """Return by how much the log is larger than its settings want, or None."""
+        return None if self.observer is None else self.observer.log.excess
+
+    async def run(self, forget: Callable[[], None]) -> None:
+        """Observe until cancelled; a log that cannot be read is tried again at intervals.
+
+        Returns once the folder of a log that cannot be read is gone for good: the catalog was dropped, or
+        never opened. Calls ``forget`` in the step that ends a dropped catalog's subscriptions: a subscriber
+        that returns at once finds the new one.
+
+        Raises:
+            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
+        """
+        while True:
+            try:
+                await self._observe(forget)
+            except CatalogReplaced:
+                raise
+            except Exception as error:  # ends this catalog's subscriptions, and no others
+                self._report(error)
+            finally:
+                if self._reading is not None:
+                    self._reading.forget()
+                self.observer = self._tailer = self._reading = self._opening_since = None
+                self.opened.set()
+            await asyncio.sleep(self._shared.settings.reopen_interval_s)
+            loop = asyncio.get_running_loop()
+            if await loop.run_in_executor(self._threads, self._is_gone_for_good):
+                return
+
+    def _open(self) -> CommitLog:
+        """Open the log; blocks.
+
+        Raises:
+            LogMissing: Its folder is gone since it was opened last, and may come back.
+            TailraceError: As ``open_catalog``.
+        """
+        # Now, and not when it was put in line behind other catalogs.
+        self._opening_since = time.monotonic()
+        if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
+            raise LogMissing(self._path.name)
+        return open_catalog(self._path.parent, self._path.name)
+
+    def _is_gone_for_good(self) -> bool:
+        """Return True if there is nothing to open again; blocks."""
+        if self._uuid is None:
+            return _is_gone(self._path / CATALOG_FILE)
+        return is_dropped(self._path.parent, self._uuid) and _is_gone(self._path / CATALOG_FILE)
+
+    def _report(self, error: Exception) -> None:
+        """Keep why the log cannot be read, and log it once, not at every try."""
+        known, self._told = self._told, str(as_tailrace_error(error))
+        if self._told != known:
+            foreseen = isinstance(error, TailraceError)
+            _log.error(
+                "log unreadable",
+                catalog=self._path.name,
+                error=self._told,
+                exc_info=None if foreseen else error,
+            )
+        self.error = kept(error)
+
+    async def _observe(self, forget: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        log = await loop.run_in_executor(self._threads, self._open)
+        view = log.view
+        self._uuid = view.uuid
+        self._gate = lambda: log.gate
+
+        async def refresh() -> LogView:
+            await loop.run_in_executor(self._threads, log.refresh)
+            # What is new the tailer may have read a moment earlier, and not have handed over yet.
+            return log.view
+
+        damage = Damage(view.uuid, log.store)
+        with BatchReader(self._path, damage.add) as reader:
+            reading = CatalogReader(view, reader, self._shared.cache, self._shared.settings, damage)
+            observer = Observer(
+                view,
+                reading,
+                refresh,
+                lambda: log.committed,
+                partial(writers_of, log),
+                self._shared,
+            )
+            with suppress(TailraceError):  # who asks for what is defined meets it again
+                await observer.log.definitions.look(view.schema_of(view.published))
+            self.observer, self.error, self._opening_since = observer, None, None
+            self._reading = reading
+            self.opened.set()
+            small_commits = reading.small_commits
+            # Views are watched outside: a dropped catalog is forgotten in the step that ends its subscriptions.
+            async with (
+                observer.views,
+                Tailer(
+                    log,
+                    self._tails,
+                    prepare=small_commits.read_published,
+                    read_ahead=small_commits.read_arriving,
+                ) as tailer,
+            ):
+                self._tailer = tailer
+                try:
+                    await observer.run(tailer)
+                except CatalogReplaced:
+                    forget()
+                    raise
+
+
+def _clock_reason(ahead_s: float) -> str:
+    return (
+        f"its newest commit is {ahead_s:,.0f} s in the future: the clock of a writer or of this server is "
+        "wrong, or was; set both (NTP). Commit timestamps never fall, so all commits have times in the future "
+        "until then: retention by age, reads as of a time and lags in seconds are wrong by as much"
+    )
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether a file does not exist; one without permission to look counts as existing."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def catalog_names(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
+    """Return the catalogs under a root, the system log among them; ``known`` ones are not looked at again."""
+    system = SYSTEM_CATALOG in known or (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
+    return (*list_catalogs(root, known), *((SYSTEM_CATALOG,) if system else ()))

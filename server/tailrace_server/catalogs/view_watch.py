@@ -1,0 +1,111 @@
+"""Which views the subscriptions of one catalog were asked for by, and when they have to end for that.
+
+A view that is in use here is not dropped here. Another process may drop it all the same: then its subscriptions
+end within a second, each with the cursor to resume from. They also end if the source removes something that a
+view needs, before an incomplete change is routed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from tailrace.errors import InvalidRequest, kept
+from tailrace_server.grants.shown_views import ViewedRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tailrace.schema import Schema
+    from tailrace_server.live.publisher import Publisher
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.log_cache.followed_log import FollowedLog
+    from tailrace_server.wal.files.definition_documents import ViewDocument
+
+    Publishers = Callable[[], Iterable[Publisher[Subscription]]]
+
+_LOOK_EVERY_S: Final = 1.0
+_log = structlog.get_logger("tailrace.engine")
+
+
+class ViewWatch:
+    """Lives on the event loop; an async context manager, within which it looks for dropped views."""
+
+    def __init__(self, log: FollowedLog, publishers: Publishers) -> None:
+        """Watch the subscriptions of some publishers, those that there are at each moment."""
+        self._log = log
+        self._publishers = publishers
+        self._schema: Schema | None = None
+        """That of the batch that was routed last."""
+        self._following: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin to look."""
+        self._following = asyncio.get_running_loop().create_task(self._follow(), name="views")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Look no more."""
+        assert self._following is not None
+        self._following.cancel()
+        await asyncio.wait((self._following,))
+
+    def used_by(self, name: str) -> int:
+        """Return how many subscriptions a view was asked for by."""
+        return sum(any(view.name == name for view in views) for _, views in self._users())
+
+    def see(self, schema: Schema) -> None:
+        """End the subscriptions whose views do not fit the schema of what is routed next."""
+        if schema is self._schema:
+            return
+        self._schema = schema
+        for publisher, shown in self._viewed():
+            try:
+                shown.refuse_changed(schema)
+            except InvalidRequest as error:
+                for each in tuple(publisher.subscriptions):
+                    each.end(kept(error))
+
+    def _viewed(self) -> Iterator[tuple[Publisher[Subscription], ViewedRows]]:
+        """Yield the publishers of what views show."""
+        if not self._log.definitions.had_views.is_set():
+            return  # most logs have no view, and thousands of publishers
+        for publisher in self._publishers():
+            shown = publisher.predicate.shown
+            if isinstance(shown, ViewedRows):
+                yield publisher, shown
+
+    def _users(self) -> list[tuple[Subscription, tuple[ViewDocument, ...]]]:
+        return [
+            (each, each.options.use.views)
+            for publisher, _ in self._viewed()
+            for each in publisher.subscriptions
+        ]
+
+    async def _follow(self) -> None:
+        await self._log.definitions.had_views.wait()  # a thousand quiet catalogs cost no look
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                if users := self._users():
+                    await self._end_dropped(users)
+            except Exception as error:  # the storage's doing, mostly; it is looked at again
+                _log.warning("views not read", catalog=self._log.view.name, error=str(error))
+
+    async def _end_dropped(
+        self, users: list[tuple[Subscription, tuple[ViewDocument, ...]]]
+    ) -> None:
+        defined = (await self._log.definitions.newest()).views
+        for subscription, views in users:
+            for view in views:
+                if (now := defined.get(view.name)) != view:
+                    what = "dropped" if now is None else "dropped and defined anew"
+                    cursor = subscription.resume_cursor()
+                    subscription.end(
+                        InvalidRequest(
+                            f"view {view.name} has been {what}; to go on with what takes its place, subscribe "
+                            f"after {cursor}"
+                        )
+                    )

@@ -1,0 +1,203 @@
+"""Captures as elements of ``tailrace.v1.SubscribeResponse.updates``: the rows that a record removes and adds.
+
+::
+
+    record                        elements
+    UPSERT with before and after  (before, -1) (after, +1)      none where both are equal
+    UPSERT without before         (after, +1)
+    REMOVE, EXPIRE                (before, -1)
+    change is {"diff": d}         (the row, d): rows without keys, see wal/record/columns.py
+    an image that it needs is missing  (entity type, key, no data, diff 0): the transport ends there
+    leads, SCHEMA records         none
+    ENTER of a condition          (after, +1); nobody knows whether it was in: as a missing image
+    LEAVE of a condition          (before, -1); the same
+
+A transaction of the log holds one record for each key, so all elements of one version differ. Nothing here
+counts elements: their number depends on what a subscriber takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace_server.codecs import fields
+from tailrace_server.codecs.columns import (
+    EMPTY,
+    Codec,
+    binary_array,
+    equal_elements,
+    lengths,
+    present,
+)
+from tailrace_server.codecs.protobuf import append_field, message_start, tags_and_lengths
+from tailrace_server.rows.transitions import NONE, UNSURE, hidden_after, is_unknown
+from tailrace_server.wal.record.columns import multiplicity_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace_server.codecs.columns import CaptureColumns
+
+_UPDATE: Final = 0x22
+_ENTITY_TYPE: Final = 0x0A
+_PRIMARY_KEY: Final = 0x12
+_DATA: Final = 0x1A
+_TIME: Final = 0x21
+_DIFF: Final = 0x28
+_ONE_BY_ONE_MAX: Final = 16
+"""Up to so many captures are encoded one by one, as in protobuf.py."""
+
+
+class Cdcv2Codec(Codec):
+    """The wire form of CDCv2 subscriptions; needs all bodies, entity level."""
+
+    name = "cdcv2"
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the ``updates`` of each capture end to end, empty where it has none."""
+        columns = columns.gathered()
+        if len(columns) <= _ONE_BY_ONE_MAX or _multiples(columns).any():
+            return encode_one_by_one(columns)
+        return self.encode_by_column(columns)
+
+    def encode_by_column(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the same by Arrow, for captures with one record each that say no multiplicity."""
+        before, after = (_image(columns, name) for name in ("before", "after"))
+        parts = _parts(columns, present(before), present(after))
+        same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
+        same &= parts.adds
+        elements = [
+            _elements(columns, before, parts.removes & ~same, -1),
+            _elements(columns, after, parts.adds & ~same, 1),
+            _elements(columns, None, parts.incomplete, 0),
+        ]
+        return pc.binary_join_element_wise(*elements, EMPTY)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the element of a record whose images are too large: no images, their size as data."""
+        element = header_frame[message_start(header_frame) :]
+        return fields.field(_UPDATE, element + fields.field(_DATA, b"%d" % omitted_bytes))
+
+
+class _Parts(NamedTuple):
+    """Which records have which elements; one bool a record."""
+
+    removes: NDArray[np.bool_]
+    """It takes its ``before`` away."""
+    adds: NDArray[np.bool_]
+    """It puts its ``after``."""
+    incomplete: NDArray[np.bool_]
+    """An image that it needs is missing."""
+
+
+def _parts(
+    columns: CaptureColumns, has_before: NDArray[np.bool_], has_after: NDArray[np.bool_]
+) -> _Parts:
+    rows = columns.areas == Area.DATA
+    upserts = columns.operations == Operation.UPSERT
+    updates = upserts & present(columns.names.array)
+    incomplete = rows & np.where(upserts, ~has_after | (updates & ~has_before), ~has_before)
+    if columns.transitions is not None:
+        # Of what enters the row before is hidden, and of what leaves the row after: the other one is all.
+        judged = columns.transitions != NONE
+        needed = np.where(hidden_after(columns.transitions), has_before, has_after)
+        unsure = (columns.transitions & UNSURE != 0) | is_unknown(columns.transitions)
+        incomplete = np.where(judged, rows & (~needed | unsure), incomplete)
+        upserts = upserts & ~hidden_after(columns.transitions)
+    complete = rows & ~incomplete
+    return _Parts(complete & has_before, complete & upserts & has_after, incomplete)
+
+
+def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
+    """Return which records may say a multiplicity: how often a row without a key was added or removed."""
+    rows: NDArray[np.bool_] = columns.areas == Area.DATA
+    return rows & present(_image(columns, "change")) & ~present(columns.names.array)
+
+
+def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
+    """Return an image of each record; all null where the content leaves it out, as in a header."""
+    image = columns.body(name)
+    return pa.nulls(len(columns), pa.binary()) if image is None else image
+
+
+def _elements(
+    columns: CaptureColumns, images: pa.BinaryArray | None, chosen: NDArray[np.bool_], diff: int
+) -> pa.BinaryArray:
+    """Return an element for each chosen record, and an empty one for each other."""
+    places = np.flatnonzero(chosen)
+    if not len(places):
+        return pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(chosen), np.int32)))
+    # 1. Join the elements of the chosen records alone: most batches have few removals or none.
+    taken = pa.array(places)
+    types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
+    parts = [types.take(pa.array(columns.type_codes[places]))]
+    total = lengths(parts[0]).astype(np.int64)
+    total += append_field(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
+    if images is not None:
+        total += append_field(parts, _DATA, images.take(taken))
+    numbers = _numbers(columns.versions[places], diff)
+    parts.append(equal_elements(numbers))
+    total += numbers.dtype.itemsize
+    prefix, _ = tags_and_lengths(_UPDATE, total)
+    elements = pc.binary_join_element_wise(prefix, *parts, EMPTY)
+    # 2. Their bytes lie end to end, so sizes of 0 in between give the other records an empty element.
+    sizes = np.zeros(len(chosen), np.int64)
+    sizes[places] = lengths(elements)
+    return binary_array(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
+
+
+def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
+    """Return the fields time and diff of each element."""
+    zigzag = (diff << 1) ^ (diff >> 63)
+    tail = np.frombuffer(bytes([_DIFF]) + fields.varint(zigzag), np.uint8)
+    numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
+    numbers[:, 0] = _TIME
+    numbers[:, 1:9] = versions.astype("<i8").view(np.uint8).reshape(-1, 8)
+    numbers[:, 9:] = tail
+    return numbers.view(np.dtype((np.void, numbers.shape[1])))[:, 0]
+
+
+def _entity_type(name: str) -> bytes:
+    return fields.field(_ENTITY_TYPE, name.encode())
+
+
+def encode_one_by_one(columns: CaptureColumns) -> pa.BinaryArray:
+    """Return the elements of each capture. This is the plain statement of the wire form."""
+    before, after = (_image(columns, name) for name in ("before", "after"))
+    parts = _parts(columns, present(before), present(after))
+    change, multiples = _image(columns, "change"), _multiples(columns)
+    frames = []
+    for row in range(len(columns)):
+        old, new = before[row].as_py(), after[row].as_py()
+        image = old if new is None else new
+        diff = multiplicity_of(change[row].as_py()) if multiples[row] else None
+        elements = b""
+        if diff is not None and image is not None:
+            elements = _element(columns, row, image, diff) if diff else b""
+        elif parts.incomplete[row]:
+            elements = _element(columns, row, None, 0)
+        elif old != new or not parts.adds[row]:
+            if parts.removes[row]:
+                elements += _element(columns, row, old, -1)
+            if parts.adds[row]:
+                elements += _element(columns, row, new, 1)
+        frames.append(elements)
+    return pa.array(frames, pa.binary())
+
+
+def _element(columns: CaptureColumns, row: int, image: bytes | None, diff: int) -> bytes:
+    update = _entity_type(columns.entity_types[columns.type_codes[row]])
+    if (key := columns.keys.array[row].as_py()) is not None:
+        update += fields.field(_PRIMARY_KEY, key.encode())
+    if image is not None:
+        update += fields.field(_DATA, image)
+    update += _numbers(columns.versions[row : row + 1], diff).tobytes()
+    return fields.field(_UPDATE, update)
+
+
+CDCV2: Final = Cdcv2Codec()

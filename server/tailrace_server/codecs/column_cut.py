@@ -1,0 +1,401 @@
+"""Captures without what is not shown: hidden columns out of images and out of the names of what changed.
+
+A codec makes the frames of one selection of a batch once for all who are shown the same, as the identity of
+what is shown is part of its name. So columns are cut once for each batch and column set, however many ask.
+
+The remaining members keep the source's text: names, order, and each value byte for byte. An image that has
+nothing to hide stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area
+from tailrace_server.codecs.columns import Codec
+from tailrace_server.codecs.compiled_encoder_loader import cutter_for
+from tailrace_server.grants.grant import ALL_COLUMNS, Columns
+from tailrace_server.grants.shown import Rule, Visibility, columns_of, image_columns_of
+from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of
+from tailrace_server.wal.record.text_columns import NameLists, Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Schema
+    from tailrace_server.codecs.columns import CaptureColumns, EncodedMessages
+
+_COMPILED_FROM: Final = 16
+"""Captures from which compiled code cuts: to call it costs as much as to parse a few images."""
+_CODECS_MAX: Final = 1_024
+"""Codecs that are kept for those who ask next; a subscription keeps its own."""
+_LEAD_MEMBERS: Final = (
+    "transaction_id",
+    "source_timestamp",
+    "snapshot",
+    "late",
+    "of",
+    "without_end",
+)
+"""The members of a lead that describe the transaction and not its records."""
+
+
+class CutCodec(Codec):
+    """The wire form of another codec, of what is shown."""
+
+    def __init__(self, inner: Codec, shown: Visibility) -> None:
+        """Write captures as ``inner`` does."""
+        self.name = f"{inner.name}, cut {shown.identity.hex()}"
+        self._inner = inner
+        self._shown = shown
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return what the other codec makes of what is shown."""
+        return self._inner.encode(cut(columns, self._shown))
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the same in messages."""
+        return self._inner.messages(cut(columns, self._shown), message_bytes)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return what the other codec does."""
+        return self._inner.with_omitted(header_frame, omitted_bytes)
+
+
+def cut_codec(codec: Codec, shown: Visibility | None) -> Codec:
+    """Return a codec for what is shown: the same one, as long as it is kept, for equal arguments."""
+    return codec if shown is None else _cut_codec(codec, shown)  # type: ignore[arg-type]
+
+
+@lru_cache(_CODECS_MAX)
+def _cut_codec(codec: Codec, shown: Visibility) -> Codec:
+    return CutCodec(codec, shown)
+
+
+class ColumnCodec(Codec):
+    """The wire form of another codec, with some columns in images, whatever each row calls them."""
+
+    def __init__(self, inner: Codec, ids: frozenset[int], *, listed: bool) -> None:
+        """Write captures as ``inner`` does; ``ids`` are of these columns, or of all others."""
+        self.name = f"{inner.name}, columns {'' if listed else 'but '}{sorted(ids)}"
+        self._inner = inner
+        self._ids = ids
+        self._listed = listed
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return what the other codec makes of these columns."""
+        return self._inner.encode(cut_to_ids(columns, self._ids, listed=self._listed))
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the same in messages."""
+        cut = cut_to_ids(columns, self._ids, listed=self._listed)
+        return self._inner.messages(cut, message_bytes)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return what the other codec does."""
+        return self._inner.with_omitted(header_frame, omitted_bytes)
+
+
+def column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
+    """Return a codec of some columns: the same one, as long as it is kept, for equal arguments."""
+    return _column_codec(codec, ids, listed=True)  # type: ignore[arg-type]
+
+
+def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
+    """Return a codec for rows of state as of a version, without the columns that were dropped up to it.
+
+    A row that has not changed since has the value of a dropped column in its image. The source has no such
+    value any more, and a column that was added again under the name is another one.
+
+    Args:
+        codec: The wire form.
+        schema: The schema of the version that is read.
+        entity_type: The table.
+    """
+    columns = schema.entity_types.get(entity_type, ())
+    gone = frozenset(column.id for column in columns if column.dropped)
+    return _column_codec(codec, gone, listed=False) if gone else codec  # type: ignore[arg-type]
+
+
+@lru_cache(_CODECS_MAX)
+def _column_codec(codec: Codec, ids: frozenset[int], *, listed: bool) -> Codec:
+    return ColumnCodec(codec, ids, listed=listed)
+
+
+def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) -> CaptureColumns:
+    """Return rows of state with the columns of some ids in their images, or with all but these.
+
+    A column is found under the name that it has in the version of each row. If two columns of one schema have
+    the same name, images of its versions have the later one: the other was dropped before.
+    """
+
+    def columns_in(entity_type: str, schema: Schema) -> Columns | None:
+        written = {each.name: each.id for each in schema.entity_types.get(entity_type, ())}
+        names = frozenset(name for name, id in written.items() if id in ids)
+        return Columns(names, listed=listed) if listed or names else None
+
+    return cut_by_schema(columns, columns_in)
+
+
+def cut_by_schema(
+    columns: CaptureColumns, columns_in: Callable[[str, Schema], Columns | None]
+) -> CaptureColumns:
+    """Return captures with some columns alone, which the schema of each one's version says.
+
+    Args:
+        columns: The captures.
+        columns_in: Returns the columns of an entity type by the names of a schema; None: all of them.
+    """
+    columns = columns.gathered()
+    # 1. How each capture is cut: once for each entity type and version, of which most batches have few.
+    views: dict[_View, int] = {_UNCUT: 0}
+    rows = np.flatnonzero((columns.areas == Area.DATA) & (columns.type_codes >= 0))
+    known: dict[tuple[int, int], int] = {}
+    places = np.zeros(len(columns), np.int32)
+    parts = zip(columns.type_codes[rows].tolist(), columns.versions[rows].tolist(), strict=True)
+    for row, part in zip(rows.tolist(), parts, strict=True):
+        place = known.get(part)
+        if place is None:
+            code, version = part
+            found = columns_in(columns.entity_types[code], columns.schema_of(version))
+            view = _UNCUT if found is None else (found, found)
+            place = known[part] = views.setdefault(view, len(views))
+        places[row] = place
+    if len(views) == 1:
+        return columns
+    # 2. Names of what changed, and images.
+    listed = [*views]
+    names = columns.names
+    texts = {
+        name: _cut_texts(columns, _EVERYTHING, name, body, places, listed)
+        for name, body in columns.texts.items()
+    }
+    if not names.all_null:
+        names = _cut_names(names, places, [named for named, _ in listed])
+    return replace(columns, names=names, texts=texts)
+
+
+def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
+    """Return the same captures with what is shown of them."""
+    columns = columns.gathered()
+    # 1. How each capture is cut. Nearly all of a batch are cut alike, and few batches have leads to cut.
+    cuts = [_type_cut(shown, name) for name in columns.entity_types]
+    codes = columns.type_codes.tolist()
+    keys: list[str | None] | None = None
+    views: dict[tuple[Columns, Columns | None], int] = {_UNCUT: 0}
+    places = np.zeros(len(columns), np.int32)
+    for place, code in enumerate(codes):
+        found = _UNCUT if code < 0 else cuts[code]
+        if found is None:
+            keys = columns.keys.array.to_pylist() if keys is None else keys
+            rules = shown.rules_for(columns.entity_types[code], keys[place])
+            found = columns_of(rules), image_columns_of(rules)
+        if found is not _UNCUT:
+            places[place] = views.setdefault(found, len(views))
+    others = bool((columns.areas != Area.DATA).any())  # leads, and records of the schema
+    if len(views) == 1 and not others:
+        return columns
+    # 2. Cut the names first: which of a record's columns changed is asked for by the bodies' forms, too.
+    listed = [*views]
+    names = columns.names
+    texts = {
+        name: _cut_texts(columns, shown, name, body, places, listed)
+        for name, body in columns.texts.items()
+    }
+    if len(views) > 1 and not names.all_null:
+        names = _cut_names(names, places, [named for named, _ in listed])
+    return replace(columns, names=names, texts=texts)
+
+
+_View = tuple[Columns, Columns | None]
+_UNCUT: Final[_View] = (ALL_COLUMNS, ALL_COLUMNS)
+_EVERYTHING: Final = Visibility((), (Rule(None, ALL_COLUMNS, True),), None, counted_are_all=True)
+"""If no rule of an entity type decides what is visible."""
+
+
+def _type_cut(shown: Visibility, entity_type: str) -> _View | None:
+    """Return the columns that every row of an entity type shows, and its images do; None if keys decide."""
+    rules = shown.rules_of(entity_type)
+    if any(rule.keys is not None for rule in rules):
+        return None
+    found = columns_of(rules), image_columns_of(rules)
+    return _UNCUT if found == _UNCUT else found
+
+
+def _cut_names(names: NameLists, places: NDArray[np.int32], views: list[Columns]) -> NameLists:
+    """Return lists of names without those that are not shown; null stays null."""
+    array = names.array
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]
+    begin, end = int(offsets[0]), int(offsets[-1])
+    codes = array.values.indices.to_numpy()[begin:end]
+    shows = np.array([[*map(view.shows, names.names)] for view in views], np.bool_)
+    keep = shows[np.repeat(places, np.diff(offsets)), codes]
+    sums = np.zeros(len(codes) + 1, np.int32)
+    np.cumsum(keep, out=sums[1:])
+    kept = pa.DictionaryArray.from_arrays(pa.array(codes[keep]), array.values.dictionary)
+    starts = pa.py_buffer(sums[offsets - begin])
+    validity = array.buffers()[0] if array.null_count else None
+    lists = pa.Array.from_buffers(
+        pa.list_(NAME_TYPE), len(array), [validity, starts], children=[kept]
+    )
+    return NameLists.of(lists)
+
+
+def _cut_texts(
+    columns: CaptureColumns,
+    shown: Visibility,
+    name: str,
+    body: Texts,
+    places: NDArray[np.int32],
+    views: list[_View],
+) -> Texts:
+    """Return one of the bodies of each capture."""
+
+    def by_parser(row: int, image: bytes) -> bytes | None:
+        return _cut_text(columns, shown, name, row, image, views[places[row]])
+
+    cutter = cutter_for(len(columns)) if len(columns) >= _COMPILED_FROM else None
+    if cutter is not None and not body.all_null:
+        rules = _rules(columns, name, body, places, views)
+        sets = [imaged or ALL_COLUMNS for _, imaged in views[1:]]
+        return cutter.cut(body, rules, sets, by_parser)
+    images: list[bytes | None] = body.array.to_pylist()
+    for row, image in enumerate(images):
+        if image is not None:
+            images[row] = by_parser(row, image)
+    return Texts.of(pa.array(images, body.array.type))
+
+
+def _rules(
+    columns: CaptureColumns,
+    name: str,
+    body: Texts,
+    places: NDArray[np.int32],
+    views: list[_View],
+) -> NDArray[np.int32]:
+    """Return what compiled code is to do with each row, as `MemberCutter.cut` has it."""
+    of_view = [-1 if imaged is None else place for place, (_, imaged) in enumerate(views)]
+    rules = np.array(of_view, np.int32)[places]
+    # What is no image of a row is the parser's: bodies of leads and schema records, and some changes.
+    rules[columns.areas != Area.DATA] = -1
+    if name == "change":
+        multiple = pc.starts_with(body.array, '{"diff":')
+        multiple = pc.and_(pc.fill_null(multiple, False), columns.names.array.is_null())
+        unlike = pc.or_(columns.keys.array.is_null(), multiple)
+        rules[unlike.to_numpy(zero_copy_only=False) & (rules > 0)] = -1
+    return rules
+
+
+def _cut_text(
+    columns: CaptureColumns, shown: Visibility, name: str, row: int, image: bytes, view: _View
+) -> bytes | None:
+    """Return one body of one capture."""
+    named, imaged = view
+    area, code = columns.areas.item(row), columns.type_codes.item(row)
+    if area == Area.INFRASTRUCTURE:
+        return cut_lead(image, shown)
+    if area == Area.SCHEMA:
+        return _cut_schema_text(image, name, named, shown)
+    if view == _UNCUT or (name == "change" and _is_no_column(columns, row, image, code)):
+        return image
+    return None if imaged is None else cut_image(image, imaged)
+
+
+def _is_no_column(columns: CaptureColumns, row: int, change: bytes, code: int) -> bool:
+    """Return whether the ``change`` of a row holds no columns: a truncate's, or how often an equal row came."""
+    if columns.keys.array[row].as_py() is None:
+        return True
+    if multiplicity_of(change) is None or columns.names.array[row].is_valid:
+        return False
+    types = columns.schema_of(int(columns.versions[row])).entity_types
+    return all(each.name != "diff" for each in types.get(columns.entity_types[code], ()))
+
+
+def cut_image(image: bytes, columns: Columns) -> bytes | None:
+    """Return a JSON object without the members that are not shown; None for what is no object."""
+    # 1. What does not even contain the names stays as it is. A name that has escapes is found below.
+    if not columns.listed and b"\\" not in image:
+        quoted = _quoted(columns)
+        if not any(name in image for name in quoted):
+            return image
+    # 2. Values are copied as bytes: parsing and writing them again could change a number.
+    try:
+        members = decode_members(image)
+    except msgspec.DecodeError:
+        return None
+    kept = {name: raw for name, raw in members.items() if columns.shows(name)}
+    return image if len(kept) == len(members) else msgspec.json.encode(kept)
+
+
+@lru_cache(256)
+def _quoted(columns: Columns) -> tuple[bytes, ...]:
+    return tuple(b'"%b"' % name.encode("utf-8", "surrogatepass") for name in columns.names)
+
+
+def cut_lead(image: bytes, shown: Visibility) -> bytes:
+    """Return a lead's body with the counts that are shown; ``transaction_id`` stays as it is."""
+    if shown.counted is None:
+        return image
+    members = decode_members(image)
+    kept: dict[str, Any] = {name: members[name] for name in _LEAD_MEMBERS if name in members}
+    if "counts" in members:
+        counts = {
+            name: count
+            for name, count in msgspec.json.decode(
+                bytes(members["counts"]), type=dict[str, int]
+            ).items()
+            if name in shown.counted
+        }
+        kept["counts"] = counts
+        if shown.counted_are_all:
+            kept["mutation_count"] = sum(counts.values())
+    return msgspec.json.encode(kept)
+
+
+def _cut_schema_text(image: bytes, body: str, columns: Columns, shown: Visibility) -> bytes | None:
+    """Return the body of a schema's record with the columns that are shown."""
+    cutting: Callable[[dict[str, Any], Columns, Visibility], dict[str, Any] | None]
+    cutting = _cut_changes if body == "change" else _cut_entity_type
+    try:
+        value = msgspec.json.decode(image)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    kept = cutting(value, columns, shown)
+    return image if kept == value else None if kept is None else msgspec.json.encode(kept)
+
+
+def _cut_entity_type(
+    value: dict[str, Any], columns: Columns, shown: Visibility
+) -> dict[str, Any] | None:
+    # Its name may be another one than the record's, in the record that renames it.
+    if "entity_type" not in value:
+        return value if columns.are_all else None
+    if not shown.rules_of(value["entity_type"]):
+        return None
+    listed = [each for each in value.get("columns", ()) if columns.shows(each["name"])]
+    return {**value, "columns": listed}
+
+
+def _cut_changes(value: dict[str, Any], columns: Columns, shown: Visibility) -> dict[str, Any]:
+    def is_shown(change: dict[str, Any]) -> bool:
+        if change.get("what") == "entity_type_renamed":
+            return all(shown.rules_of(change[end]) for end in ("from", "to"))
+        names = [change.get("column")]
+        if change.get("what") == "column_renamed":
+            names.append(change.get("from"))
+        return all(columns.shows(name) for name in names if isinstance(name, str))
+
+    if not isinstance(value.get("changes"), list):
+        return value  # of the system log: what happened to a catalog
+    return {**value, "changes": [*filter(is_shown, value["changes"])]}

@@ -1,0 +1,398 @@
+"""The engine: every catalog under a log root, observed, and the one door for everything that faces ask."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import structlog
+
+from tailrace.criteria import Content
+from tailrace.errors import (
+    InvalidRequest,
+    ServerStopping,
+)
+from tailrace_server.catalogs.catalogs import Catalogs
+from tailrace_server.catalogs.observer import SharedParts
+from tailrace_server.codecs.view_cut import codec_of
+from tailrace_server.engine.operator_end import ended_by_operator
+from tailrace_server.engine.reads import Reads
+from tailrace_server.grants.conditions import use_in
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.principal import IN_PROCESS, Peer, allowances_of, knows, may
+from tailrace_server.grants.schemas import granted_view
+from tailrace_server.live.options import delivery_options
+from tailrace_server.live.ring import RingBudget
+from tailrace_server.log_cache.batch_cache import BatchCache
+from tailrace_server.log_cache.memory_governor import MemoryGovernor
+from tailrace_server.named.named_subscriptions import NamedSubscriptions
+from tailrace_server.resources.admission import FREE, Admissions
+from tailrace_server.resources.event_loop import LoopTurns, Turn, shut_down
+from tailrace_server.resources.faults import FaultWatch
+from tailrace_server.resources.memory import CRITERIA_SHARE, PAGES_SHARE, KeptBytes, LargeMessages
+from tailrace_server.resources.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.resources.statistics import Counters, EngineStatistics
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+from tailrace_server.wal.state.tail_pool import TailPool
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from pathlib import Path
+
+    from tailrace.criteria import Beginning, Criteria
+    from tailrace_server.catalogs.catalog_info import CatalogInfo
+    from tailrace_server.catalogs.observer import Observer
+    from tailrace_server.codecs import Codec
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.live.publisher import Publisher
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.log_cache.memory_governor import Stallable
+    from tailrace_server.reads.history import HistoryBounds, HistoryRead
+    from tailrace_server.reads.log_read import LogRead
+    from tailrace_server.reads.state import StateRead
+    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.resources.faults import ServerFault
+    from tailrace_server.resources.version_waits import VersionWait
+    from tailrace_server.wal.state.view import LogView
+
+_MEASURE_EVERY_S: Final = 0.1
+_MEASUREMENTS: Final = 5
+"""So many measurements of the process's memory before it is relieved, which may take long where it is large."""
+_FOLDER_THREADS: Final = 16
+"""Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
+leaves the others to the other catalogs."""
+_LOADS_EACH: Final = 2
+"""For each reader thread: one that it has, one that it finds or that waits for the loop."""
+_log = structlog.get_logger("tailrace.engine")
+
+
+class Engine:
+    """Serves the catalogs under one log root; an async context manager that owns every task it starts.
+
+    Every method that a face calls takes the caller first, whose grant is evaluated only here.
+    """
+
+    def __init__(
+        self, root: Path, settings: EngineSettings | None = None, admissions: Admissions = FREE
+    ) -> None:
+        """Bind to a log root, and to what admits its callers; nothing is read before the context is entered."""
+        self._admissions = admissions
+        self._root = root
+        self.settings = settings or EngineSettings()
+        self.counters = Counters()  # of all subscriptions since it began
+        memory_bytes = self.settings.memory_bytes
+        self.criteria = KeptBytes("criteria", memory_bytes, CRITERIA_SHARE)
+        """The charge for the criteria of open subscriptions and reads."""
+        self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
+        """The charge for pages that become part of an answer."""
+        self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
+        self._stack = AsyncExitStack()
+        self._stopping = False
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Open the catalogs that exist, and begin to follow the log root."""
+        memory_bytes = self.settings.memory_bytes
+        threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
+        self._stack.push_async_callback(shut_down, threads)
+        folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
+        self._stack.push_async_callback(shut_down, folder_threads)
+        tails = TailPool()
+        self._stack.callback(tails.close)
+        self._cache = BatchCache(
+            *(memory_bytes, self.settings.frames_bytes, self.settings.reads_bytes, threads),
+            loads_max=_LOADS_EACH * self.settings.reader_threads,
+            readers=lambda: self.counters.subscriptions + len(self.reads.open),
+        )
+        self._large = LargeMessages(memory_bytes, self.settings.message_bytes)
+        self._catalogs = Catalogs(
+            self._root,
+            folder_threads,
+            tails,
+            SharedParts(
+                self.settings,
+                self.counters,
+                self._cache,
+                RingBudget(self.settings.rings_bytes),
+                self._large,
+                self.criteria,
+                self.turns,
+            ),
+        )
+        self.named = NamedSubscriptions(
+            self._root, self.settings, self._admissions, self._catalogs, self.subscribe
+        )
+        self.reads = Reads(self.settings, self._admissions, self._large, self._catalogs)
+        self._stack.push_async_callback(self.reads.statements.close)
+        self._governor = MemoryGovernor(memory_bytes, self._cache, self._large)
+        self._faults = FaultWatch(
+            *(self._root, self.settings.room_bytes, self._catalogs.by_name),
+            *(self._admissions.faults, tails.polled),
+        )
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        try:
+            await self._stack.enter_async_context(self._catalogs)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        self._start(self._govern_memory(), "memory governor")
+        self._start(self.named.follow(), "named subscriptions")
+        self._start(self._faults.run(), "faults")
+        self._start(self._faults.look_at_files(folder_threads), "files on the disk")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what is left and wait until no task or thread is."""
+        self.stop_subscriptions()
+        for task in tuple(self._running):
+            task.cancel()
+        await self._stack.__aexit__(None, None, None)
+
+    def catalogs(self, caller: Principal) -> tuple[CatalogInfo, ...]:
+        """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
+        return tuple(
+            observer.info()
+            for name, observer in self._catalogs.observers(partial(knows, caller))
+            if name != SYSTEM_CATALOG
+        )
+
+    def unreadable(self, caller: Principal) -> dict[str, str]:
+        """Return why catalogs cannot be read now, by name; they are tried again."""
+        found = self._catalogs.unreadable()
+        return {name: why for name, why in found.items() if knows(caller, name)}
+
+    async def subscribe(
+        self,
+        caller: Principal,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        start: Beginning | None = None,
+        content: Content = Content.HEADER,
+        codec: Codec,
+        demand: int | None = None,
+        limits: SubscriptionLimits | None = None,
+        peer: Peer = IN_PROCESS,
+    ) -> Subscription:
+        """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
+
+        Args:
+            caller: Who asks.
+            catalog: Its name, exact.
+            criteria: What to deliver; empty = every record, entity level.
+            start: Where to begin; None = the first version after the one published now.
+            content: Which bodies captures carry.
+            codec: The wire form of the frames.
+            demand: Captures that may be delivered at first; None = no accounting, the caller's pace
+                is the demand.
+            limits: What differs from the engine's bounds.
+            peer: Whom it is for, as ``subscriptions`` then says.
+
+        Raises:
+            CatalogUnknown: No such catalog; names the known ones.
+            CatalogReplaced: The cursor belongs to another log.
+            PositionCompacted: The start is no longer retained.
+            DeadlineExceeded: The version that it waits for was not published in time.
+            ServerFull: There is no room for the criteria.
+            NotPermitted: The criteria name what is not granted, or nothing of them is.
+        """
+        await self.turns.turn(peer)
+        with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._catalogs.observer(caller, catalog)
+            if self._stopping:
+                raise ServerStopping("the server is stopping; connect again shortly")
+            peer = replace(peer, principal=caller.name)
+            given = (observer.log, caller, Action.SUBSCRIBE, criteria, content, limits)
+            use = await use_in(*given, start)
+            admission.take(use.narrowed.criteria)
+            codec = codec_of(codec, use.narrowed)
+            options = delivery_options(
+                self.settings, limits, use, content, codec, demand, peer, admission
+            )
+            subscription = await observer.subscribe(start, options)
+        if bool(self._stopping):  # during the wait: ``stop_subscriptions`` has not seen this one
+            subscription.stop()
+        subscription.end_if_refused()  # nor has who ended what a new policy does not grant
+        return subscription
+
+    async def history(
+        self,
+        caller: Principal,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        bounds: HistoryBounds | None = None,
+        reverse: bool = False,
+        content: Content = Content.HEADER,
+        codec: Codec,
+        limit: int | None = None,
+        max_message_bytes: int | None = None,
+        peer: Peer = IN_PROCESS,
+    ) -> HistoryRead:
+        """Read a closed range of a catalog's log; ``limit`` counts records.
+
+        A message of several captures is at most ``max_message_bytes``; None takes the engine's bound. Leave
+        the read by ``with``, so that the room of its last message is free for others.
+
+        Raises:
+            CatalogUnknown, CatalogReplaced, PositionCompacted, DeadlineExceeded: As ``subscribe``.
+            InvalidRequest: An anchor above what is published, or a limit below one.
+            ServerFull: There is no room for the criteria.
+        """
+        return await self.reads.history(
+            *(caller, peer, catalog, criteria),
+            bounds=bounds,
+            reverse=reverse,
+            content=content,
+            codec=codec,
+            limit=limit,
+            max_message_bytes=max_message_bytes,
+        )
+
+    async def state(
+        self,
+        caller: Principal,
+        catalog: str,
+        asked: StateAsked,
+        *,
+        codec: Codec,
+        max_message_bytes: int | None = None,
+        peer: Peer = IN_PROCESS,
+    ) -> StateRead:
+        """Read the rows of an entity type as of one version, under the grants of history, and leave it as that.
+
+        Raises:
+            CatalogUnknown, ServerFull, NotPermitted: As ``history``.
+            TailraceError: As ``StateRead.begin``.
+        """
+        return await self.reads.state(
+            caller, peer, catalog, asked, codec=codec, max_message_bytes=max_message_bytes
+        )
+
+    async def view(
+        self,
+        caller: Principal,
+        catalog: str,
+        with_version: int | VersionWait = 0,
+        action: Action | None = None,
+    ) -> LogView:
+        """Return what is published of a catalog: its uuid, bounds, times and schemas, these as granted.
+
+        Args:
+            caller: Who asks.
+            catalog: Its name, exact.
+            with_version: Shown by the view, if the log's folder has it, or once it is published.
+            action: What it is for, if that is not granted with everything.
+
+        Raises:
+            CatalogUnknown: No such catalog; names the known ones.
+            NotPermitted: The action, or anything of the catalog, is not granted.
+        """
+        observer = await self._catalogs.observer(caller, catalog)
+        allowances = allowances_of(caller, catalog, action)
+        return granted_view(await observer.log.view_with(with_version), allowances)
+
+    def statistics(self, caller: Principal) -> EngineStatistics:
+        """Return the figures of this moment; those of catalogs only where they are granted."""
+        sees = partial(may, caller, Action.STATISTICS)
+        for subscription in self._catalogs.subscriptions():
+            subscription.count_delivered()
+        return EngineStatistics(
+            observers=tuple(each.statistics() for _, each in self._catalogs.observers(sees)),
+            unreadable={name: why for name, why in self.unreadable(caller).items() if sees(name)},
+            faults=self.faults(caller),
+            cache=self._cache.statistics(),
+            **self.counters.totals(),
+            message_bytes_max=self._large.message_bytes_max,
+            waiting_for_memory=self._large.waiting,
+            disconnected_for_memory=self._governor.disconnected,
+            latencies=dict(self.counters.latencies),
+            disks={
+                name: usage
+                for name, usage in sorted(self._catalogs.disks.found.items())
+                if sees(name)
+            },
+            sql=self.reads.statements.statistics(),
+        )
+
+    def faults(self, caller: Principal) -> tuple[ServerFault, ...]:
+        """Return what is wrong now; with catalogs only where their statistics are granted."""
+        return self._faults.found(partial(may, caller, Action.STATISTICS))
+
+    def shows_itself_to(self, caller: Principal) -> bool:
+        """Return whether a caller is granted the statistics of every catalog, and so those of the server."""
+        names = (SYSTEM_CATALOG, *self._catalogs.by_name)
+        return all(may(caller, Action.STATISTICS, name) for name in names)
+
+    def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        shown = self._shown_to(caller)
+        return [(name, each) for name, observer in shown for each in observer.subscriptions]
+
+    def publishers(self, caller: Principal) -> list[tuple[str, Publisher[Subscription]]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        shown = self._shown_to(caller)
+        return [(name, each) for name, observer in shown for each in observer.publishers()]
+
+    def end_subscription(
+        self, caller: Principal, id: str, reason: str, peer: Peer = IN_PROCESS
+    ) -> str:
+        """End a subscription by its id, with a reason for its client; return its resume cursor.
+
+        Raises:
+            InvalidRequest: No subscription that the caller may know of has this id.
+            NotPermitted: The caller may not operate the catalog.
+        """
+        for catalog, each in self.subscriptions(caller):
+            if each.acknowledgement.subscription_id == id:
+                with self._admissions.action(caller, peer, catalog, "end_subscription", id, reason):
+                    return ended_by_operator(caller, catalog, each, reason)
+        raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
+
+    async def end_what_is_not_granted(self) -> None:
+        """End the subscriptions and reads that a policy no longer grants, after it has changed."""
+        turn = Turn()
+        streams: tuple[Subscription | LogRead, ...] = (
+            *self._catalogs.subscriptions(),
+            *self.reads.open,
+        )
+        for each in streams:
+            each.end_if_refused()
+            if turn.is_over():
+                await turn.give_way()
+
+    def stop_subscriptions(self) -> None:
+        """End every subscription with its resume cursor, and every statement, and take no more. Idempotent."""
+        self._stopping = True
+        self.reads.statements.stop()
+        for each in self._catalogs.subscriptions():
+            each.stop()
+        for _, observer in self._catalogs.observers():
+            observer.log.waits.end(ServerStopping("the server is stopping; connect again shortly"))
+
+    def _shown_to(self, caller: Principal) -> list[tuple[str, Observer]]:
+        """Return the observers of the catalogs whose statistics are granted, by name."""
+        return self._catalogs.observers(partial(may, caller, Action.STATISTICS))
+
+    async def _govern_memory(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                for _ in range(_MEASUREMENTS):
+                    await asyncio.sleep(_MEASURE_EVERY_S)
+                    self._governor.measure(loop.time())
+                    self.reads.relieve(loop.time(), self._cache.scans)
+                readers: tuple[Stallable, ...] = (*self._catalogs.subscriptions(), *self.reads.open)
+                self._governor.relieve(readers, loop.time())
+            except Exception:  # the server stays, and measures again
+                _log.exception("memory not governed")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task

@@ -1,0 +1,289 @@
+"""Opens the reads that end, of history, of state and in SQL, and knows those that are open.
+
+::
+
+    admitted ─▶ the catalog is found ─▶ narrowed to what is granted ─▶ charged ─▶ begun
+        what refuses on the way is recorded, and all that was taken is given back
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+from weakref import WeakSet
+
+from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
+from tailrace_server.codecs.view_cut import codec_of
+from tailrace_server.grants.conditions import use_in
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.principal import allowances_of, may
+from tailrace_server.grants.tables import granted_tables
+from tailrace_server.grants.unknown_grants import tell_unknown_grants
+from tailrace_server.grants.use import use_of
+from tailrace_server.reads.history import HistoryBounds, HistoryRead
+from tailrace_server.reads.log_read import ReadTerms
+from tailrace_server.reads.sql_statements import Statements
+from tailrace_server.reads.state import StateRead
+from tailrace_server.reads.view_rows import view_rows
+from tailrace_server.rows.predicate import compiled
+from tailrace_server.rows.state_filter import read_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace_server.catalogs.catalogs import Catalogs
+    from tailrace_server.catalogs.observer import Observer
+    from tailrace_server.codecs import Codec
+    from tailrace_server.grants.principal import Peer, Principal
+    from tailrace_server.grants.use import GrantUse
+    from tailrace_server.grants.view_grants import ViewGrant
+    from tailrace_server.log_cache.batch_cache import OpenScans
+    from tailrace_server.reads.log_read import LogRead
+    from tailrace_server.reads.sql_read import SqlRead
+    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.resources.admission import Admission, Admissions
+    from tailrace_server.resources.memory import Kept, LargeMessages
+    from tailrace_server.resources.settings import EngineSettings
+
+_Read = TypeVar("_Read", bound="LogRead")
+
+
+class Reads:
+    """The reads of one engine."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        admissions: Admissions,
+        large: LargeMessages,
+        catalogs: Catalogs,
+    ) -> None:
+        """Begin with none."""
+        self._settings = settings
+        self._admissions = admissions
+        self._large = large
+        self._catalogs = catalogs
+        self.statements = Statements(settings)
+        """Those in SQL."""
+        self.open: WeakSet[LogRead] = WeakSet()
+        """Those that somebody has; those that have ended are among them until they are gone."""
+
+    def relieve(self, now: float, scans: OpenScans) -> None:
+        """Let go of what readers that do not move have; ``now`` is the event loop's time, seconds."""
+        scans.relieve(now)
+        for read in tuple(self.open):
+            read.let_go_of_block(now)
+
+    async def history(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        criteria: Sequence[Criteria],
+        *,
+        bounds: HistoryBounds | None,
+        reverse: bool,
+        content: Content,
+        codec: Codec,
+        limit: int | None,
+        max_message_bytes: int | None,
+    ) -> HistoryRead:
+        """Open a read of a closed range; as ``Engine.history``."""
+        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._catalogs.observer(caller, catalog)
+            bounds = bounds or HistoryBounds()
+            if (first := bounds.anchor) is not None:
+                # The names in conditions mean on each page what they meant on the first one.
+                criteria = [each.named_at(first) for each in criteria]
+            given = (observer.log, caller, Action.HISTORY, criteria, content, bounds)
+            use = await use_in(*given, bounds.behind)
+            alternatives, shown, _ = use.narrowed
+            with self._charged(observer, use, admission) as kept:
+                if bounds.wait is not None:
+                    await observer.log.reach(*bounds.wait)
+                history = HistoryRead(
+                    observer.log,
+                    await compiled(alternatives, shown),
+                    bounds,
+                    self._terms(kept, use, admission, max_message_bytes),
+                    reverse=reverse,
+                    content=content,
+                    codec=codec_of(codec, use.narrowed),
+                    limit=limit,
+                    keeps=self._keeps_block,
+                )
+                await history.begin()
+                admission.began(uuid4().hex)
+        return self._opened(history, caller)
+
+    async def state(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: StateAsked,
+        *,
+        codec: Codec,
+        max_message_bytes: int | None,
+    ) -> StateRead:
+        """Open a read of state; as ``Engine.state``."""
+        criteria = (_criteria_of(asked),)
+        content = Content.HEADER if asked.keys_only else Content.AFTER
+        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._catalogs.observer(caller, catalog)
+            await tell_unknown_grants(observer.log, caller)
+            of_view = await view_rows(observer.log, caller, asked)
+            if of_view is not None:
+                asked = of_view.pinned(asked)
+            by_view = None if of_view is None else of_view.by_view
+            use = _state_use(caller, catalog, asked, content, by_view)
+            condition = None
+            if asked.where is not None:
+                condition = await read_condition(asked.where, asked.where_parameters)
+            if condition is not None and of_view is None:
+                # Its columns are judged as those that are asked for: their values show in what is given. Of
+                # a view it can name only those that it shows, which are granted.
+                named = replace(asked, columns=condition.columns, keys_only=False)
+                columns = (_criteria_of(named),)
+                use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
+            with self._charged(observer, use, admission) as kept:
+                codec = codec_of(codec, use.narrowed)
+                if of_view is not None:
+                    codec = of_view.codec(codec, asked.columns)
+                read = StateRead(
+                    observer.log,
+                    asked,
+                    self._terms(kept, use, admission, max_message_bytes),
+                    codec=codec,
+                    condition=condition,
+                    of_view=of_view,
+                )
+                await read.begin()
+                admission.began(uuid4().hex, f"state at version {read.version}")
+        return self._opened(read, caller)
+
+    async def sql(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: SqlAsked,
+        *,
+        max_message_bytes: int | None = None,
+    ) -> SqlRead:
+        """Run a statement in SQL, under the grants of history; leave the read by ``with``.
+
+        A principal who may operate the catalog and see all of it may define views and change tables too.
+
+        Raises:
+            CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: As ``Engine.state``.
+            ServerStopping: None begins any more.
+            InvalidRequest: What is wrong with the statement, and where; a table or a column that is not granted
+                is one that is not known.
+            PositionCompacted: It asks for versions that the log no longer has.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A poll continues behind a place that is not in this
+            log.
+        """
+        criteria = (Criteria(area=Area.DATA),)
+        with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
+            observer = await self._catalogs.observer(caller, catalog)
+            await tell_unknown_grants(observer.log, caller)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, Content.AFTER, judges_rows=True)
+            shown = granted_tables(allowances_of(caller, catalog, Action.HISTORY))
+            may_define = shown is None and may(caller, Action.OPERATE, catalog)
+            with self._charged(observer, use, admission) as kept:
+                if asked.wait_for_version is not None:
+                    await observer.log.reach(asked.wait_for_version, asked.wait_s)
+                # Another server may have answered last, which had read the folder a moment earlier.
+                await observer.log.view_with(asked.read_version)
+                terms = self._terms(kept, use, admission, max_message_bytes)
+                bytes_max = max_message_bytes or self._settings.max_message_bytes
+                read = await self.statements.begun(
+                    *(observer.log, asked, terms, shown, bytes_max),
+                    may_define=may_define,
+                    readers_of=observer.views.used_by,
+                )
+                try:
+                    admission.began(
+                        uuid4().hex, f"SQL at version {read.version}: {asked.statement}"
+                    )
+                except BaseException:
+                    read.close()
+                    raise
+        return self._opened(read, caller)
+
+    @contextmanager
+    def _charged(self, observer: Observer, use: GrantUse, admission: Admission) -> Iterator[Kept]:
+        """Charge the criteria to the caller's quotas and to the server's memory, unless it fails within."""
+        admission.take(use.narrowed.criteria)
+        kept = observer.keep_criteria(use.narrowed.criteria)
+        try:
+            yield kept
+        except BaseException:
+            kept.give_back()
+            raise
+
+    def _opened(self, read: _Read, caller: Principal) -> _Read:
+        read.caller = caller
+        read.end_if_refused()
+        self.open.add(read)
+        return read
+
+    def _terms(
+        self, kept: Kept, use: GrantUse, admission: Admission, message_bytes: int | None
+    ) -> ReadTerms:
+        bytes_max = self._settings.message_bytes
+        return ReadTerms(
+            message_bytes=min(bytes_max, message_bytes or bytes_max),
+            large=self._large,
+            patience_s=self._settings.send_deadline_s,
+            kept=kept,
+            use=use,
+            admission=admission,
+        )
+
+    def _keeps_block(self, nbytes: int) -> bool:
+        """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
+        return nbytes * len(self.open) <= self._settings.frames_bytes
+
+
+def _state_use(
+    caller: Principal,
+    catalog: str,
+    asked: StateAsked,
+    content: Content,
+    by_view: ViewGrant | None,
+) -> GrantUse:
+    """Return what a caller gets of a state.
+
+    A requested column that is not granted is left to ``StateRead``: it refuses such a column at the version
+    that is read, in the same words as a column that does not exist.
+    """
+    whole = replace(asked, columns=())
+    use = use_of(
+        *(caller, catalog, Action.HISTORY, (_criteria_of(whole),), content),
+        judges_rows=True,
+        by_view=by_view,
+    )
+    granted = use.columns_of(asked.entity_type)
+    columns = tuple(filter(granted.shows, asked.columns))
+    if not columns:
+        return use
+    criteria = (_criteria_of(replace(asked, columns=columns)),)
+    return use_of(
+        *(caller, catalog, Action.HISTORY, criteria, content), judges_rows=True, by_view=by_view
+    )
+
+
+def _criteria_of(asked: StateAsked) -> Criteria:
+    """Return the criteria with which history would request the same, so that the same grants apply."""
+    return Criteria(
+        area=Area.DATA,
+        entity_type=(asked.entity_type,),
+        primary_key=asked.primary_keys,
+        container_type=(ContainerType.ENTITY, *COLUMN_TYPES) if asked.columns else (),
+        container_name=asked.columns,
+    )

@@ -1,0 +1,71 @@
+"""Schemas without the entity types and columns that are not granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace_server.grants.grant import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.schema import Schema
+    from tailrace_server.grants.grant import Allowance
+    from tailrace_server.wal.state.schemas import Schemas
+    from tailrace_server.wal.state.view import LogView
+
+
+def granted_view(view: LogView, allowances: Sequence[Allowance]) -> LogView:
+    """Return a view whose schemas have what is granted; the same one if that is everything."""
+    if any(each.entity_types is None and each.columns.are_all for each in allowances):
+        return view
+    unknown = tuple(
+        name for name in view.unknown_changes if any(each.takes_type(name) for each in allowances)
+    )
+    # Keys and actions make no other schema: ten thousand principals with a key each share one.
+    part = frozenset((each.entity_types, each.columns) for each in allowances)
+    return view.with_schemas(part, partial(_GrantedSchemas, allowances=allowances), unknown)
+
+
+def granted_schema(schema: Schema, allowances: Sequence[Allowance]) -> Schema:
+    """Return what is granted of a schema. Ordinals count hidden columns too, so places no longer tell them."""
+    types = {}
+    for name, columns in schema.entity_types.items():
+        shown = Columns(listed=True)
+        for each in allowances:
+            if each.takes_type(name):
+                shown |= each.columns
+        kept = tuple(column for column in columns if shown.shows(column.name))
+        if kept:
+            types[name] = kept
+    return replace(schema, entity_types=types)
+
+
+class _GrantedSchemas:
+    """The schemas of a view, each narrowed when it is asked for."""
+
+    def __init__(self, schemas: Schemas, allowances: Sequence[Allowance]) -> None:
+        self._schemas = schemas
+        self._allowances = allowances
+        self._last: tuple[Schema, Schema] | None = None
+        """The schema that was asked for last, and what is granted of it."""
+
+    def at(self, version: int) -> Schema:
+        return self._granted(self._schemas.at(version))
+
+    def span(self, version: int) -> tuple[int, int | None]:
+        return self._schemas.span(version)
+
+    def up_to(self, version: int) -> Iterator[Schema]:
+        return map(self._granted, self._schemas.up_to(version))
+
+    def had_entity_type(self, name: str, version: int) -> bool:
+        takes = any(each.takes_type(name) for each in self._allowances)
+        return takes and self._schemas.had_entity_type(name, version)
+
+    def _granted(self, schema: Schema) -> Schema:
+        if self._last is None or self._last[0] is not schema:
+            self._last = schema, granted_schema(schema, self._allowances)
+        return self._last[1]

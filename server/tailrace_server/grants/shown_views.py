@@ -1,0 +1,232 @@
+"""The visible part of changes in views, for one subscription or read.
+
+Columns are followed by their ids, whatever each version calls them. So a view continues when the source renames
+a column. If it drops one, or renames the entity type, the view's changes would be incomplete: then the
+subscription ends, before one of them is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace.criteria import Area
+from tailrace.errors import InvalidRequest
+from tailrace_server.grants.grant import ALL_COLUMNS, Columns
+from tailrace_server.grants.shown import Rule, Visibility, changes_shown, key_of
+from tailrace_server.rows.transitions import is_move
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.segment.reader import BatchHead
+
+_EVERYTHING: Final = (Rule(None, ALL_COLUMNS, True),)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownView:
+    """One view."""
+
+    name: str
+    entity_types: frozenset[str]
+    """All names that its entity type has had: those that criteria take."""
+    type_ids: frozenset[int]
+    """The columns of its entity type. Another entity type that takes one of the names has none of them."""
+    ids: frozenset[int] | None
+    """Its columns; None: all, also those that come later."""
+    needed: frozenset[int]
+    """Its columns, and those of its condition."""
+    untold: frozenset[int] = frozenset()
+    """Those of conditions of grants: an error does not tell their names."""
+
+    def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
+        """Return what it shows of an entity type by the names of a schema; None: it does not cut it."""
+        if self.ids is None or entity_type not in self.entity_types:
+            return None
+        columns = schema.entity_types.get(entity_type, ())
+        if not self._has(columns):
+            return None
+        return Columns(frozenset(each.name for each in columns if each.id in self.ids), listed=True)
+
+    def refuse_changed(self, schema: Schema) -> None:
+        """Refuse a schema in which its entity type has another name, or lacks a column.
+
+        Raises:
+            InvalidRequest: It is such; says what to do.
+        """
+        for name, columns in schema.entity_types.items():
+            if not self._has(columns):
+                continue
+            if name not in self.entity_types:
+                raise InvalidRequest(
+                    f"view {self.name}: the source has renamed its entity type to {name}; subscribe again "
+                    "after the last cursor, and the view goes on"
+                )
+            gone = [each for each in columns if each.dropped and each.id in self.needed]
+            if gone:
+                what = f"column {gone[0].name!r}, which"
+                if gone[0].id in self.untold and gone[0].id not in (self.ids or ()):
+                    what = "a column that"
+                raise InvalidRequest(
+                    f"view {self.name} needs {what} the source has dropped; define the view anew, and "
+                    "subscribe again"
+                )
+
+    def _has(self, columns: tuple[Column, ...]) -> bool:
+        return any(each.id in self.type_ids for each in columns)
+
+
+def _no_schema(version: int) -> Schema:
+    raise AssertionError(f"the schema of version {version} is not known")
+
+
+@dataclass(frozen=True)
+class ViewedRows(Visibility):
+    """The granted part of records, cut to the columns of views."""
+
+    granted: Visibility | None = None
+    """None: all."""
+    views: tuple[ShownView, ...] = ()
+    """At least one; of one entity type all show the same columns."""
+    schema_of: Callable[[int], Schema] = field(default=_no_schema, compare=False, repr=False)
+    """Returns the schema of a published version; any thread may call it."""
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Digest that equal values share."""
+        granted = b"" if self.granted is None else self.granted.identity
+        return blake2b(granted + self.cut_identity, digest_size=16).digest()
+
+    @cached_property
+    def cut_identity(self) -> bytes:
+        """Digest of what the views cut; empty: nothing."""
+        cut = [
+            (sorted(each.entity_types), sorted(each.type_ids), sorted(each.ids))
+            for each in self.views
+            if each.ids is not None
+        ]
+        return blake2b(repr(cut).encode(), digest_size=16).digest() if cut else b""
+
+    @property
+    def follows_schema(self) -> bool:
+        """Whether the schema of a record says what is shown of it: always."""
+        return True
+
+    @property
+    def cuts_nothing(self) -> bool:
+        """Whether all of what its records hold is shown."""
+        return self.granted is None and not self.cut_identity
+
+    def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
+        """Return what views show of an entity type by the names of a schema; None: they do not cut it."""
+        for each in self.views:
+            if (found := each.columns_in(entity_type, schema)) is not None:
+                return found
+        return None
+
+    def refuse_changed(self, schema: Schema) -> None:
+        """Refuse a schema that a view does not fit any more; raises as ``ShownView.refuse_changed``."""
+        for each in self.views:
+            each.refuse_changed(schema)
+
+    def check(self, head: BatchHead) -> None:
+        """Refuse a batch whose schema a view does not fit any more."""
+        if len(head.versions):
+            self.refuse_changed(self.schema_of(int(head.versions.max())))
+
+    def kept(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return those of some rows of a batch that are shown."""
+        if not len(rows):
+            return rows
+        # 1. What grants say by the row, and what is few, is asked for row by row.
+        granted = self.granted
+        if len(rows) <= SMALL_LENGTH or (
+            granted is not None and any(map(granted.filters, head.entity_types))
+        ):
+            kept = [row for row in rows.tolist() if self.shows_row(head, row)]
+            return rows if len(kept) == len(rows) else int32s(kept)
+        # 2. Else whole entity types, once for each schema that the batch was written with.
+        keep = np.ones(len(head.versions), np.bool_)
+        schemas = _spans(head, self.schema_of)
+        for code, name in enumerate(head.entity_types):
+            for schema, of_schema in schemas:
+                columns = self.columns_in(name, schema)
+                if columns is None:
+                    continue
+                mine = of_schema & (head.type_codes == code) & (head.areas == Area.DATA)
+                keep[mine] = changes_shown(head, columns)[mine]
+        return rows[keep[rows]]
+
+    def moves_shown(
+        self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
+    ) -> NDArray[np.bool_]:
+        """Return which of some rows enter or leave the views by columns that these do not show."""
+        moved = is_move(codes)
+        if self.granted is not None:
+            moved[moved] = np.isin(rows[moved], self.granted.kept(head, np.unique(rows[moved])))
+            moved |= self.granted.moves_shown(head, rows, codes)
+        return moved
+
+    def shows_row(self, head: BatchHead, row: int) -> bool:
+        """Return whether a record of a batch is shown."""
+        columns = self._columns_at(head, row)
+        if columns is None:
+            return self.granted is None or self.granted.shows_row(head, row)
+        (changed,) = head.names.values((row,))
+        if changed:
+            changed = [*filter(columns.shows, changed)]
+            if not changed:
+                return False
+        name = head.entity_types[head.type_codes.item(row)]
+        return self.granted is None or self.granted.shows(name, key_of(head, row), changed)
+
+    def shows_column(self, head: BatchHead, row: int, column: str) -> bool:
+        """Return whether a column of a record of a batch is shown."""
+        columns = self._columns_at(head, row)
+        if columns is not None and not columns.shows(column):
+            return False
+        return self.granted is None or self.granted.shows_column(head, row, column)
+
+    def _columns_at(self, head: BatchHead, row: int) -> Columns | None:
+        code = head.type_codes.item(row)
+        if code < 0 or head.areas.item(row) != Area.DATA:
+            return None
+        schema = self.schema_of(head.versions.item(row))
+        return self.columns_in(head.entity_types[code], schema)
+
+
+def viewed(
+    granted: Visibility | None,
+    views: tuple[ShownView, ...],
+    schema_of: Callable[[int], Schema] = _no_schema,
+) -> ViewedRows:
+    """Return what views show of what is granted; None: of everything."""
+    rules = ((), _EVERYTHING) if granted is None else (granted.by_type, granted.others)
+    counted = None if granted is None else granted.counted
+    counted_are_all = granted is None or granted.counted_are_all
+    return ViewedRows(*rules, counted, counted_are_all, granted, views, schema_of)
+
+
+def _spans(
+    head: BatchHead, schema_of: Callable[[int], Schema]
+) -> list[tuple[Schema, NDArray[np.bool_]]]:
+    """Return the schemas that a batch was written with, and which of its records each is of."""
+    versions = head.versions
+    first, last = (schema_of(int(each)) for each in (versions.min(), versions.max()))
+    if first is last:
+        return [(last, np.ones(len(versions), np.bool_))]
+    distinct = np.unique(versions)
+    found: dict[int, tuple[Schema, list[int]]] = {}
+    for version in distinct.tolist():
+        schema = schema_of(version)
+        found.setdefault(schema.id, (schema, []))[1].append(version)
+    return [(schema, np.isin(versions, mine)) for schema, mine in found.values()]

@@ -1,0 +1,95 @@
+"""The images of one batch for all conditions that are evaluated on it, by entity type."""
+
+from __future__ import annotations
+
+from time import thread_time_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.criteria import Area
+from tailrace_server.rows.typed_images import TypedImages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column
+    from tailrace_server.live.index.condition_index import FoundConditions
+    from tailrace_server.rows.batch_images import Images
+    from tailrace_server.wal.segment.reader import BatchHead
+
+
+class DecodedBatch:
+    """The images of one batch for all conditions that are evaluated on it, each column decoded once."""
+
+    def __init__(
+        self,
+        head: BatchHead,
+        images: Images,
+        columns: Mapping[str, Sequence[Column]],
+    ) -> None:
+        """Take a batch, and by entity type the columns that conditions need; nothing is decoded yet."""
+        self.head = head
+        self._images = images
+        self._columns = columns
+        self._types: dict[int, TypedImages] = {}
+        self._rows_by_type: dict[int, NDArray[np.int32]] = {}
+        self._are_rows: dict[int, bool] = {}
+        self.found: dict[int, FoundConditions] = {}
+        """By entity type, the rows that an index has found; for other types every row is evaluated."""
+        self._cpu_ns: dict[int, int] = {}
+        """By entity type, the CPU time that it took to decode."""
+
+    def decode(self) -> None:
+        """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
+        for code, name in enumerate(self.head.entity_types):
+            if name in self._columns and len(self._rows(code)):
+                self.of(code)
+
+    def cost(self, code: int) -> tuple[int, int]:
+        """Return what decoding an entity type has taken: CPU time in ns, and bytes of images."""
+        found = self._types.get(code)
+        return (0, 0) if found is None else (self._cpu_ns[code], found.nbytes)
+
+    def entity_type(self, code: int) -> str:
+        """Return the name of an entity type."""
+        return self.head.entity_types[code]
+
+    def has(self, code: int) -> bool:
+        """Return whether the batch has a record of an entity type."""
+        return bool((self.head.type_codes == code).any())
+
+    def are_rows(self, code: int) -> bool:
+        """Return whether all records of an entity type are rows that have their images."""
+        found = self._are_rows.get(code)
+        if found is None:
+            count = int(np.count_nonzero(self.head.type_codes == code))
+            found = self._are_rows[code] = count == len(self._rows(code))
+        return found
+
+    def has_rows(self, code: int) -> bool:
+        """Return whether some of them are."""
+        return len(self._rows(code)) > 0
+
+    def _rows(self, code: int) -> NDArray[np.int32]:
+        found = self._rows_by_type.get(code)
+        if found is None:
+            head = self.head
+            mine = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
+            if self._images.gone is not None:
+                mine &= ~self._images.gone
+            found = self._rows_by_type[code] = np.flatnonzero(mine).astype(np.int32)
+        return found
+
+    def of(self, code: int) -> TypedImages:
+        """Return the images of all rows of an entity type, which are there; it has some."""
+        found = self._types.get(code)
+        if found is None:
+            begun = thread_time_ns()
+            head, name = self.head, self.head.entity_types[code]
+            found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))
+            found.decode(self._columns.get(name, ()))
+            self._cpu_ns[code] = thread_time_ns() - begun
+        return found

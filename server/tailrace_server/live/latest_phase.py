@@ -1,0 +1,241 @@
+"""LATEST: a subscription that is behind is sent the newest record of each key in place of all it missed.
+
+::
+
+    next                                     N, published as the phase began
+      │  ·   ·   ■   ·   ·   ·   ■   ■   ·   │
+      └── only the newest records (■) ───────┴── all, live
+
+They come in the order of the log, so every cursor among them is one to resume from. The policy:
+
+======================  =====================================================================
+begins behind           ``catch_up`` LATEST: a phase. ALL: it reads the log
+is overtaken, live      ``overrun`` LATEST: a phase. DISCONNECT: it ends. RESYNC: it reads the log
+has had a phase         live, if the ring reaches back to its end; else another phase
+======================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tailrace.criteria import CaptureKind, CatchUp, OverrunPolicy
+from tailrace.errors import SubscriptionOverrun
+from tailrace_server.live.intake import RefillResult
+from tailrace_server.log_cache.catalog_reader import Scan
+from tailrace_server.rows.run import BatchSelection, Mark, Run, SafePoint
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tailrace.cursor import Cursor
+    from tailrace.errors import PositionCompacted
+    from tailrace_server.live.intake import Intake
+    from tailrace_server.live.options import DeliveryOptions
+    from tailrace_server.live.publisher import Publisher
+    from tailrace_server.log_cache.followed_log import FollowedLog
+
+
+class LatestPhase:
+    """The phase of one subscription. Lives on the event loop; ``close`` it."""
+
+    __slots__ = ("_log", "_pass", "_passes", "_window", "_window_revision")
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        publisher: Publisher[Any],
+        row: int,
+        wake: Callable[[], None],
+    ) -> None:
+        """Begin at a row, up to what is published now; ``wake`` is called once the newest records are known."""
+        self._log = log
+        self._passes = publisher.newest
+        predicate, floor = publisher.predicate, publisher.ring.floor
+        self._pass = self._passes.join(log, predicate, row, floor, wake)
+        self._window: Scan | None = None
+        """The newest records of the window that was read last."""
+        self._window_revision = -1
+
+    def close(self) -> None:
+        """Leave the pass to the others that share it."""
+        self._passes.leave(self._pass)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the newest records are known.
+
+        Raises:
+            TailraceError: They cannot be found out.
+        """
+        return self._pass.is_over()
+
+    @property
+    def end(self) -> SafePoint:
+        """The end of what it gives."""
+        return SafePoint(self._pass.end_row, *self._pass.end)
+
+    def next_row(self, row: int) -> int | None:
+        """Return the row of the first newest record at or after a row; None: there is no more."""
+        assert self._pass.rows is not None
+        return self._pass.rows.first_at_or_after(row)
+
+    async def window(self, row: int) -> Scan:
+        """Return the newest records of the window of the log that holds a row.
+
+        Raises:
+            SegmentMissing: A file has gone since the view was taken.
+        """
+        view, window = self._log.view, self._window
+        if (
+            window is None
+            or self._window_revision != view.revision
+            or not window.first_row <= row < window.end_row
+        ):
+            scan = await self._log.reading.scan(view, row, self._pass.predicate)
+            runs = [run for each in scan.runs if (run := await self._newest_of(each)) is not None]
+            window = Scan(tuple(runs), scan.first_row, scan.end_row, scan.end, scan.nbytes)
+            if scan.end_row > (end := self.end).rows:
+                window = Scan(tuple(runs), scan.first_row, end.rows, self._pass.end, scan.nbytes)
+            self._window, self._window_revision = window, view.revision
+        return window
+
+    async def _newest_of(self, run: Run) -> Run | None:
+        """Return what of a run is of newest records; None: nothing."""
+        assert self._pass.rows is not None
+        selection, first_row = run.selection, run.batch.first_row
+        rows = self._pass.rows.within(run.first_row, run.last_row + 1) - first_row
+        places = np.flatnonzero(np.isin(selection.rows, rows))
+        if not len(places):
+            return None
+        ordinals, names = selection.ordinals, selection.names
+        newest = BatchSelection(
+            (CaptureKind.LATEST, self._pass.id, selection.identity),
+            selection.rows[places],
+            None if ordinals is None else ordinals[places],
+            None if names is None else tuple([names[place] for place in places.tolist()]),
+            None if selection.transitions is None else selection.transitions[places],
+        )
+        first = run.first
+        if newest.rows.item(0) != selection.rows.item(0):
+            row = first_row + newest.rows.item(0)
+            first = await self._log.reading.position_of(self._log.view, row)
+        return Run(run.batch, newest, first, committed_at=run.committed_at, kind=CaptureKind.LATEST)
+
+
+def overrun_behind(cursor: Cursor) -> SubscriptionOverrun:
+    """Return the error that it ends with; ``cursor`` is behind everything that it received."""
+    return SubscriptionOverrun(
+        "the subscription took less than came, and the server's ring has overtaken it; it asked to be "
+        f"disconnected then (overrun_policy): for what it missed, go on after {cursor}",
+        str(cursor),
+    )
+
+
+class WhenBehind:
+    """The policy for one subscription that is behind, if it is not the default."""
+
+    __slots__ = ("_due", "_log", "_options", "_phase", "_publisher", "_until_live")
+
+    def __init__(
+        self, log: FollowedLog, publisher: Publisher[Any], options: DeliveryOptions
+    ) -> None:
+        """Begin behind what is published, or not."""
+        self._log = log
+        self._publisher = publisher
+        self._options = options
+        self._due = options.catch_up is CatchUp.LATEST
+        """Whether a phase begins, should there be anything to catch up with."""
+        self._until_live = self._due
+        """Whether what the ring does not reach back to is caught up with by another phase."""
+        self._phase: LatestPhase | None = None
+
+    @classmethod
+    def of(
+        cls, log: FollowedLog, publisher: Publisher[Any], options: DeliveryOptions
+    ) -> WhenBehind | None:
+        """Return that of a subscription; None where it gets everything, from the log."""
+        if options.catch_up is CatchUp.ALL and options.overrun is OverrunPolicy.RESYNC:
+            return None
+        return cls(log, publisher, options)
+
+    def judged(self, result: RefillResult, cursor: Callable[[], Cursor]) -> RefillResult:
+        """Return the result of a refill, LATEST where a phase begins.
+
+        Raises:
+            SubscriptionOverrun: It is to end; ``cursor`` returns the one behind all that it was sent.
+        """
+        match result:
+            case RefillResult.OVERRUN if self._options.overrun is OverrunPolicy.DISCONNECT:
+                raise overrun_behind(cursor())
+            case RefillResult.FILLED | RefillResult.CAUGHT_UP:
+                self._until_live = False
+            case RefillResult.OVERRUN if self._options.overrun is OverrunPolicy.LATEST:
+                self._due = True
+            case RefillResult.BEHIND if self._until_live:
+                self._due = True
+        return RefillResult.LATEST if self._due else result
+
+    async def fill(
+        self,
+        intake: Intake,
+        compacted: Callable[[], PositionCompacted | None],
+        wake: Callable[[], None],
+        wait: Callable[[], Awaitable[None]],
+    ) -> bool:
+        """Bring the next of the newest records into an empty queue, or nearer; False: there is no phase.
+
+        Args:
+            intake: That of the subscription.
+            compacted: Returns the error of a next record that is no longer retained.
+            wake: Ends a wait.
+            wait: Waits for that, or for the next heartbeat.
+
+        Raises:
+            PositionCompacted: A newest record has been trimmed.
+            SegmentMissing: A file has gone since the view was taken.
+            TailraceError: The newest records cannot be found out.
+        """
+        # 1. A phase begins where something is published behind the next mark. What the ring alone has is not in
+        #    the log any more, and comes from there.
+        log = self._log
+        if self._phase is None:
+            if not self._due:
+                return False
+            self._due = False
+            if intake.next.row >= log.view.end_row:
+                return False
+            if (gone := compacted()) is not None:
+                raise gone
+            if intake.next.row < log.view.first_row:
+                return False
+            self._phase = LatestPhase(log, self._publisher, intake.next.row, wake)
+            self._until_live = True
+        phase = self._phase
+        if not phase.is_known:
+            await wait()
+            return True
+        # 2. Behind its last record the subscription goes on where the phase ends, live or by another phase.
+        row = phase.next_row(intake.next.row)
+        if row is None:
+            intake.pass_to(phase.end)
+            self.close()
+            return True
+        # 3. What lies before the next one is not wanted, and may be trimmed.
+        if row > intake.next.row:
+            intake.next = Mark(row)
+        if (gone := compacted()) is not None:
+            raise gone
+        await log.turns.turn(self._options.peer)  # those who are live come first
+        window = await phase.window(row)
+        if self._phase is phase:  # else it has ended meanwhile, and its queue stays empty
+            intake.accept(window)
+        return True
+
+    def close(self) -> None:
+        """End the phase, if there is one. Idempotent."""
+        if self._phase is not None:
+            self._phase.close()
+            self._phase = None

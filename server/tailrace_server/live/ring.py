@@ -1,0 +1,217 @@
+"""The ring: the newest runs of one publisher, bounded, covering an interval of scanned rows.
+
+    scanned rows   …────────────┬───────────────────────────────┬─────▶ log
+                              floor                           routed
+    runs                        [run] [run]      [run]    [run]
+
+Everything that matches in [floor, routed) is in the runs; where nothing matches there is no run and
+yet the interval covers it. ``routed`` is one number for all rings of a catalog and lives with the
+observer; eviction raises ``floor``, by whole runs, oldest first, so that a record's captures are
+never split.
+
+The pace of routing keeps it one batch ahead of the fastest subscription. A subscription is *hungry* when it has
+queued all that is routed and is sending the last of it. While one is hungry, the observer continues to route,
+so the fastest never waits. While none is, it routes a small part of a ring at most: more would only push out of
+the rings what others still need, and send those to the log.
+
+A subscription whose overrun policy is LATEST or DISCONNECT is *impatient*: while one is attached, routing waits
+for no subscription. Its policy applies once the ring has overtaken it, so a ring that waited for it would
+never apply the policy to a reader that is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tailrace_server.rows.run import Mark, Run
+
+
+class Ring:
+    """Runs of one publisher, oldest first. Plain values; no I/O, no waiting."""
+
+    __slots__ = (
+        "_base",
+        "_budget",
+        "_runs",
+        "bytes",
+        "bytes_max",
+        "captures",
+        "captures_max",
+        "evicted",
+        "floor",
+        "pushed_out",
+    )
+
+    def __init__(
+        self, floor: int, budget: RingBudget, *, captures_max: int, bytes_max: int
+    ) -> None:
+        """Make an empty ring that covers rows from ``floor`` and draws on a budget shared by all."""
+        self._budget = budget
+        self._runs: list[Run | None] = []
+        self._base = 0
+        self.floor = floor
+        """First row that it covers; a mark below it has to read the log."""
+        self.pushed_out = 0
+        """Rows below it were pushed out for want of room; a reader that still needs one was too slow."""
+        self.captures = 0
+        self.bytes = 0
+        self.captures_max = captures_max
+        self.bytes_max = bytes_max
+        self.evicted = 0
+        """Captures dropped while a subscription may still have needed them."""
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._runs) - self._base
+
+    def append(self, run: Run) -> None:
+        """Add the newest run and evict the oldest ones while the ring is over a bound."""
+        self._runs.append(run)
+        self.captures += len(run)
+        self.bytes += run.nbytes
+        self._budget.charge(self, run.nbytes)
+        while self.captures > self.captures_max or self.bytes > self.bytes_max:
+            self.evict()
+
+    def evict(self) -> None:
+        """Drop the oldest run for want of room; what it held must be read from the log from now on."""
+        self._drop()
+        self.pushed_out = self.floor
+
+    def forget_all(self) -> None:
+        """Drop every run: all subscriptions have passed them."""
+        while len(self):
+            self.floor = self._pop().last_row + 1
+
+    def forget_segment(self, path: str) -> None:
+        """Drop the runs up to the last that refers to a deleted file: their records are in other files now."""
+        runs = self._runs[self._base :]
+        stale = [
+            place
+            for place, run in enumerate(runs, 1)
+            if run is not None and run.batch.segment.path == path
+        ]
+        for _ in range(stale[-1] if stale else 0):
+            self._drop()
+
+    def skip_to(self, row: int) -> None:
+        """Cover nothing below ``row``: that stretch of the log could not be routed."""
+        while len(self):
+            self._pop()
+        self.floor = row
+
+    def runs_from(self, mark: Mark) -> Iterator[Run]:
+        """Yield the runs that hold captures at or after a mark, oldest first.
+
+        The mark must not be below ``floor``.
+        """
+        assert mark.row >= self.floor
+        low, high = self._base, len(self._runs)
+        while low < high:
+            middle = (low + high) // 2
+            run = self._runs[middle]
+            assert run is not None
+            if run.last_row < mark.row:
+                low = middle + 1
+            else:
+                high = middle
+        for place in range(low, len(self._runs)):
+            run = self._runs[place]
+            assert run is not None
+            yield run
+
+    def _drop(self) -> None:
+        run = self._pop()
+        self.floor = run.last_row + 1
+        self.evicted += len(run)
+
+    def _pop(self) -> Run:
+        run = self._runs[self._base]
+        assert run is not None
+        self._runs[self._base] = None
+        self._base += 1
+        self.captures -= len(run)
+        self.bytes -= run.nbytes
+        self._budget.release(self, run.nbytes)
+        if self._base * 2 >= len(self._runs):
+            del self._runs[: self._base]
+            self._base = 0
+        return run
+
+
+class RingBudget:
+    """Bytes that all rings of an engine may hold together.
+
+    When they are spent, the ring that was least recently appended to evicts first.
+    """
+
+    __slots__ = ("_bytes_max", "_holders", "bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        """Make a budget, unspent."""
+        self._bytes_max = bytes_max
+        self._holders: OrderedDict[Ring, None] = OrderedDict()
+        self.bytes = 0
+
+    def charge(self, ring: Ring, nbytes: int) -> None:
+        """Charge a ring for a run that it has just taken in, and evict elsewhere if that is too much."""
+        self.bytes += nbytes
+        self._holders[ring] = None
+        self._holders.move_to_end(ring)
+        while self.bytes > self._bytes_max:
+            next(iter(self._holders)).evict()
+
+    def release(self, ring: Ring, nbytes: int) -> None:
+        """Take back the charge for a run that a ring has dropped."""
+        self.bytes -= nbytes
+        if not len(ring):
+            self._holders.pop(ring, None)
+
+
+class RoutingPace:
+    """The hungry and the impatient subscriptions of a catalog. Lives on the event loop; one task waits."""
+
+    __slots__ = ("_changed", "_hungry", "_impatient")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._hungry: set[object] = set()
+        self._impatient: set[object] = set()
+        self._changed = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        """Return whether the observer may route on: a subscription is hungry or impatient."""
+        return bool(self._hungry or self._impatient)
+
+    def impatient(self, subscription: object) -> None:
+        """Note that routing must not wait for anyone until this subscription is ``gone``."""
+        self._impatient.add(subscription)
+        self._changed.set()
+
+    def gone(self, subscription: object) -> None:
+        """Forget a subscription that has ended."""
+        self._hungry.discard(subscription)
+        self._impatient.discard(subscription)
+
+    def hungry(self, subscription: object) -> None:
+        """Note that a subscription could take more."""
+        self._hungry.add(subscription)
+        self._changed.set()
+
+    def fed(self, subscriptions: Iterable[object]) -> None:
+        """Note that there is something routed for these now."""
+        self._hungry.difference_update(subscriptions)
+
+    def notify(self) -> None:
+        """Wake the waiting task: there is more to route, or fewer subscriptions to route it for."""
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait until a subscription is hungry or ``notify`` is called."""
+        await self._changed.wait()
+        self._changed.clear()

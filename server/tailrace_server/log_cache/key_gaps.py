@@ -1,0 +1,127 @@
+"""Which parts of the log have no record of the keys that a predicate names, by key files: they are passed over.
+
+::
+
+    batches          ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁        of the records of one key file
+    may hold keys          ▇               ▇
+    asked for        ·····   ·············   ·········      gaps: passed without a look at a head
+
+A file says what may be, and the batches that it names are looked at as all are. So matches are the same with
+and without files, whatever they contain of records that were not requested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace_server.wal.base.key_files import (
+    KEY_FILES,
+    number_of_row,
+    rows_of_number,
+    whole_numbers,
+)
+from tailrace_server.wal.base.key_places import FEW_KEYS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tailrace_server.rows.predicate import Predicate
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.view import LogView
+
+_OVERHEAD: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedBatches:
+    """Of the batches with records of one key file those that may have records of some keys."""
+
+    batches: range
+    """Places in the view."""
+    keyed: npt.NDArray[np.int64]
+    """Those among them, rising."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it owns."""
+        return _OVERHEAD + self.keyed.nbytes
+
+    def gap(self, place: int) -> range:
+        """Return the batches around one that have none of the records, itself among them.
+
+        Empty where that one may have some.
+        """
+        behind = self._first_from(place)
+        if self._is_keyed(behind, place):
+            return range(place, place)
+        start = int(self.keyed[behind - 1]) + 1 if behind else self.batches.start
+        stop = int(self.keyed[behind]) if behind < len(self.keyed) else self.batches.stop
+        return range(start, stop)
+
+    def part_of(self, window: range, place: int) -> range:
+        """Return the neighbours of a batch in a window that may have records, as that one may."""
+        first = last = self._first_from(place)
+        start, stop = place, place + 1
+        while start > window.start and self._is_keyed(first - 1, start - 1):
+            first, start = first - 1, start - 1
+        while stop < window.stop and self._is_keyed(last + 1, stop):
+            last, stop = last + 1, stop + 1
+        return range(start, stop)
+
+    def _first_from(self, place: int) -> int:
+        return int(np.searchsorted(self.keyed, place))
+
+    def _is_keyed(self, number: int, place: int) -> bool:
+        return 0 <= number < len(self.keyed) and int(self.keyed[number]) == place
+
+
+def key_file_of(view: LogView, place: int, predicate: Predicate) -> int | None:
+    """Return the number of the key file that says where a predicate's records are, around a batch.
+
+    None where there can be none yet, and for a predicate whose records files do not tell: one that matches
+    records without a key, or names many keys.
+    """
+    if not 0 < predicate.keys_named <= FEW_KEYS:
+        return None
+    number = number_of_row(view.batch(place).first_row)
+    return number if number in whole_numbers(view) else None
+
+
+def keyed_batches(
+    view: LogView, reader: BatchReader, number: int, predicate: Predicate
+) -> KeyedBatches:
+    """Return what a key file says. If there is none, or it is damaged, all batches may match.
+
+    Blocks, and computes hashes of keys.
+    """
+    rows = rows_of_number(number)
+    batches = range(view.find_row(rows.start), view.find_row(rows.stop - 1) + 1)
+    hashes = _hashes(view, predicate)
+    if hashes is None:
+        return KeyedBatches(batches, np.arange(batches.start, batches.stop))
+    found = KEY_FILES.places(view, reader, batches, hashes, _has_its_own_hashes)
+    return KeyedBatches(batches, np.array([place for place, _ in found], np.int64))
+
+
+def _has_its_own_hashes(_first: int, _last: int) -> bool:
+    """Return that keys are looked up under the names with which records were written, in all versions."""
+    return True
+
+
+def _hashes(view: LogView, predicate: Predicate) -> npt.NDArray[np.uint64] | None:
+    """Return the hashes of all keys that a predicate matches; None: they are too many."""
+    types: dict[str, None] = {}
+    if any(not each.criteria.entity_type for each in predicate.alternatives):
+        for schema in view.schemas():
+            types |= dict.fromkeys(schema.entity_types)
+    if predicate.keys_named * max(1, len(types)) > FEW_KEYS:
+        return None
+    found = [
+        alternative.hashes(name)
+        for alternative in predicate.alternatives
+        for name in alternative.hashed_types(types)
+    ]
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)

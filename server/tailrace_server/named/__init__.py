@@ -1,0 +1,1 @@
+"""Named subscriptions: their readers, durable places and owners."""

@@ -1,0 +1,487 @@
+"""The named subscriptions of an engine: created, listed, moved, and read by one reader each.
+
+The log's folder has the truth (wal/subscriptions), so several servers of one log agree. This module knows which
+of this server's subscriptions read by a name. It ends a reader that is no longer the newest: at once where the
+new one came to this server, within a second where it came to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from tailrace.criteria import After, Content
+from tailrace.cursor import Cursor, StateCursor
+from tailrace.errors import (
+    InvalidRequest,
+    NotPermitted,
+    PositionCompacted,
+    SubscriptionExists,
+    SubscriptionPaused,
+    SubscriptionTakenOver,
+    SubscriptionUnknown,
+    TailraceError,
+)
+from tailrace_server.grants.conditions import use_in
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS, Peer, may
+from tailrace_server.live.figures import NO_HOLD
+from tailrace_server.log_cache.start import refuse_other_history
+from tailrace_server.named.acknowledgements import AcknowledgementLines
+from tailrace_server.named.loss_watch import LossWatch
+from tailrace_server.named.requests import NamedView, may_use, names_meant, owner_of, usable
+from tailrace_server.wal.subscriptions import changes
+from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
+from tailrace_server.wal.subscriptions.places import cursor_at
+from tailrace_server.wal.subscriptions.sequence import (
+    SubscriptionSequences,
+    given_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from tailrace.criteria import Criteria, Start
+    from tailrace_server.catalogs.catalogs import Catalogs
+    from tailrace_server.catalogs.observer import Observer
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.named.loss_watch import WatchedSubscription
+    from tailrace_server.named.requests import NameAsked, NamedAsked
+    from tailrace_server.resources.admission import Admissions
+    from tailrace_server.resources.settings import EngineSettings
+    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+
+    Subscribe = Callable[..., Awaitable[Subscription]]
+
+_T = TypeVar("_T")
+_LOOK_EVERY_S: Final = 1.0
+"""How soon a reader ends whose name was taken by way of another server."""
+_log = structlog.get_logger("tailrace.named")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The readers by name in this process."""
+
+    subscription: Subscription
+    epoch: int
+
+
+class NamedSubscriptions:
+    """Those of every catalog. Lives on the event loop; every method for faces takes the caller first."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: EngineSettings,
+        admissions: Admissions,
+        catalogs: Catalogs,
+        subscribe: Subscribe,
+    ) -> None:
+        """Begin without a reader.
+
+        Args:
+            root: The log's root.
+            settings: The engine's.
+            admissions: What records who did what.
+            catalogs: The observed catalogs.
+            subscribe: ``Engine.subscribe``.
+        """
+        self._root = root
+        self._settings = settings
+        self._admissions = admissions
+        self._catalogs = catalogs
+        self._watch = LossWatch(root, catalogs.observers)
+        self._subscribe = subscribe
+        self._readers: dict[tuple[str, str], _Reader] = {}
+        """By catalog and name in the log; those that have ended go when they are next looked at."""
+        self._lines = AcknowledgementLines()
+        self._creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By catalog: held while a subscription is created there."""
+
+    @property
+    def readers(self) -> int:
+        """How many of this server's subscriptions read by a name."""
+        return len(self._readers)
+
+    def watched(self, caller: Principal) -> list[WatchedSubscription]:
+        """Return the named subscriptions of catalogs whose statistics are granted, as they were seen last."""
+        return [
+            each for each in self._watch.found if may(caller, Action.STATISTICS, each.named.catalog)
+        ]
+
+    def reading(self, asked: NameAsked | None) -> Subscribe:
+        """Return what subscribes as ``Engine.subscribe`` does; by a name if one is asked for."""
+        return self._subscribe if asked is None else partial(self._read, asked)
+
+    async def create(
+        self, caller: Principal, catalog: str, asked: NamedAsked, peer: Peer = IN_PROCESS
+    ) -> NamedView:
+        """Create a named subscription; it belongs to the caller.
+
+        Raises:
+            SubscriptionExists: The name is taken.
+            InvalidRequest: A name or place that is none, a hold above the largest, or no room for names.
+            PositionCompacted: The place where it is to begin is no longer retained.
+            NotPermitted: Named subscriptions are not granted, or the criteria are not, or the columns of their
+            conditions.
+            EntityTypeUnknown: A condition is for an entity type that no published version has.
+        """
+        with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            await _refuse_ungranted(caller, observer, asked.criteria)
+            # One of no owner is the caller's to use, and would be hidden by one of its own.
+            if await usable(caller, catalog, sequences, asked.name):
+                raise SubscriptionExists(catalog, asked.name)
+            document = new_subscription(
+                await observer.log.view_with(0),
+                asked.name,
+                asked.criteria,
+                asked.place,
+                hold_us=asked.hold_us,
+                hold_bytes=asked.hold_bytes,
+                cap=HoldCap(int(self._settings.hold_max_s * 1e6), self._settings.hold_bytes_max),
+                owner=owner_of(caller),
+                now=_now(),
+            )
+            # One after the other: two that count at the same time would both find room for the last name.
+            async with self._creating[catalog]:
+                await asyncio.to_thread(
+                    sequences.create,
+                    document,
+                    names_max=self._settings.named_subscriptions,
+                    # All callers of an open server are the same to it.
+                    owner_max=None
+                    if caller is ANONYMOUS
+                    else self._settings.named_subscriptions_of_owner,
+                )
+        return self._view(caller, document, observer)
+
+    async def list(self, caller: Principal, catalog: str) -> Sequence[NamedView]:
+        """Return the named subscriptions that a caller may use, by name.
+
+        Raises:
+            NotPermitted: Named subscriptions are not granted.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        found = await asyncio.to_thread(sequences.all)
+        return [
+            self._view(caller, each, observer) for each in found if may_use(caller, catalog, each)
+        ]
+
+    async def get(self, caller: Principal, catalog: str, name: str) -> NamedView:
+        """Return one.
+
+        Raises:
+            SubscriptionUnknown: There is none of that name, or none that the caller may use.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        return self._view(caller, await self._found(caller, catalog, sequences, name), observer)
+
+    async def reset(
+        self, caller: Principal, catalog: str, name: str, place: str, peer: Peer = IN_PROCESS
+    ) -> NamedView:
+        """Move one to another place; a reader that it has is ended.
+
+        Raises:
+            InvalidRequest: It is no place.
+            PositionCompacted: The place is no longer retained.
+            SubscriptionUnknown: As ``get``.
+        """
+        with self._admissions.action(caller, peer, catalog, "reset_subscription", name, place):
+            observer, sequences = await self._enter(caller, catalog)
+            found = await self._found(caller, catalog, sequences, name)
+            cursor = cursor_at(observer.log.view, place)
+            who = f"a reset by {caller.name}"
+            document = await self._changed(
+                (catalog, found.name),
+                sequences,
+                lambda found: changes.reset(found, cursor, who, _now()),
+            )
+        return self._view(caller, document, observer)
+
+    async def pause(
+        self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS, *, paused: bool
+    ) -> NamedView:
+        """Let one take no readers, or take them again; a reader that it has is ended by a pause.
+
+        Raises:
+            SubscriptionUnknown: As ``get``.
+        """
+        action = "pause_subscription" if paused else "resume_subscription"
+        with self._admissions.action(caller, peer, catalog, action, name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            found = await self._found(caller, catalog, sequences, name)
+            who = f"a pause by {caller.name}"
+            document = await self._changed(
+                (catalog, found.name),
+                sequences,
+                lambda found: changes.paused(found, who, _now(), pauses=paused),
+            )
+        return self._view(caller, document, observer)
+
+    async def delete(
+        self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS
+    ) -> None:
+        """Delete one; a reader that it has is ended, and what it held may go.
+
+        Raises:
+            SubscriptionUnknown: As ``get``.
+        """
+        with self._admissions.action(caller, peer, catalog, "delete_subscription", name, ""):
+            _, sequences = await self._enter(caller, catalog)
+            found = await self._found(caller, catalog, sequences, name)
+            await asyncio.to_thread(sequences.delete, found.name, _now())
+            if (reader := self._readers.pop((catalog, found.name), None)) is not None:
+                reader.subscription.end(SubscriptionUnknown(catalog, name, ()))
+
+    async def acknowledge(
+        self, caller: Principal, catalog: str, name: str, epoch: int, cursor: Cursor
+    ) -> Cursor:
+        """Note that a reader is done with everything up to a cursor; return what is durable then.
+
+        It is durable when this returns, also if the server is killed at once. Those that come while one is
+        written are written together.
+
+        Raises:
+            SubscriptionTakenOver: Another reader has come since the epoch.
+            InvalidRequest: The cursor lies before what was acknowledged already, or no reader had the epoch.
+            CatalogReplaced, CursorAhead, HistoryReplaced: The cursor is not of this history.
+            SubscriptionUnknown: As ``get``.
+        """
+        observer, sequences = await self._enter(caller, catalog)
+        refuse_other_history(await observer.log.view_with(cursor.version), cursor)
+        key = self._key_of_reader(caller, catalog, name, epoch)
+        if key is None:
+            key = (catalog, (await self._found(caller, catalog, sequences, name)).name)
+
+        async def write(furthest: Cursor) -> Cursor:
+            document = await _changed(
+                key, sequences, lambda found: changes.acknowledged(found, epoch, furthest, _now())
+            )
+            return Cursor.parse(document.cursor)
+
+        try:
+            return await self._lines.write((*key, epoch), cursor, write)
+        except (SubscriptionPaused, SubscriptionTakenOver, SubscriptionUnknown) as error:
+            self._end(key, epoch, error)
+            raise
+
+    def _key_of_reader(
+        self, caller: Principal, catalog: str, name: str, epoch: int
+    ) -> tuple[str, str] | None:
+        """Return the key of a reader of this server, without a look at the files; None if it has none."""
+        for key in ((catalog, each) for each in names_meant(caller, name)):
+            reader = self._readers.get(key)
+            if reader is not None and reader.epoch == epoch and _reads(caller, reader):
+                return key
+        return None
+
+    async def follow(self) -> None:
+        """End the readers whose names were taken elsewhere, for as long as the engine runs."""
+        looked_at: set[str] = set()
+
+        async def look_at(catalog: str) -> None:
+            try:
+                for key, reader in tuple(self._readers.items()):
+                    if key[0] == catalog:
+                        await self._look(key, reader)
+            except Exception as error:  # the storage's doing, mostly; it is looked at again
+                _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
+            finally:
+                looked_at.discard(catalog)
+
+        # A catalog whose storage hangs has one look at most, and keeps none from the others.
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch.run())
+            while True:
+                await asyncio.sleep(_LOOK_EVERY_S)
+                for catalog in {catalog for catalog, _ in self._readers} - looked_at:
+                    looked_at.add(catalog)
+                    tasks.create_task(look_at(catalog))
+
+    async def _look(self, key: tuple[str, str], reader: _Reader) -> None:
+        """End a reader that is no longer the newest of its name; forget one that has ended."""
+        if reader.subscription.error is not None:
+            self._forget(key, reader)
+            return
+        catalog, name = key
+        uuid = reader.subscription.acknowledgement.catalog_uuid
+        sequences = SubscriptionSequences(self._root / catalog, uuid)
+        try:
+            found = await asyncio.to_thread(sequences.newest, name)
+            if found is None or found.deleted:
+                raise SubscriptionUnknown(catalog, given_name(name), ())
+            changes.refuse_fenced(found, reader.epoch)
+            if found.broken:
+                reader.subscription.hold = NO_HOLD
+        except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
+            self._end(key, reader.epoch, error)
+
+    async def _read(
+        self,
+        asked: NameAsked,
+        caller: Principal,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        start: Start | None = None,
+        peer: Peer = IN_PROCESS,
+        **options: Any,
+    ) -> Subscription:
+        """Read by a name: take it over, and subscribe behind its cursor."""
+        # 1. Everything that can be refused is, before the reader that there is loses its name.
+        if criteria:
+            raise InvalidRequest("criteria: a named subscription has its own; leave them out")
+        if start is not None and not isinstance(start, After):
+            raise InvalidRequest(
+                "name: a named subscription begins behind its cursor; beside it only after may say where"
+            )
+        with self._admissions.action(caller, peer, catalog, "read_subscription", asked.name, ""):
+            observer, sequences = await self._enter(caller, catalog)
+            found = await self._found(caller, catalog, sequences, asked.name)
+            await _refuse_ungranted(caller, observer, criteria_in(found.criteria))
+            # 2. From here on the one before is fenced, on every server.
+            who = f"{caller.name} at {peer.address or peer.transport}"
+            key = (catalog, found.name)
+            document = await _changed(
+                key,
+                sequences,
+                lambda latest: changes.taken_over(latest, who, _now(), asked.epoch),
+            )
+        epoch = document.epoch
+        given = given_name(found.name)
+        self._end(key, epoch - 1, SubscriptionTakenOver(given, epoch - 1, epoch, who))
+        named = self._view(caller, document, observer)
+        # 3. The cursor as it was when the name was taken: nobody has moved it since.
+        begins = named.cursor if start is None else _not_before(named, start.cursor)
+        try:
+            subscription = await self._subscribe(
+                caller, catalog, named.criteria, start=After(begins), peer=peer, **options
+            )
+        except PositionCompacted as error:
+            raise _lost(named, error) from None
+        subscription.acknowledgement = replace(
+            subscription.acknowledgement, name=asked.name, epoch=epoch
+        )
+        if not document.broken:
+            subscription.hold = (document.hold_us, document.hold_bytes)
+        # 4. Another may have come to this server while this one was opened. One that has ended does not count:
+        #    its epoch may be of a log in whose place an older copy was put.
+        newer = self._readers.get(key)
+        if newer is not None and newer.subscription.error is None and newer.epoch > epoch:
+            holder = newer.subscription.options.peer.principal
+            subscription.end(SubscriptionTakenOver(asked.name, epoch, newer.epoch, holder))
+        else:
+            self._readers[key] = _Reader(subscription, epoch)
+        return subscription
+
+    async def _enter(
+        self, caller: Principal, catalog: str
+    ) -> tuple[Observer, SubscriptionSequences]:
+        observer = await self._catalogs.observer(caller, catalog)
+        if not may(caller, Action.NAMED, catalog):
+            raise NotPermitted("named subscriptions are not granted for this catalog")
+        return observer, SubscriptionSequences(self._root / catalog, observer.log.view.uuid)
+
+    async def _found(
+        self, caller: Principal, catalog: str, sequences: SubscriptionSequences, name: str
+    ) -> SubscriptionDocument:
+        found = await usable(caller, catalog, sequences, name)
+        if found is None:
+            # The error is the same for a name that does not exist and for one that the caller may not use.
+            known = [each.name for each in await self.list(caller, catalog)]
+            raise SubscriptionUnknown(catalog, name, known)
+        return found
+
+    async def _changed(
+        self,
+        key: tuple[str, str],
+        sequences: SubscriptionSequences,
+        decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
+    ) -> SubscriptionDocument:
+        """Change a subscription, and end the reader that it has here if that is fenced by the change."""
+        document = await _changed(key, sequences, decide)
+        if (reader := self._readers.get(key)) is not None:
+            try:
+                changes.refuse_fenced(document, reader.epoch)
+            except TailraceError as error:
+                self._end(key, reader.epoch, error)
+        return document
+
+    def _view(
+        self, caller: Principal, document: SubscriptionDocument, observer: Observer
+    ) -> NamedView:
+        return NamedView.of(document, observer.log.view, _now(), owner_of(caller))
+
+    def _end(self, key: tuple[str, str], epoch: int, error: TailraceError) -> None:
+        """End the reader of a name here, if its epoch is not above one."""
+        reader = self._readers.get(key)
+        if reader is not None and reader.epoch <= epoch:
+            reader.subscription.end(error)
+            self._forget(key, reader)
+
+    def _forget(self, key: tuple[str, str], reader: _Reader) -> None:
+        if self._readers.get(key) is reader:
+            del self._readers[key]
+
+
+def _reads(caller: Principal, reader: _Reader) -> bool:
+    return reader.subscription.options.peer.principal == caller.name
+
+
+async def _changed(
+    key: tuple[str, str],
+    sequences: SubscriptionSequences,
+    decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
+) -> SubscriptionDocument:
+    """Change a subscription; one that was deleted meanwhile is unknown, and no name of others is listed."""
+    catalog, name = key
+    try:
+        return await asyncio.to_thread(sequences.change, name, decide)
+    except SubscriptionUnknown:
+        raise SubscriptionUnknown(catalog, given_name(name), ()) from None
+
+
+async def _refuse_ungranted(
+    caller: Principal, observer: Observer, criteria: Sequence[Criteria]
+) -> None:
+    """Refuse criteria that a caller may not subscribe to, or that cannot be evaluated."""
+    await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
+
+
+def _not_before(named: NamedView, after: Cursor) -> Cursor:
+    """Return where a reader begins that keeps its place itself."""
+    if isinstance(after, StateCursor):
+        raise InvalidRequest(
+            "after: the cursor is a place in a state, and a named subscription has changes; take one behind "
+            "it"
+        )
+    if after < named.cursor:
+        raise InvalidRequest(
+            f"after {after}: subscription {named.name!r} is acknowledged up to {named.cursor}, which lies "
+            "behind it; leave after out, or reset the subscription"
+        )
+    return after
+
+
+def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:
+    """Return the same error with what to do: the state of the tables is there still."""
+    advice = (
+        f"subscription {named.name!r} has lost what lies between. Read the state of its tables, which a trim "
+        "keeps, then subscribe by the name after the cursor of that state"
+    )
+    return PositionCompacted(error.wanted, error.oldest, error.newest, advice)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,1 @@
+"""Reads that end: history, the state of a table, statements in SQL."""

@@ -1,0 +1,401 @@
+"""History: a closed range of the log, forward or reverse, in pages of whole records.
+
+Both directions visit the same records with the same numbers. A read is pinned to the version
+published when it began (its *anchor*); handing the anchor back pins later pages to the same range.
+
+A read reports the records that retention has removed. A bound by time begins at the oldest instead and the
+read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.criteria import After, FromTime, Since
+from tailrace.cursor import StateCursor
+from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
+from tailrace.position import FIRST, Position
+from tailrace_server.filters.errors import ChangeNotJudged
+from tailrace_server.log_cache.catalog_reader import position_after
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.log_cache.start import refuse_other_history, resolve
+from tailrace_server.reads.log_read import LogRead
+from tailrace_server.rows.run import Mark
+from tailrace_server.rows.unknown_names import unknown_changes
+from tailrace_server.wal.segment.reader import SegmentMissing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from uuid import UUID
+
+    from tailrace.criteria import Content, Start
+    from tailrace.cursor import Cursor
+    from tailrace_server.codecs import Codec
+    from tailrace_server.log_cache.catalog_reader import Scan
+    from tailrace_server.log_cache.followed_log import FollowedLog
+    from tailrace_server.log_cache.frames import FrameBlock
+    from tailrace_server.reads.log_read import ReadTerms
+    from tailrace_server.resources.version_waits import VersionWait
+    from tailrace_server.rows.predicate import Predicate
+    from tailrace_server.rows.run import Run
+    from tailrace_server.wal.state.view import LogView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryBounds:
+    """The part of the log to read. Unset ends are open."""
+
+    lower: Start | None = None
+    """Inclusive position or time, or exclusive cursor; None: the oldest retained."""
+    until: Position | None = None
+    """First position behind the range."""
+    until_time: int | None = None
+    """First commit timestamp behind the range, µs."""
+    before: Cursor | None = None
+    """Reverse pages: only captures strictly before it."""
+    anchor: int | None = None
+    """Version that an earlier page was pinned to."""
+    wait: VersionWait | None = None
+    """The range is that of the moment when a version is published; None: of now."""
+
+    @property
+    def behind(self) -> After | None:
+        """The cursor of an earlier read that this one continues from, forwards or backwards."""
+        if isinstance(self.lower, After):
+            return self.lower
+        return None if self.before is None else After(self.before)
+
+    def __post_init__(self) -> None:
+        """Refuse a place in a state: the log has no rows behind it, but changes."""
+        lower = self.lower.cursor if isinstance(self.lower, After) else None
+        for name, cursor in (("after", lower), ("before", self.before)):
+            if isinstance(cursor, StateCursor):
+                raise InvalidRequest(
+                    f"{name}: the cursor is a place in the state that a subscription begins with; history has "
+                    "no such place. Go on with it in a subscription"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    low: Mark
+    high: Mark
+
+
+class HistoryRead(LogRead):
+    """One read of history; ``begin`` it, then iterate it once."""
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        predicate: Predicate,
+        bounds: HistoryBounds,
+        terms: ReadTerms,
+        *,
+        reverse: bool,
+        content: Content,
+        codec: Codec,
+        limit: int | None,
+        keeps: Callable[[int], bool],
+    ) -> None:
+        """Pin the read to what is published now, or to an earlier page's anchor.
+
+        Args:
+            log: What is read.
+            predicate: What of it.
+            bounds: From where to where.
+            terms: What it was admitted with.
+            reverse: Whether from the end.
+            content: Which bodies captures carry.
+            codec: The wire form of the frames.
+            limit: How many records at most; None = all.
+            keeps: Whether it may keep a block of so many bytes until the next message is asked for.
+        """
+        super().__init__(terms)
+        view = log.view
+        if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
+            raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
+        if limit is not None and limit <= 0:
+            raise InvalidRequest(f"limit {limit}: it counts records and must be positive")
+        self.anchor = view.published if bounds.anchor is None else bounds.anchor
+        """Highest version that this read can show."""
+        self.closed_until = view.timestamp_of(self.anchor) + 1 if self.anchor else 0
+        """Commit timestamp, µs: nothing below it can still appear."""
+        self.has_next = False
+        """After the last message: whether the limit cut the range short."""
+        self.truncated = False
+        """After ``begin``: whether a bound by time lies below what is retained."""
+        self._log = log
+        self._view = view
+        self._predicate = predicate
+        self._bounds = bounds
+        self._reverse = reverse
+        self._content = content
+        self._codec = codec
+        self._left = limit
+        """Records that it may still give; None without a limit."""
+        self._keeps = keeps
+        self._block: tuple[Run, FrameBlock] | None = None
+        """The block that the next message is cut from, of its run; None where the cache alone has it."""
+        self._last: tuple[int, int, int] | None = None
+        """The last capture that was handed over."""
+
+    @property
+    def catalog_uuid(self) -> UUID:
+        """The log that is read."""
+        return self._view.uuid
+
+    def cursor_of(self, version: int, index: int, ordinal: int) -> Cursor:
+        """Return the cursor of a place in the log."""
+        return self._view.cursor(version, index, ordinal)
+
+    @property
+    def unknown_changes(self) -> tuple[str, ...]:
+        """Entity types whose updates all match, whatever they changed."""
+        return unknown_changes(self._view, self._predicate.criteria)
+
+    @property
+    def oldest(self) -> Position:
+        """The oldest position that is retained."""
+        return self._view.oldest
+
+    def resume_cursor(self) -> Cursor | None:
+        """Return the cursor of the last capture that was handed over; None before the first."""
+        return None if self._last is None else self.cursor_of(*self._last)
+
+    def _let_go(self) -> None:
+        self._block = None
+
+    async def begin(self) -> None:
+        """Find the range: a read that cannot be answered is refused before its first message.
+
+        Raises:
+            CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
+            PositionCompacted: The range begins, or all of it lies, below what is retained.
+        """
+        if self._bounds.before is not None:
+            self._view = await self._log.view_with(self._bounds.before.version)
+            refuse_other_history(self._view, self._bounds.before, upper=True)
+        while True:
+            try:
+                self._rows = await self._rows_in(self._view)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, self._view.first_row)
+            else:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield messages in order of the direction; whole records, never split by the limit.
+
+        Raises:
+            BodiesExpired: The next record matches, bodies are asked for, and its own are gone. A read with a
+                limit that has given something ends before it instead.
+            ChangeNotJudged: It is unknown whether the next record's row is granted. As above with a limit.
+            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            ServerFull: There was no room for a large message within the send deadline.
+        """
+        while (row := self._next_row()) is not None:
+            scan = await self._scan(row)
+            for run in reversed(scan.runs) if self._reverse else scan.runs:
+                # 1. What the range and the limit leave of a run.
+                start, stop = run.place_of(self._rows.low), run.place_of(self._rows.high)
+                if start >= stop:
+                    continue
+                if self._left == 0:
+                    self.has_next = True
+                    return
+                start, stop, left = self._limited(run, start, stop)
+                # 2. Its messages, one by one. Meanwhile its file may be deleted: then the newer view is scanned
+                #    for what is left of it.
+                while start < stop:
+                    try:
+                        found = await self._message(run, start, stop)
+                    except (BodiesExpired, ChangeNotJudged):
+                        # A page ends before that record. The next page begins with it, and is refused.
+                        if self._left is None or self._last is None:
+                            raise
+                        self.has_next = True
+                        return
+                    if found is None:
+                        break
+                    frames, start, stop = found
+                    del found
+                    self._last = frames.last
+                    yield self._handed(frames)
+                    del frames
+                    await self._taken()
+                if start < stop:
+                    self._resume_in(run, start, stop, left)
+                    break
+                if self.has_next:
+                    return
+                self._left = left
+            else:
+                self._pass(scan)
+            await asyncio.sleep(0)
+
+    def _next_row(self) -> int | None:
+        """Return the row to read on from; None at the end of the range."""
+        low, high = self._rows.low, self._rows.high
+        if low >= high:
+            return None
+        return high.row - (not high.ordinal) if self._reverse else low.row
+
+    def _pass(self, scan: Scan) -> None:
+        """Take a window that was read out of the range."""
+        low, high = self._rows.low, self._rows.high
+        if self._reverse:
+            self._rows = _Range(low, min(high, Mark(scan.first_row)))
+        else:
+            self._rows = _Range(max(low, Mark(scan.end_row)), high)
+
+    def _resume_in(self, run: Run, start: int, stop: int, left: int | None) -> None:
+        """Take what was read of a run out of the range; captures ``start`` to ``stop`` are still to come."""
+        low, high = self._rows.low, self._rows.high
+        if self._reverse:
+            row, ordinal = run.mark(stop - 1)
+            self._rows = _Range(low, Mark(row, ordinal + 1))
+        else:
+            self._rows = _Range(run.mark(start), high)
+        self._left = None if left is None else left + run.selection.records(start, stop)
+        self.has_next = False
+
+    async def _scan(self, row: int) -> Scan:
+        while True:
+            try:
+                return await self._log.reading.scan(self._view, row, self._predicate)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, row)
+
+    async def _see_newer(self, missing: SegmentMissing, row: int) -> None:
+        """Go on in the newest view, in which rows have the same numbers; the anchor still bounds the read.
+
+        Raises:
+            LogCorrupted, PositionCompacted: As ``FollowedLog.recover``.
+        """
+        await self._log.recover(missing, row)
+        self._view = self._log.view
+
+    def _limited(self, run: Run, start: int, stop: int) -> tuple[int, int, int | None]:
+        """Cut a stretch to the records that the limit leaves, and return how many it leaves behind that."""
+        left = self._left
+        if left is None:
+            return start, stop, None
+        rows = run.selection.rows[start:stop]
+        records, firsts = np.unique(rows, return_index=True)
+        if len(records) <= left:
+            return start, stop, left - len(records)
+        self.has_next = True
+        if self._reverse:
+            return start + int(firsts[len(records) - left]), stop, 0
+        return start, start + int(firsts[left]), 0
+
+    async def _message(self, run: Run, start: int, stop: int) -> tuple[Frames, int, int] | None:
+        """Return the next message of a stretch, and what it leaves; None if the run's file has been deleted.
+
+        A large one waits until there is room for it. Meanwhile this read holds neither it nor its block.
+        """
+        while True:
+            await self._log.turns.turn(self)
+            try:
+                block = await self._frames(run)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, run.mark(start).row)
+                return None
+            except BodiesExpired:
+                if self._reverse:  # the one that is met first lies at the end
+                    grouped = await self._log.reading.grouped(run.batch)
+                    self._view.bodies.refuse(grouped.head, run.selection.rows[::-1])
+                raise
+            frames, start_of_rest, stop_of_rest = self._cut(block, start, stop)
+            if self.last.admits(len(frames.data), self):
+                return frames, start_of_rest, stop_of_rest
+            self._block = None
+            del block, frames
+            await self._turn()
+
+    def _cut(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int, int]:
+        """Return the message at the end of a stretch that comes next, and what is left of the stretch."""
+        if not self._reverse:
+            frames = block.fitting(start, stop - start, self.last.bytes_max)
+            return frames, start + frames.count, stop
+        parts: list[bytes] = []
+        size, end, size_max = 0, stop, self.last.bytes_max
+        while end > start and (not parts or size + block.size(end - 1) <= size_max):
+            end -= 1
+            parts.append(block.frame(end))
+            size += len(parts[-1])
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return Frames(data, stop - end, block.coordinates(end)), start, end
+
+    async def _frames(self, run: Run) -> FrameBlock:
+        """Return a run's frames: those that were kept of it, or those of the cache, or encoded anew."""
+        kept = self._block
+        if kept is not None and kept[0] is run:
+            return kept[1]
+        self._block = None
+        block = await self._log.reading.frames(run, self._view, self._codec, self._content)
+        if self._keeps(block.nbytes):
+            self._block = run, block
+        return block
+
+    async def _rows_in(self, view: LogView) -> _Range:
+        """Return the first mark of the range and the first behind it."""
+        bounds, reading = self._bounds, self._log.reading
+        low, from_oldest = await self._low(view)
+        high_position = self._high(view)
+        if from_oldest:
+            self._refuse_compacted(view)
+            timed = bounds.until_time is not None and high_position <= view.oldest > FIRST
+            self.truncated = timed or isinstance(bounds.lower, FromTime)
+        high = Mark(await reading.row_of(view, high_position))
+        if bounds.before is not None:
+            position, ordinal = bounds.before.position, bounds.before.ordinal
+            row = await reading.row_of(view, position)
+            exact = row < view.end_row and await reading.position_of(view, row) == position
+            high = min(high, Mark(row, ordinal if exact else 0))
+        return _Range(low, max(low, high))
+
+    async def _low(self, view: LogView) -> tuple[Mark, bool]:
+        """Return the first mark, and True if retention decided its place."""
+        start = self._bounds.lower
+        match start:
+            case None | Since(Position(version=0)):
+                from_oldest = True
+            case FromTime(timestamp):
+                from_oldest = view.is_trimmed_at(timestamp)
+            case _:
+                from_oldest = False
+        if from_oldest or start is None:
+            return Mark(await self._log.reading.row_of(view, view.oldest)), True
+        return (await resolve(self._log, start)).mark, False
+
+    def _high(self, view: LogView) -> Position:
+        """Return the first position behind every upper bound, except for ``before``."""
+        bounds = self._bounds
+        high = Position(self.anchor + 1, 0)
+        if bounds.until is not None:
+            high = min(high, bounds.until)
+        if bounds.until_time is not None:
+            high = min(high, Position(view.version_at(bounds.until_time), 0))
+        return high
+
+    def _refuse_compacted(self, view: LogView) -> None:
+        """Refuse a range whose upper bound, a position, leaves nothing of what is retained.
+
+        Raises:
+            PositionCompacted: With the last record that the range could have held.
+        """
+        bounds = self._bounds
+        uppers = [] if bounds.until is None else [bounds.until]
+        if bounds.anchor is not None:
+            uppers.append(Position(bounds.anchor + 1, 0))
+        if bounds.before is not None:
+            record = bounds.before.position
+            uppers.append(position_after(record) if bounds.before.ordinal else record)
+        if view.oldest > FIRST and uppers and min(uppers) <= view.oldest:
+            raise PositionCompacted(min(uppers).preceding(), view.oldest, self._log.newest)

@@ -1,0 +1,348 @@
+"""One statement: pinned to the version that is published when it begins, answered as its reader takes it.
+
+::
+
+    reader takes a message ─▶ the next batch is computed, in a thread ─▶ cut into messages
+    reader goes away, time is over, the server stops ─▶ DuckDB is interrupted
+
+What is computed ahead is one batch. So memory does not grow with the range that is read, and a reader that
+stops holds a place until the statement's time is over.
+
+The work of one statement in a pool of threads: one job at a time, and behind the last one its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError, again
+from tailrace.position import END, FIRST
+from tailrace_server.log_cache.frames import Frames
+from tailrace_server.log_cache.start import refuse_other_history
+from tailrace_server.reads.log_read import LogRead
+from tailrace_server.reads.sql_forms import answer_columns, form_of
+from tailrace_server.sql.interruption import Interruption
+from tailrace_server.sql.scans import LogSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from concurrent.futures import ThreadPoolExecutor
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from tailrace_server.log_cache.followed_log import FollowedLog
+    from tailrace_server.reads.log_read import ReadTerms
+    from tailrace_server.reads.sql_forms import AnswerColumn, AnswerForm, Piece
+    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.resources.settings import EngineSettings
+    from tailrace_server.sql.duck.databases import Databases
+    from tailrace_server.sql.query import Query
+    from tailrace_server.sql.shown import ShownTables
+    from tailrace_server.wal.segment.reader import SegmentMissing
+    from tailrace_server.wal.state.view import LogView
+
+_T = TypeVar("_T")
+_log = structlog.get_logger("tailrace.sql")
+
+
+def _take_left(future: asyncio.Future[Any]) -> None:
+    """Take the error of a job whose caller has left; log it if it is a defect."""
+    error = None if future.cancelled() else future.exception()
+    if error is not None and not isinstance(error, TailraceError):
+        _log.error("a statement failed behind its reader", exc_info=error)
+
+
+class StatementWork:
+    """Lives on the event loop; its jobs run in threads."""
+
+    def __init__(self, threads: ThreadPoolExecutor, end: Callable[[], None]) -> None:
+        """Begin without a job; ``end`` gives back what they have, in a thread, once."""
+        self._threads = threads
+        self._end = end
+        self._lock = threading.Lock()
+        self._busy = self._closing = False
+        self.computed_s = 0.0
+        """The time that its jobs have taken so far, by the clock."""
+
+    async def run(self, job: Callable[[], _T]) -> _T:
+        """Return what a job returns. A cancelled caller leaves it running: `close` waits for it elsewhere."""
+        with self._lock:
+            assert not self._busy, "one job at a time"
+            self._busy = True
+        future = asyncio.wrap_future(self._threads.submit(self._ran, job))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # Without this asyncio logs the error of the job, which mostly says that the statement was closed.
+            future.add_done_callback(_take_left)
+            raise
+
+    def _ran(self, job: Callable[[], _T]) -> _T:
+        began = time.monotonic()
+        try:
+            return job()
+        finally:
+            self.computed_s += time.monotonic() - began
+            with self._lock:
+                self._busy = False
+                closing = self._closing
+            if closing:
+                self._end()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is under way, or waits for a thread."""
+        return self._busy
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no job may begin any more."""
+        return self._closing
+
+    def close(self) -> None:
+        """Let ``end`` run behind the job that is under way, or at once. Idempotent."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            busy = self._busy
+        if not busy:
+            self._threads.submit(self._end)
+
+
+class SqlRead(LogRead):
+    """One statement; ``begin`` it, then iterate it once."""
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        asked: SqlAsked,
+        terms: ReadTerms,
+        *,
+        settings: EngineSettings,
+        row_bytes_max: int,
+        threads: ThreadPoolExecutor,
+        databases: Callable[[], Databases],
+        shown: ShownTables | None,
+        may_define: bool,
+        readers_of: Callable[[str], int],
+        on_closed: Callable[[float], None],
+    ) -> None:
+        """Bind it to a log; nothing is computed before ``begin``.
+
+        Args:
+            log: What is read.
+            asked: The statement.
+            terms: What it was admitted with.
+            settings: What it may take.
+            row_bytes_max: A larger row is refused.
+            threads: Where it waits for what is computed.
+            databases: Where that is.
+            shown: What of the log may be read; None: everything.
+            may_define: Whether it may define views and change tables.
+            readers_of: Returns how many subscriptions read a view now; called on the event loop.
+            on_closed: Called once, in a thread, when nothing of it is left, with the seconds that it took.
+        """
+        super().__init__(terms)
+        self._log = log
+        self._asked = asked
+        self._settings = settings
+        self._row_bytes_max = row_bytes_max
+        self._databases = databases
+        self._shown = shown
+        self._may_define = may_define
+        self._readers_of = readers_of
+        self._view = view = log.view
+        self.version = view.published
+        """The version that is read."""
+        self.closed_until = view.timestamp_of(self.version) + 1 if self.version else 0
+        """Commit timestamp, µs: nothing below it can still appear."""
+        self.since_version = self._first_version()
+        """Of a poll: ``$from``."""
+        self.columns: tuple[AnswerColumn, ...] = ()
+        """After ``begin``."""
+        self.answer_bytes = 0
+        """Handed over so far."""
+        self.is_answered = False
+        """Whether it was read to its end."""
+        self.is_refused = False
+        """Whether an error ended it."""
+        self._interruption = Interruption()
+        self._on_closed = on_closed
+        self._work = StatementWork(threads, self._give_back)
+        self._query: Query | None = None
+        self._pieces: deque[Piece] = deque()
+        """Of the batch that was computed last, those that the reader has not had."""
+
+    @property
+    def catalog_uuid(self) -> UUID:
+        """The log that is read."""
+        return self._view.uuid
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When the version was committed, µs; 0 before the first."""
+        return self._view.known_timestamp_of(self.version) or 0
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor that continues from the version."""
+        return self._view.cursor(self.version, END)
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a thread works for it."""
+        return self._work.is_busy
+
+    def resume_cursor(self) -> None:
+        """Return None: an answer cannot be resumed in its middle."""
+
+    def _let_go(self) -> None:
+        pass  # what was computed cannot be read again, and is one batch
+
+    def _first_version(self) -> int | None:
+        asked, view = self._asked, self._view
+        if asked.from_time is not None:
+            oldest = view.oldest
+            if oldest > FIRST and asked.from_time < view.timestamp_of(oldest.version):
+                raise PositionCompacted(oldest.preceding(), oldest, self._log.newest)
+            return view.version_at(asked.from_time)
+        if not asked.is_poll:
+            return None
+        if asked.since_version == 0:
+            return view.oldest.version
+        # Who begins behind a version has read it. A number does not say of which log; a cursor does.
+        passed = asked.after or Cursor(view.uuid, asked.read_version, END)
+        refuse_other_history(view, passed)
+        return passed.version + 1
+
+    async def begin(self) -> None:
+        """Compute up to the columns of the answer.
+
+        Raises:
+            InvalidRequest: What is wrong with the statement, and where.
+            PositionCompacted: It asks for versions that the log no longer has.
+        """
+        loop = asyncio.get_running_loop()
+
+        def newer(missing: SegmentMissing) -> LogView:
+            return asyncio.run_coroutine_threadsafe(self._recovered(missing), loop).result()
+
+        async def count(name: str) -> int:
+            return self._readers_of(name)
+
+        def readers_of(name: str) -> int:
+            return asyncio.run_coroutine_threadsafe(count(name), loop).result()
+
+        reading = self._log.reading
+        source = LogSource(self._view, reading.batches, newer, reading.damage.add, self._shown)
+        self._answer, self.columns = await self._run(lambda: self._begun(source, readers_of))
+
+    async def _recovered(self, missing: SegmentMissing) -> LogView:
+        await self._log.recover(missing, self._log.view.end_row)
+        return self._log.view
+
+    def _begun(
+        self, source: LogSource, readers_of: Callable[[str], int]
+    ) -> tuple[AnswerForm, tuple[AnswerColumn, ...]]:
+        # A server that nobody asks in SQL has no engine for it in memory.
+        from tailrace_server.sql.query import Query, QueryLimits
+
+        settings = self._settings
+        limits = QueryLimits(settings.sql_memory_bytes, settings.sql_s, settings.sql_rows)
+        asked = self._asked
+        polled = None if self.since_version is None else (self.since_version, self.version)
+        self._query = query = Query(
+            *(source, asked.statement, asked.parameters, limits, self._interruption),
+            polled=polled,
+            may_define=self._may_define,
+            databases=self._databases(),
+            readers_of=readers_of,
+            on_misfit=asked.on_misfit,
+        )
+        self._batches: Iterator[pa.RecordBatch] = query.batches()
+        return form_of(asked.form, query.schema), answer_columns(query.schema)
+
+    async def _run(self, job: Callable[[], _T]) -> _T:
+        """Return what a job returns; of one that was ended on the way, why."""
+        if not self._work.is_closed:
+            try:
+                return await self._work.run(job)
+            except Exception:
+                if self.error is None:
+                    raise
+        raise again(self.error or InvalidRequest("the statement was closed"))
+
+    def _next(self) -> list[Piece] | None:
+        batch = next(self._batches, None)
+        return None if batch is None else self._answer.messages(batch, self.last.bytes_max)
+
+    async def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield messages of whole rows; the last one may have none, and ends the form.
+
+        Raises:
+            InvalidRequest: A value cannot be computed, or the answer is more than it may be.
+            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            ServerFull: There was no room for a large message within the send deadline.
+        """
+        messages = self._messages()
+        try:
+            async for frames in messages:
+                self.answer_bytes += len(frames.data)
+                yield frames
+                del frames
+            self.is_answered = True
+        except Exception:
+            self.is_refused = True
+            raise
+        finally:
+            await messages.aclose()
+
+    async def _messages(self) -> AsyncGenerator[Frames, None]:
+        while (pieces := await self._run(self._next)) is not None:
+            self._pieces.extend(pieces)
+            del pieces
+            while self._pieces:
+                data, rows = self._pieces.popleft()
+                if len(data) > self._row_bytes_max:
+                    raise InvalidRequest(
+                        f"a row of the answer has {len(data)} bytes, and a message at most "
+                        f"{self._row_bytes_max} (max_message_bytes): name fewer columns"
+                    )
+                await self._log.turns.turn(self)
+                while not self.last.admits(len(data), self):
+                    await self._turn()
+                yield self._handed(Frames(data, rows, (self.version, END, 0)))
+                del data
+                await self._taken()
+        if end := await self._run(self._answer.end):
+            yield self._handed(Frames(end, 0, (self.version, END, 0)))
+            await self._taken()
+
+    def close(self) -> None:
+        """Interrupt what is computed, and give everything back. Idempotent."""
+        self._interruption.ask("the statement was closed")
+        self._pieces.clear()
+        self._work.close()
+        super().close()
+
+    def end(self, error: TailraceError) -> None:
+        """End with an error, which the next message raises; what is computed is interrupted. Idempotent."""
+        self._interruption.ask(str(error))
+        super().end(error)
+
+    def _give_back(self) -> None:
+        """Close the statement, in a thread."""
+        try:
+            if self._query is not None:
+                self._query.close()
+        finally:
+            self._on_closed(self._work.computed_s)

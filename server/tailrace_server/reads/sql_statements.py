@@ -1,0 +1,158 @@
+"""The statements that are run at once, and the threads that compute them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from tailrace.errors import ServerFull, ServerStopping
+from tailrace_server.reads.sql_read import SqlRead
+from tailrace_server.resources.event_loop import shut_down
+from tailrace_server.resources.statistics import SqlStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace_server.log_cache.followed_log import FollowedLog
+    from tailrace_server.reads.log_read import ReadTerms
+    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.resources.settings import EngineSettings
+    from tailrace_server.sql.duck.processes import DatabasesBeside
+    from tailrace_server.sql.shown import ShownTables
+
+_PATIENCE_S: Final = 5.0
+"""How long a statement waits for a place."""
+
+
+class Statements:
+    """Those of one engine. Lives on the event loop."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Begin with none; threads begin as they are needed."""
+        self._settings = settings
+        self._places = asyncio.Semaphore(settings.sql_statements)
+        self._threads = ThreadPoolExecutor(settings.sql_statements, "tailrace-sql")
+        self._processes: DatabasesBeside | None = None
+        self._open: WeakSet[SqlRead] = WeakSet()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._statements = self._answered = self._refused = self._left = self._answer_bytes = 0
+        self._computing_s = 0.0
+
+    async def begun(
+        self,
+        log: FollowedLog,
+        asked: SqlAsked,
+        terms: ReadTerms,
+        shown: ShownTables | None,
+        row_bytes_max: int,
+        *,
+        may_define: bool,
+        readers_of: Callable[[str], int],
+    ) -> SqlRead:
+        """Return a statement that has begun; whoever gets it closes it.
+
+        Raises:
+            ServerFull: Too many are run at once.
+            ServerStopping: None begins any more.
+            TailraceError: As ``SqlRead.begin``.
+        """
+        await self._place()
+        loop = asyncio.get_running_loop()
+
+        def on_closed(seconds: float) -> None:
+            loop.call_soon_threadsafe(self._note_closed, read, seconds)
+
+        try:
+            read = SqlRead(
+                *(log, asked, terms),
+                settings=self._settings,
+                row_bytes_max=row_bytes_max,
+                threads=self._threads,
+                databases=self._databases,
+                shown=shown,
+                may_define=may_define,
+                readers_of=readers_of,
+                on_closed=on_closed,
+            )
+        except BaseException as error:
+            self._places.release()
+            self._refused += isinstance(error, Exception)
+            raise
+        self._open.add(read)
+        self._statements += 1
+        try:
+            if self._stopping:
+                read.end(_stopping())
+            await read.begin()
+        except BaseException as error:
+            read.is_refused = isinstance(error, Exception)
+            read.close()
+            raise
+        return read
+
+    def _note_closed(self, read: SqlRead, seconds: float) -> None:
+        """Give the place of a statement to the next one, and count how it ended."""
+        self._places.release()
+        self._statements -= 1
+        self._computing_s += seconds
+        self._answer_bytes += read.answer_bytes
+        if read.is_refused:
+            self._refused += 1
+        elif read.is_answered:
+            self._answered += 1
+        else:
+            self._left += 1
+
+    def _databases(self) -> DatabasesBeside:
+        """Return where statements are computed, in one of the threads."""
+        # A server that nobody asks in SQL has no engine for it in memory.
+        from tailrace_server.sql.duck.processes import DatabasesBeside
+
+        with self._lock:
+            if self._processes is None:
+                self._processes = DatabasesBeside()
+            return self._processes
+
+    async def _place(self) -> None:
+        count = self._settings.sql_statements
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            self._refused += 1
+            raise ServerFull(
+                f"{count} statements are run already, as many as may be at once (sql_statements); try again"
+            ) from None
+
+    def statistics(self) -> SqlStatistics:
+        """Return the figures of this moment."""
+        return SqlStatistics(
+            statements=self._statements,
+            computing=sum(read.is_computing for read in self._open),
+            answered=self._answered,
+            refused=self._refused,
+            left=self._left,
+            computing_s=self._computing_s,
+            answer_bytes=self._answer_bytes,
+        )
+
+    def stop(self) -> None:
+        """End all of them, and begin no more. Idempotent."""
+        self._stopping = True
+        for read in tuple(self._open):
+            read.end(_stopping())
+
+    async def close(self) -> None:
+        """Wait until no thread is left, and no process."""
+        self.stop()
+        await shut_down(self._threads)
+        if self._processes is not None:
+            self._processes.close()
+
+
+def _stopping() -> ServerStopping:
+    return ServerStopping("the server is stopping; ask again shortly")

@@ -1,0 +1,140 @@
+"""Views as tables: what a view's name means to a read of state, as of the version that is read.
+
+A view is rows of an entity type that meet a condition, with some of its columns. So its state is that of the
+entity type, with a condition and with images that are cut. Names of the view are those of its definition,
+whatever its columns are called at the version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.codecs.column_cut import column_codec
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.known_names import known_view
+from tailrace_server.grants.principal import allowances_of
+from tailrace_server.reads.state_request import version_asked
+from tailrace_server.rows.state_filter import StateCondition
+from tailrace_server.wal.settings.values import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.schema import Column
+    from tailrace_server.codecs import Codec
+    from tailrace_server.grants.grant import Allowance
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.grants.view_grants import ViewGrant
+    from tailrace_server.log_cache.followed_log import FollowedLog
+    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.state.view import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRows:
+    """A view as of one version, for one caller."""
+
+    name: str
+    identity: bytes
+    """Equal where the definition is the same."""
+    version: int
+    entity_type: str
+    """The name of the entity type at the version."""
+    condition: StateCondition | None
+    """Which rows it has; None: all of them."""
+    asked: tuple[Column, ...]
+    """The columns at the version that its condition may name, under the names that they have there."""
+    shown: tuple[Column, ...]
+    """Its columns, as they are at the version, under the view's names."""
+    written: dict[str, str]
+    """Name in the view → name at the version."""
+    shows_all: bool
+    """Whether these are all that the caller is granted, so that images are not cut for it."""
+    by_view: ViewGrant | None
+    """The rights from grants that name it; None: the grants of its entity type apply."""
+
+    def codec(self, codec: Codec, columns: Sequence[str]) -> Codec:
+        """Return a codec whose images have some columns alone, by their names at the version; none: all."""
+        ids = frozenset(each.id for each in self.shown if self.written[each.name] in columns)
+        return column_codec(codec, ids) if ids else codec
+
+    def pinned(self, asked: StateAsked) -> StateAsked:
+        """Return what is asked for of the entity type, as of the version that was found.
+
+        Raises:
+            InvalidRequest: It asks for a column that the view does not show.
+        """
+        for name in asked.columns:
+            if name not in self.written:
+                raise InvalidRequest(
+                    f"view {self.name} has no column {name!r}{nearest(name, self.written)}"
+                )
+        chosen = asked.columns or (() if self.shows_all or asked.keys_only else (*self.written,))
+        return replace(
+            asked,
+            entity_type=self.entity_type,
+            columns=tuple(self.written[name] for name in chosen),
+            at_version=self.version if asked.page is None else None,
+            at_time=None,
+            wait_for_version=None,
+        )
+
+
+async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> ViewRows | None:
+    """Return the view that a read of state names; None where the caller knows of none.
+
+    Raises:
+        InvalidRequest: An entity type has the name as well; or the view needs a column that is not there.
+        TailraceError: As ``version_asked``, of a view that there is.
+    """
+    name, view = asked.entity_type, log.view
+    definitions = await log.definitions.of((name,), view.schema_of(view.published))
+    document = definitions.views.get(name)
+    if document is None:
+        return None
+    # Who defined it may have read the log's folder a moment before this server did.
+    view = await log.view_with(document.version)
+    allowances = allowances_of(caller, view.name, Action.HISTORY)
+    known = partial(known_view, document, allowances)
+    # A view that needs what is hidden is none, whatever else is wrong with the request.
+    if await asyncio.to_thread(known, view) is None:
+        return None
+    version = await version_asked(log, asked)
+    return await asyncio.to_thread(_rows_of, document, allowances, log.view, version)
+
+
+def _rows_of(
+    document: ViewDocument, allowances: Sequence[Allowance], view: LogView, version: int
+) -> ViewRows | None:
+    from tailrace_server.filters.parsing import parse
+
+    known = known_view(document, allowances, view)
+    if known is None:
+        return None
+    document, names = known.document, known.names
+    found = names.columns_of(document, version)
+    entity_type = found.entity_type or names.entity_type_of(document)
+    there = {each.name: each for each in view.schema_of(version).columns(entity_type)}
+
+    def columns(of: dict[str, str]) -> tuple[Column, ...]:
+        return tuple(replace(there[inside], name=name) for name, inside in of.items())
+
+    return ViewRows(
+        document.name,
+        msgspec.json.encode(document),
+        version,
+        entity_type,
+        StateCondition(parse(document.where), ()) if document.where else None,
+        columns(found.asked),
+        columns(found.shown),
+        found.shown,
+        shows_all=not document.columns,
+        by_view=known.by_view,
+    )

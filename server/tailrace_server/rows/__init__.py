@@ -1,0 +1,1 @@
+"""Records and rows as Arrow columns, and the conditions that select them."""

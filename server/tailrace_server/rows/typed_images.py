@@ -1,0 +1,244 @@
+"""Typed columns of the images of one batch, decoded once for all conditions that read them.
+
+The images before and after of some rows of one entity type are read together, so that a condition is evaluated
+once for all::
+
+    rows          3   17   40
+    images        before 3, before 17, before 40, after 3, after 17, after 40
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import ColumnsChanged
+from tailrace_server.filters.errors import ConditionRefused, ValuesNotCarried
+from tailrace_server.filters.truth import truth_of
+from tailrace_server.rows.transitions import (
+    IS_IN,
+    MAY_BE_IN,
+    MAY_HAVE_BEEN,
+    WAS_IN,
+    ImageVerdict,
+    RowsFound,
+)
+from tailrace_server.typed.misfits import OnMisfit
+from tailrace_server.typed.reader import ColumnReader, UnknownValues, with_nulls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.filters.evaluation import Mask, RowFilter
+    from tailrace_server.rows.batch_images import Images
+    from tailrace_server.rows.row_condition import RowCondition
+    from tailrace_server.wal.segment.reader import BatchHead
+
+
+class _Decoded(NamedTuple):
+    """One column of the images, those before and those after."""
+
+    array: pa.Array
+    unknown: UnknownValues | None
+    """The images whose value is not known; None: all are."""
+
+
+class TypedImages:
+    """The images of some rows of one entity type in one batch."""
+
+    def __init__(
+        self, head: BatchHead, images: Images, entity_type: str, rows: NDArray[np.int32]
+    ) -> None:
+        """Take rows, in rising order and at least one; nothing is decoded yet."""
+        self.rows = rows
+        self.entity_type = entity_type
+        self._images = images
+        self._schemas, self._which = images.schemas_of(head.versions[rows])
+        self.written = [*map(self._columns_in, self._schemas)]
+        """The columns of the entity type in each schema that the rows were written with."""
+        self._ids = [frozenset(each.id for each in one if each.id) for one in self.written]
+        self._version = int(
+            head.versions[rows].max()
+        )  # rows of a state are in no order of versions
+        places = pa.array(rows)
+        before, after = images.before().take(places), images.after().take(places)
+        self._texts = pa.concat_arrays([before, after])
+        self._has_before, self._has_after = (
+            each.is_valid().to_numpy(zero_copy_only=False) for each in (before, after)
+        )
+        removes = head.operations[rows] != Operation.UPSERT
+        # Only an insert has neither: an update whose `before` was not sent names all columns as changed.
+        updates = head.names.array.take(places).is_valid().to_numpy(zero_copy_only=False)
+        self._was_there = self._has_before | updates | removes
+        self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
+        """Removals whose image may hold nothing but the key: NULL says nothing there."""
+        self._decoded: dict[Column, _Decoded] = {}
+        self._open_rows: dict[Sequence[Column], RowsFound] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images."""
+        return int(pc.sum(pc.binary_length(self._texts)).as_py() or 0)
+
+    def _may_lack_values(
+        self, operations: NDArray[np.uint8], versions: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        # What expires is removed by the log itself, with the image that it has.
+        removes: NDArray[np.bool_] = operations == Operation.REMOVE
+        if not removes.any():
+            return removes
+        return removes & ~self._images.whole_removals.of(self.entity_type, versions)
+
+    def _columns_in(self, schema: Schema) -> Sequence[Column]:
+        return schema.entity_types.get(self.entity_type, ())
+
+    def names_of(self, columns: Iterable[Column]) -> set[str]:
+        """Return the names that some columns have in the versions of the rows."""
+        ids = {column.id for column in columns}
+        return {each.name for written in self.written for each in written if each.id in ids}
+
+    def fitted(self, condition: RowCondition) -> RowFilter:
+        """Return what judges these images of a condition.
+
+        Raises:
+            ConditionRefused: As ``RowCondition.fitted``. Or the entity type had its name from another one at a
+                version: each column would be NULL there, and so the condition true or false of every row.
+            ColumnsChanged: A column that is compared has a type now that may not hold its earlier values.
+        """
+        if not all(map(condition.is_of, self._ids)):
+            raise ConditionRefused(
+                f"where: {self.entity_type!r} was renamed, and another entity type has that name: around "
+                f"version {self._version} it is not the one that the condition was checked against; ask anew, "
+                "for versions of one of them"
+            )
+        try:
+            return condition.fitted(self.written[-1], self._version)
+        except ValuesNotCarried as error:
+            reason = f"is {error.now} now, which may not hold its earlier values"
+            raise ColumnsChanged(self.entity_type, error.column, reason) from None
+
+    def decode(self, columns: Iterable[Column]) -> None:
+        """Decode those of some columns that are not decoded yet, together."""
+        wanted = [each for each in dict.fromkeys(columns) if each not in self._decoded]
+        if not wanted:
+            return
+        # 1. Read, in columns that are told apart by number: one may be wanted in two types, or by two names.
+        reader = ColumnReader(
+            [replace(column, name=str(number)) for number, column in enumerate(wanted)]
+            if all(column.id for column in wanted)
+            else wanted,
+            stated=self._images.stated(),
+            placeholders=self._schemas[-1].placeholders,
+            on_misfit=OnMisfit.NULL,
+        )
+        found = reader.read_mixed(self._texts, self.written, np.tile(self._which, 2))
+        # 2. Which values are not known, though the image is there.
+        for number, column in enumerate(wanted):
+            array = found.batch.column(number)
+            unknown = found.unknown.get(reader.columns[number].name)
+            self._decoded[column] = _Decoded(array, self._unknown(array, unknown))
+
+    def column(self, column: Column) -> pa.Array:
+        """Return the values of a column, those before and those after."""
+        self.decode((column,))
+        return self._decoded[column].array
+
+    def misses_values(self, columns: Iterable[Column]) -> bool:
+        """Return whether a value of some decoded columns is not known in an image that is there."""
+        return any(self._decoded[column].unknown is not None for column in columns)
+
+    def open_rows(self, columns: Sequence[Column]) -> RowsFound:
+        """Return the rows in which a value of some decoded columns is not known, and what that leaves open."""
+        found = self._open_rows.get(columns)
+        if found is None:
+            bits = (self._was_there & ~self._has_before) * np.uint8(MAY_HAVE_BEEN)
+            count = len(bits)
+            for column in columns:
+                if (unknown := self._decoded[column].unknown) is not None:
+                    bits |= unknown.rows[:count] * np.uint8(MAY_HAVE_BEEN)
+                    bits |= unknown.rows[count:] * np.uint8(MAY_BE_IN)
+            places = np.flatnonzero(bits)
+            found = self._open_rows[columns] = RowsFound(places, bits[places])
+        return found
+
+    def verdict(
+        self, row_filter: RowFilter, *, places: NDArray[np.intp] | None = None
+    ) -> ImageVerdict:
+        """Return the answers of a condition for the rows, whose columns are decoded if they are not yet.
+
+        Args:
+            row_filter: The condition, ``fitted``.
+            places: Those of the rows that are evaluated; None: all.
+        """
+        images = self._images_of(row_filter.columns, places)
+        has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
+        decoded = ((column.name, self._decoded[column].unknown) for column in row_filter.columns)
+        unknown = {name: values for name, values in decoded if values is not None}
+        if places is not None:
+            has_before, has_after = has_before[places], has_after[places]
+            was_there = was_there[places]
+            both = np.concatenate([places, places + len(self.rows)])
+            unknown = {
+                name: UnknownValues(values.rows[both], values.exists[both])
+                for name, values in unknown.items()
+            }
+        is_true, is_undecided = truth_of(row_filter.mask, images, unknown)
+        count = len(has_before)
+        may_be_in = is_undecided[count:] & has_after
+        if row_filter.granted is not None and may_be_in.any():
+            # A grant shows what it certainly gives: then only what the reader asked for is undecided.
+            may_be_in &= truth_of(row_filter.granted, images, unknown).is_true[count:]
+        return ImageVerdict(
+            was_in=is_true[:count] & has_before,
+            may_have_been=np.where(has_before, is_undecided[:count], was_there),
+            is_in=is_true[count:] & has_after,
+            may_be_in=may_be_in,
+        )
+
+    def bits(
+        self, masks: Sequence[Mask], columns: Sequence[Column], places: NDArray[np.intp] | None
+    ) -> NDArray[np.uint8]:
+        """Return the images for which all of some conditions are true, as bits of ``transitions`` for each row.
+
+        An image that is not there is as one of NULLs.
+
+        Args:
+            masks: The conditions, at least one.
+            columns: The columns that they need.
+            places: Those of the rows to evaluate; None: all.
+        """
+        images = self._images_of(columns, places)
+        found = reduce(pc.and_, (pc.fill_null(mask.of(images), False) for mask in masks))
+        is_true = found.to_numpy(zero_copy_only=False)
+        count = len(is_true) // 2
+        bits: NDArray[np.uint8] = is_true[:count] * np.uint8(WAS_IN)
+        bits |= is_true[count:] * np.uint8(IS_IN)
+        return bits
+
+    def _images_of(
+        self, columns: Sequence[Column], places: NDArray[np.intp] | None
+    ) -> pa.RecordBatch:
+        """Return columns of the images, those before and those after; decode what is not decoded yet."""
+        self.decode(columns)
+        arrays = [self._decoded[column].array for column in columns]
+        images = pa.record_batch(arrays, [column.name for column in columns])
+        if places is None:
+            return images
+        return images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
+
+    def _unknown(self, array: pa.Array, unknown: UnknownValues | None) -> UnknownValues | None:
+        """Return the images whose value is not known: as they were read, and removals with the key alone."""
+        if not self._key_only.any():
+            return unknown
+        lacking = np.zeros(len(array), np.bool_)
+        lacking[: len(self.rows)] = self._key_only & self._has_before
+        return with_nulls(unknown, array, lacking)
