@@ -21,7 +21,7 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit hooks
+.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit hooks release-check
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
@@ -34,6 +34,7 @@ help:
 	@echo "make proto       generate client/tailrace/v1 from proto/"
 	@echo "make docs        renew the generated parts of docs/"
 	@echo "make site        docs/ as a static site in site/, with strict links"
+	@echo "make release-check  build wheel and sdist, install both in fresh environments and run them"
 	@echo "make hooks       let git check the subject of each commit"
 	@echo "make lock        resolve requirements.lock anew"
 
@@ -139,6 +140,20 @@ site: $(READY)
 hooks: $(READY)
 	printf '#!/bin/sh\nexec %s -m tools.prose --subject "$$1"\n' '$(BIN)/python' > "$$(git rev-parse --git-path hooks)/commit-msg"
 	chmod +x "$$(git rev-parse --git-path hooks)/commit-msg"
+
+# The wheel is made from the sdist, so that what the sdist lacks shows. Each goes into an environment of its own.
+RELEASE := .venv/release
+release-check: $(READY)
+	rm -rf $(RELEASE)
+	$(BIN)/python -m hatchling build -t sdist -d $(RELEASE)/dist
+	mkdir $(RELEASE)/source && tar -xzf $(RELEASE)/dist/*.tar.gz -C $(RELEASE)/source --strip-components=1
+	cd $(RELEASE)/source && ../../bin/python -m hatchling build -t wheel -d ../dist
+	@set -e; for extra in "" "[server]"; do \
+	  $(PYTHON) -m venv --clear $(RELEASE)/fresh; \
+	  $(RELEASE)/fresh/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo $(RELEASE)/dist/*.whl)$$extra"; \
+	  echo "tailrace$$extra: $$($(RELEASE)/fresh/bin/tailrace --version), $$($(RELEASE)/fresh/bin/python -c 'import tailrace; print("imports")')"; done
+	$(RELEASE)/fresh/bin/tailrace serve --log . --print-config > /dev/null
+	@ls -l $(RELEASE)/dist
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
