@@ -23,7 +23,7 @@ from tailrace.criteria import Criteria, canonical
 from tailrace_server.live.router import Router
 from tailrace_server.rows.predicate import Predicate
 from tailrace_server.rows.record_classes import group_by_class
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

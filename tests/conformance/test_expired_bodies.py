@@ -9,7 +9,7 @@ import pytest
 from tailrace.criteria import Content, Since
 from tailrace.errors import BodiesExpired
 from tailrace.position import Position
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.expiring import expire
 from tests.conformance.reading import collect, coordinates

@@ -44,7 +44,7 @@ from tailrace_server.reads.state_place import StatePage
 from tailrace_server.reads.state_request import StateAsked
 from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.resources.version_waits import VersionWait
-from tailrace_server.wal.subscriptions.sequence import check_subscription_name
+from tailrace_server.wal.sequences.subscriptions import check_subscription_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.live.publisher import Publisher
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.log_cache.followed_log import FollowedLog
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
 
     Publishers = Callable[[], Iterable[Publisher[Subscription]]]
 

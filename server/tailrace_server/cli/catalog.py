@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tailrace_server.wal.settings.kept import CatalogSettings
+    from tailrace_server.wal.sequences.settings import CatalogSettings
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep.excess import Excess
     from tailrace_server.wal.upkeep.keeping import Keeping
@@ -96,7 +96,7 @@ def unset(
     entity_type: EntityType = None,
 ) -> int:
     """Unset what is set of a catalog: without settings its log keeps everything."""
-    from tailrace_server.wal.settings.values import setting
+    from tailrace_server.wal.sequences.settings import setting
 
     of_type = entity_type is not None
     names = [setting(each, of_type=of_type).name for each in settings]
@@ -106,7 +106,7 @@ def unset(
 def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
     """Show a catalog's settings, and how its log compares to them."""
     from tailrace.clock import SystemClock
-    from tailrace_server.wal.settings.kept import newest_settings
+    from tailrace_server.wal.sequences.settings import newest_settings
     from tailrace_server.wal.upkeep.keeping import judge
 
     opened = _opened(log, name)
@@ -145,7 +145,7 @@ def _change(
     name: str, root: Path, changes: Mapping[str, int | None], entity_type: str | None
 ) -> int:
     from tailrace.clock import SystemClock
-    from tailrace_server.wal.settings.kept import change_settings, newest_settings
+    from tailrace_server.wal.sequences.settings import change_settings, newest_settings
     from tailrace_server.wal.upkeep.keeping import judge
 
     opened, now = _opened(root, name), SystemClock().now()
@@ -160,7 +160,7 @@ def _change(
 
 def _excess(log: CommitLog, known: CatalogSettings, now: int) -> Excess | None:
     """Return by how much a log is larger than is set, at a time in µs."""
-    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+    from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.upkeep.excess import excess_of
 
     named = SubscriptionSequences(log.path, log.uuid).all()
@@ -196,7 +196,7 @@ def _assigned(assignments: Sequence[str], *, of_type: bool = False) -> dict[str,
     Raises:
         InvalidRequest: One is not of the form, a name is unknown or given twice, or a value is none.
     """
-    from tailrace_server.wal.settings.values import setting
+    from tailrace_server.wal.sequences.settings import setting
 
     found: dict[str, int] = {}
     for each in assignments:
@@ -221,7 +221,7 @@ def _lines(
     log: CommitLog, known: CatalogSettings, verdict: Keeping, excess: Excess | None
 ) -> list[tuple[str, str]]:
     """Return what is shown of a catalog, each line with its label."""
-    from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
+    from tailrace_server.wal.sequences.settings import OF_CATALOG, OF_ENTITY_TYPE
 
     view, settings = log.view, known.settings
     since = view.known_timestamp_of(view.oldest.version)

@@ -25,8 +25,8 @@ from tailrace_server.cli.log_tables import (
 from tailrace_server.cli.terminal.output import date_text, note
 from tailrace_server.cli.terminal.typer_options import AsJson
 from tailrace_server.units import counted, duration
+from tailrace_server.wal.sequences.holds import holding
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.holds import holding
 
 app = typer.Typer(no_args_is_help=True, help="The log of one catalog, as it lies on the disk.")
 
@@ -281,9 +281,9 @@ def _before_by_settings(path: Path, now: int) -> int:
     Raises:
         InvalidRequest: Nothing is set of it.
     """
-    from tailrace_server.wal.settings.kept import newest_settings
+    from tailrace_server.wal.sequences.settings import newest_settings
+    from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.state.commit_log import CommitLog
-    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
     from tailrace_server.wal.upkeep.excess import excess_of
     from tailrace_server.wal.upkeep.keeping import judge
 

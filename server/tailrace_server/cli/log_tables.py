@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tailrace_server.cli.terminal.output import date_text
 from tailrace_server.units import counted
-from tailrace_server.wal.settings.values import OF_CATALOG, OF_ENTITY_TYPE
+from tailrace_server.wal.sequences.settings import OF_CATALOG, OF_ENTITY_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -65,8 +65,8 @@ def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
     """Yield a line for each name in a grant that is no entity type and no view of a catalog."""
     from tailrace_server.grants.unknown_grants import unknown_names_in
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
-    from tailrace_server.wal.definitions.kept import newest_definitions
-    from tailrace_server.wal.settings.values import nearest
+    from tailrace_server.wal.sequences.definitions import newest_definitions
+    from tailrace_server.wal.sequences.settings import nearest
 
     for catalog in list_catalogs(root):
         rules = [each for each in policy.rules if each.entity_types and each.is_for(catalog)]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from tailrace.client import Client
     from tailrace.criteria import Criteria
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
+    from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.state.view import LogView
-    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 
 
 class SubscriptionsPlace(Protocol):
@@ -107,7 +107,7 @@ class InFolder:
         from tailrace.errors import CatalogUnknown
         from tailrace_server.log_root import check_log_root
         from tailrace_server.wal.catalog import list_catalogs, open_catalog
-        from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+        from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 
         check_log_root(root)
         if catalog not in (known := list_catalogs(root)):
@@ -126,7 +126,7 @@ class InFolder:
         hold_bytes: int | None,
     ) -> NamedSubscription:
         """Create one."""
-        from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
+        from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
 
         document = new_subscription(
             self._view,
@@ -152,8 +152,7 @@ class InFolder:
 
     async def reset(self, name: str, place: str) -> NamedSubscription:
         """Move one."""
-        from tailrace_server.wal.subscriptions.changes import reset
-        from tailrace_server.wal.subscriptions.places import cursor_at
+        from tailrace_server.wal.sequences.subscription_changes import cursor_at, reset
 
         cursor = cursor_at(self._view, place)
         return await self._changed(
@@ -162,11 +161,11 @@ class InFolder:
 
     async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
         """Pause one, or resume it."""
-        from tailrace_server.wal.subscriptions import changes
+        from tailrace_server.wal.sequences import subscription_changes
 
         who = "a pause at the log's folder"
         return await self._changed(
-            name, lambda found: changes.paused(found, who, _now(), pauses=paused)
+            name, lambda found: subscription_changes.paused(found, who, _now(), pauses=paused)
         )
 
     async def delete(self, name: str) -> None:
@@ -179,8 +178,8 @@ class InFolder:
         return self._told(await asyncio.to_thread(self._sequences.change, name, decide))
 
     def _told(self, document: SubscriptionDocument) -> NamedSubscription:
-        from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
-        from tailrace_server.wal.subscriptions.holds import health_of, hold_of
+        from tailrace_server.wal.sequences.holds import health_of, hold_of
+        from tailrace_server.wal.sequences.subscription_changes import criteria_in
 
         hold = hold_of(document, self._view, _now())
         return NamedSubscription(

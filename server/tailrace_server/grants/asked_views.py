@@ -25,7 +25,7 @@ from tailrace_server.grants.principal import allowances_of
 from tailrace_server.grants.shown_views import ShownView
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.rows.state_filter import parsed
-from tailrace_server.wal.settings.values import nearest
+from tailrace_server.wal.sequences.settings import nearest
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.view_grants import ViewGrant
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.resources.version_waits import VersionWait
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailrace_server.grants.schemas import granted_schema
 from tailrace_server.grants.view_grants import names_view, view_grant, view_names
-from tailrace_server.wal.definitions.kept import Definitions
+from tailrace_server.wal.sequences.definitions import Definitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.grant import Allowance
     from tailrace_server.grants.view_grants import ViewGrant
     from tailrace_server.sql.defined_names import DefinedNames
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.grant import Allowance
     from tailrace_server.sql.shown import ChangesShown
     from tailrace_server.wal.base.state_rows import StateRows
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.narrowing import Narrowed
     from tailrace_server.grants.principal import Principal
     from tailrace_server.grants.view_grants import ViewGrant
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.filters.tree import Condition
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 _log = structlog.get_logger("tailrace.granting")

@@ -10,7 +10,7 @@ from tailrace.capture import Heartbeat
 from tailrace.position import END, Position
 from tailrace_server.log_cache.loss import loss_of
 from tailrace_server.resources.statistics import SubscriptionStatistics
-from tailrace_server.wal.subscriptions.holds import needed_position
+from tailrace_server.wal.sequences.holds import needed_position
 
 if TYPE_CHECKING:
     from tailrace.criteria import Criteria

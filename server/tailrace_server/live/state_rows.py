@@ -22,7 +22,7 @@ from tailrace_server.rows.batch_images import BatchImages
 from tailrace_server.rows.record_classes import RecordClass, group_by_class
 from tailrace_server.wal.base.state_rows import StatePlace, rows_up_to
 from tailrace_server.wal.record.columns import NAME_TYPE
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 from tailrace_server.wal.segment.reader import BatchHead
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef

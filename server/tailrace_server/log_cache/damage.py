@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal.base.bases import bases_path, newest_bases, paths_in
-from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
+from tailrace_server.wal.files.sequence_documents import BASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogCorrupted, LogError, LogUnreadable, again, kept
-from tailrace_server.wal.definitions.kept import Definitions, newest_definitions
+from tailrace_server.wal.sequences.definitions import Definitions, newest_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace_server.wal.base.key_files import (
+    FEW_KEYS,
     KEY_FILES,
     number_of_row,
     rows_of_number,
     whole_numbers,
 )
-from tailrace_server.wal.base.key_places import FEW_KEYS
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.wal.settings.values import MAX_BYTES, MAX_LOOKBACK
+from tailrace_server.wal.sequences.settings import MAX_BYTES, MAX_LOOKBACK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,10 +16,10 @@ from tailrace.errors import LogError
 from tailrace.named.values import SubscriptionHealth
 from tailrace_server.log_cache.loss import NO_LOSS, Loss, RetentionTerms, loss_of
 from tailrace_server.named.requests import NamedView
-from tailrace_server.wal.definitions.kept import newest_definitions
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.sequences.definitions import newest_definitions
+from tailrace_server.wal.sequences.settings import newest_settings
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.upkeep.excess import excess_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.catalogs.observer import Observer
     from tailrace_server.log_cache.damage import Damage
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
     from tailrace_server.wal.state.view import LogView
 
 _EVERY_S: Final = 5.0

@@ -36,11 +36,14 @@ from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.named.acknowledgements import AcknowledgementLines
 from tailrace_server.named.loss_watch import LossWatch
 from tailrace_server.named.requests import NamedView, may_use, names_meant, owner_of, usable
-from tailrace_server.wal.subscriptions import changes
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
-from tailrace_server.wal.subscriptions.places import cursor_at
-from tailrace_server.wal.subscriptions.sequence import (
+from tailrace_server.wal.sequences import subscription_changes as changes
+from tailrace_server.wal.sequences.subscription_changes import (
+    HoldCap,
+    criteria_in,
+    cursor_at,
+    new_subscription,
+)
+from tailrace_server.wal.sequences.subscriptions import (
     SubscriptionSequences,
     given_name,
 )
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from tailrace_server.named.requests import NameAsked, NamedAsked
     from tailrace_server.resources.admission import Admissions
     from tailrace_server.resources.settings import EngineSettings
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
 
     Subscribe = Callable[..., Awaitable[Subscription]]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from tailrace.cursor import Cursor
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import may
-from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
-from tailrace_server.wal.subscriptions.holds import health_of, hold_of
-from tailrace_server.wal.subscriptions.sequence import (
+from tailrace_server.wal.sequences.holds import health_of, hold_of
+from tailrace_server.wal.sequences.subscription_changes import criteria_in
+from tailrace_server.wal.sequences.subscriptions import (
     check_subscription_name,
     given_name,
     name_in_log,
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
     from tailrace.named.values import SubscriptionHealth
     from tailrace_server.grants.principal import Principal
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
+    from tailrace_server.wal.sequences.holds import Hold
+    from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.state.view import LogView
-    from tailrace_server.wal.subscriptions.holds import Hold
-    from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 
 
 @dataclass(frozen=True, slots=True)

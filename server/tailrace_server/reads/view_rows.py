@@ -21,7 +21,7 @@ from tailrace_server.grants.known_names import known_view
 from tailrace_server.grants.principal import allowances_of
 from tailrace_server.reads.state_request import version_asked
 from tailrace_server.rows.state_filter import StateCondition
-from tailrace_server.wal.settings.values import nearest
+from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.view_grants import ViewGrant
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.reads.state_request import StateAsked
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
 

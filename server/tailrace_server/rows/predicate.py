@@ -21,7 +21,7 @@ from tailrace_server.rows.row_condition import condition_of
 from tailrace_server.rows.run import EXPIRED, NO_MATCH, UNJUDGED, BatchSelection, whole_batch
 from tailrace_server.rows.transitions import NONE, is_veiled
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:

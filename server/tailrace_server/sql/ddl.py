@@ -28,7 +28,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.filters.parsed_trees import ParsedTrees, sql_text
 from tailrace_server.sql.parsing import DUCKDB, refuse_long, statements_of, words_of
 from tailrace_server.units import parse_seconds
-from tailrace_server.wal.settings.values import nearest
+from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import columns_in
 from tailrace_server.sql.statements import nearest
-from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
+from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import ColumnName
     from tailrace_server.sql.shown import ViewShown
-    from tailrace_server.wal.definitions.kept import Definitions
+    from tailrace_server.wal.sequences.definitions import Definitions
     from tailrace_server.wal.state.view import LogView
 
 Definition = ViewDocument | ChangeTableDocument

@@ -22,19 +22,18 @@ from tailrace_server.sql.ddl import (
 from tailrace_server.sql.defined_names import DefinedNames, kind_of
 from tailrace_server.sql.view_conditions import with_columns
 from tailrace_server.units import counted, format_seconds
-from tailrace_server.wal.definitions.kept import change_definitions
-from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
-from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.settings.values import MAX_LOOKBACK, nearest
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
+from tailrace_server.wal.sequences.definitions import change_definitions
+from tailrace_server.wal.sequences.settings import MAX_LOOKBACK, nearest, newest_settings
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tailrace.schema import Column
     from tailrace_server.sql.defined_names import Definition
-    from tailrace_server.wal.definitions.kept import Definitions
     from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.sequences.definitions import Definitions
     from tailrace_server.wal.state.view import LogView
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.ddl import Show
     from tailrace_server.sql.defined_names import DefinedNames
     from tailrace_server.sql.scans import StatementScan
-    from tailrace_server.wal.files.definition_documents import ChangeTableDocument
+    from tailrace_server.wal.files.sequence_documents import ChangeTableDocument
 
 _MICROS: Final = 1_000_000
 _TIME: Final = pa.timestamp("us", "UTC")

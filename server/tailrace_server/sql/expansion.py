@@ -35,8 +35,8 @@ from tailrace_server.sql.shown import (
 )
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.typed_rows import MISFITS, own_columns
-from tailrace_server.wal.files.definition_documents import ChangeTableDocument, ViewDocument
-from tailrace_server.wal.settings.values import nearest
+from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
+from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -36,7 +36,7 @@ from tailrace_server.sql.statements import (
 )
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import format_seconds
-from tailrace_server.wal.definitions.kept import newest_definitions
+from tailrace_server.wal.sequences.definitions import newest_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -34,7 +34,7 @@ from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.schema.restating import table_columns
 from tailrace_server.wal.segment.parallel import read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.shown import ShownRows, ShownTables, ViewShown
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.parallel import ReadBatch
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef

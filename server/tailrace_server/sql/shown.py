@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import Condition
     from tailrace_server.wal.base.state_rows import StateRows
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.conditions import ColumnComparison
     from tailrace_server.sql.pushing import Evaluate
     from tailrace_server.sql.shown import RowsMet, ShownChanges, ViewShown
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
 
 _DIALECT: Final = "duckdb"
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
-    from tailrace_server.wal.files.definition_documents import ViewDocument
+    from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView

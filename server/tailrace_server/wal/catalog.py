@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.clock import Clock
-    from tailrace_server.wal.files.settings_documents import Settings
+    from tailrace_server.wal.files.sequence_documents import Settings
 
 
 def create_catalog(

@@ -22,7 +22,7 @@ from tailrace_server.wal.columnar_records import TransactionRecords
 from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
 from tailrace_server.wal.record.image_shapes import Shapes, compiled_for, shapes_of
 from tailrace_server.wal.record.input_rows import flags_of
-from tailrace_server.wal.record.key_hash import type_seed
+from tailrace_server.wal.record.keys import type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
 from tailrace_server.wal.record.row_rules import REPEATED_KEY, first_repeated_key
 from tailrace_server.wal.record.text_columns import addresses_of
@@ -335,7 +335,7 @@ class ColumnarRecords:
 
 
 def _key_hashes(machine: ModuleType, rows: InputRows) -> npt.NDArray[np.uint64]:
-    """Return the hash of each row's key, as record/key_hash.py defines it."""
+    """Return the hash of each row's key, as record/keys.py defines it."""
     seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)[rows.type_codes]
     machine.hash_keys(*addresses_of(rows.keys), rows.keys.offset, seeds)
     return seeds

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace_server.cli.application import run
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.sequences.settings import newest_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import SteppingClock, upsert, write
 

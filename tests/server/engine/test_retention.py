@@ -15,7 +15,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.resources.settings import EngineSettings
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep import keeping
 from tailrace_server.wal.upkeep.process import run_if_due

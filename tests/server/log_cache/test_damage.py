@@ -15,13 +15,13 @@ from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tailrace_server.named import loss_watch
 from tailrace_server.reads.state_request import StateAsked
 from tailrace_server.resources import faults
-from tailrace_server.wal.definitions.kept import change_definitions
-from tailrace_server.wal.files.definition_documents import ViewDocument
+from tailrace_server.wal.files.sequence_documents import ViewDocument
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.definitions import change_definitions
+from tailrace_server.wal.sequences.settings import change_settings
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.compaction import compact
 from tests.server.wal.logs import upsert, write_files
 from tests.support.polling import until

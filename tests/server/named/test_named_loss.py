@@ -20,7 +20,7 @@ from tailrace_server.named import loss_watch
 from tailrace_server.named.requests import NameAsked, NamedAsked
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.logs import write

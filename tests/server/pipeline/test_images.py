@@ -16,7 +16,7 @@ from tailrace_server.pipeline.images import (
     members,
     projection,
 )
-from tailrace_server.wal.record.key_text import key_text
+from tailrace_server.wal.record.keys import key_text
 
 FORMS = (
     b'"__debezium_unavailable_value"',

@@ -32,9 +32,9 @@ from tailrace_server.resources.faults import (
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.resources.version_waits import VersionWait
 from tailrace_server.wal.base.making import make_base
-from tailrace_server.wal.files.inotify import Inotify, InotifyUnavailable
+from tailrace_server.wal.files.local_watch import Inotify, InotifyUnavailable
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state import tailer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.excess import Excess

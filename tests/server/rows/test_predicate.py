@@ -15,7 +15,7 @@ from tailrace_server.live.router import Router
 from tailrace_server.rows.batch_images import NO_IMAGES
 from tailrace_server.rows.predicate import Predicate
 from tailrace_server.rows.record_classes import group_by_class
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.record.text_columns import Texts
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -20,7 +20,7 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.expiring import expire
 from tailrace_server.wal.upkeep.retention import trim

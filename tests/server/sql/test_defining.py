@@ -11,7 +11,7 @@ from tailrace_server.sql.ddl import lookback_us
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.sql.test_change_tables import define
 from tests.server.sql.test_query import ask, products

@@ -20,7 +20,7 @@ from tailrace_server.wal import columnar, transaction_writer
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record import image_shapes
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog

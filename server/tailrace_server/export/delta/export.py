@@ -31,8 +31,12 @@ from tailrace_server.export.delta.tables import TableExport, TableStep
 from tailrace_server.failpoints import reach
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, open_catalog
-from tailrace_server.wal.files.inotify import InotifyUnavailable, polled_because
-from tailrace_server.wal.files.local_watch import FileWait, LocalWatcher
+from tailrace_server.wal.files.local_watch import (
+    FileWait,
+    InotifyUnavailable,
+    LocalWatcher,
+    polled_because,
+)
 from tailrace_server.wal.gate import publish_behind, put_up_gate, refuse_other_gate
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames

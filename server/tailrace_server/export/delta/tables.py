@@ -25,7 +25,7 @@ import pyarrow as pa
 from tailrace_server.export.delta.columns import LakeColumns
 from tailrace_server.export.delta.errors import LakeValueUnfit
 from tailrace_server.typed.misfits import ValueMisfit
-from tailrace_server.wal.base.changes import TableChanges
+from tailrace_server.wal.base.overlay import TableChanges
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.state.entity_names import EntityNames
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.export.delta.table import LakeTable
     from tailrace_server.typed.misfits import OnMisfit
-    from tailrace_server.wal.base.changes import ChangedRows
+    from tailrace_server.wal.base.overlay import ChangedRows
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.segment.reader import BatchReader

@@ -45,7 +45,7 @@ from tailrace_server.pipeline.cdcv2.cutting import (
 )
 from tailrace_server.pipeline.cdcv2.updates import place_of
 from tailrace_server.wal.files.system_errors import os_errors
-from tailrace_server.wal.record.key_text import key_text
+from tailrace_server.wal.record.keys import key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,7 +28,7 @@ from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.wal.record.columns import lead_text
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
 from tailrace_server.pipeline.column_listing import announced
 from tailrace_server.pipeline.images import hidden, renamed
 from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.schema.restating import (
     conversion_of,
     first_stated,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.wal.record.key_hash import key_hashes
+from tailrace_server.wal.record.keys import key_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.record.key_hash import key_hash, key_hashes
+from tailrace_server.wal.record.keys import key_hash, key_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

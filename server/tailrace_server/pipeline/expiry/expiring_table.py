@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailrace_server.pipeline.expiry.due_rows import NEVER, DueRows
 from tailrace_server.pipeline.expiry.due_times import DueTimes, UnreadTimes, time_column
 from tailrace_server.pipeline.expiry.known_commits import commit_times
-from tailrace_server.wal.base.images import images_of
+from tailrace_server.wal.base.overlay import images_of
 from tailrace_server.wal.base.winners import FoldBounds, Wanted
 
 if TYPE_CHECKING:

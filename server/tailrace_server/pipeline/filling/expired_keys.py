@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.base.winners import FoldBounds, Wanted, batch_and_row, fold
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

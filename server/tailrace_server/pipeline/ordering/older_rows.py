@@ -26,7 +26,7 @@ from tailrace_server.pipeline.ordering.committed_reads import read_committed
 from tailrace_server.pipeline.ordering.source_logs import Placed
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.base.winners import FoldBounds, Wanted, fold
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

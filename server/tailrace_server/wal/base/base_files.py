@@ -27,8 +27,8 @@ import pyarrow as pa
 from tailrace.errors import LogCorrupted
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.base.state_rows import StateRows, joined_rows
-from tailrace_server.wal.files.base_documents import BASE_ROWS, BASES, BaseFileDocument
 from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.files.sequence_documents import BASE_ROWS, BASES, BaseFileDocument
 from tailrace_server.wal.files.system_errors import os_errors
 from tailrace_server.wal.segment import arrow_ipc
 

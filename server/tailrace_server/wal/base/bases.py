@@ -27,14 +27,14 @@ import msgspec
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace.position import FIRST
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.base_documents import (
+from tailrace_server.wal.files.documents import FORMAT_VERSION
+from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.sequence_documents import (
     BASES,
     BaseDocument,
     BasesDocument,
     BaseTableDocument,
 )
-from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.sealed import object_name, object_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence

@@ -20,9 +20,9 @@ from tailrace_server.wal.base.reading import state_over
 from tailrace_server.wal.base.state_rows import joined_rows
 from tailrace_server.wal.base.winners import HASHES_END, Wanted, are_equal
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.base_documents import BASES, BasesDocument
 from tailrace_server.wal.files.sealed import object_numbers
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.files.sequence_documents import BASES, BasesDocument
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.wal.base.state_rows import StateRows
-    from tailrace_server.wal.files.base_documents import (
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.files.sequence_documents import (
         BaseDocument,
         BaseFileDocument,
         BaseTableDocument,
     )
-    from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.view import LogView
 

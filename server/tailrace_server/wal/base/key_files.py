@@ -1,7 +1,7 @@
 """Indexes of the records of a key: one small file for each 2^20 records, made once and never changed.
 
 File n is about the records with the running numbers from n · 2^20 up to (n + 1) · 2^20. Neither compaction nor
-trim changes a running number, so a file stays true for as long as it is there. ``keys/<20 digits of n>.keys``::
+trim changes a running number, so a file stays true for as long as it exists. ``keys/<20 digits of n>.keys``::
 
     {"format_version":1,"uuid":…,"last_version":…,"timestamp":…,"counts":[…],"crc32c":[…]}⏎
     crc32c …⏎
@@ -11,10 +11,12 @@ trim changes a running number, so a file stays true for as long as it is there. 
     entry                      │ 24 bits │ 8 bits: which 4,096 of the records
 
 ``counts`` and ``crc32c`` are of the pages, ``last_version`` and ``timestamp`` of the last record's version.
-There is an entry for each DATA record, equal ones once; a truncate has the hash 0. So one page of 4 KB tells
+There is an entry for each DATA record, equal ones once; a truncate has the hash 0. So one page of 4 KB says
 where a key may be among a million records; of 16,000 answers one is wrong, and costs the look at a batch.
 
-A log may have none of these files, or not all: where there is none, heads are read.
+A log may lack some of these files, or all: where there is none, heads are read. ``KeyPlaces`` caches the sorted
+key hashes of such batches, so that the next look-up costs a binary search in each batch. Batches never change,
+so a cached entry stays true; the entry that was used longest ago goes when there are too many.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.files.object_store import ObjectStore, OpenObject
     from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 KEYS: Final = "keys"
@@ -311,4 +314,65 @@ def check_key_files(view: LogView, reader: BatchReader) -> Iterator[LogCorrupted
 
 
 KEY_FILES: Final = KeyFiles()
+"""Those of the process."""
+
+_KEYS_MAX: Final = 1 << 21
+"""Hashes that are kept in a process: 16 MiB, which hold two million records behind bases."""
+FEW_KEYS: Final = 256
+"""Up to so many keys are looked up batch by batch; for more a pass over the heads is as good."""
+
+
+class KeyPlaces:
+    """Sorted key hashes by batch. Any thread may call it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._hashes: OrderedDict[Hashable, npt.NDArray[np.uint64]] = OrderedDict()
+        self._count = 0
+
+    def may_hold(
+        self, log: Hashable, reader: BatchReader, ref: BatchRef, chosen: npt.NDArray[np.uint64]
+    ) -> bool:
+        """Return whether a batch may have records of some keys, or one that removes all rows.
+
+        Args:
+            log: What tells the log from others.
+            reader: Reads the batch's head if its hashes are not kept.
+            ref: The batch.
+            chosen: Hashes of the keys, as the batch has them.
+
+        Raises:
+            LogCorrupted: As ``BatchReader.head``; so SegmentMissing.
+        """
+        if len(chosen) > FEW_KEYS:
+            return True
+        # A log that was restored from a copy may have another batch in the place of one that was read.
+        key = (log, ref.key, ref.crc_head)
+        with self._lock:
+            hashes = self._hashes.get(key)
+            if hashes is not None:
+                self._hashes.move_to_end(key)
+        if hashes is None:
+            head = reader.head(ref)
+            hashes = np.unique(head.key_hashes[head.areas == Area.DATA])
+            self._keep(key, hashes)
+        if not len(hashes):
+            return False
+        if hashes[0] == 0:
+            return True  # a truncate has no key
+        places = np.minimum(np.searchsorted(hashes, chosen), len(hashes) - 1)
+        return bool((hashes[places] == chosen).any())
+
+    def _keep(self, key: Hashable, hashes: npt.NDArray[np.uint64]) -> None:
+        with self._lock:
+            if key in self._hashes:
+                return
+            self._hashes[key] = hashes
+            self._count += len(hashes)
+            while self._count > _KEYS_MAX and len(self._hashes) > 1:
+                self._count -= len(self._hashes.popitem(last=False)[1])
+
+
+KEY_PLACES: Final = KeyPlaces()
 """Those of the process."""

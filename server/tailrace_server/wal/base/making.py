@@ -27,14 +27,14 @@ from tailrace_server.wal.base.bases import (
 )
 from tailrace_server.wal.base.reading import state_over
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.base_documents import (
+from tailrace_server.wal.files.sealed import object_numbers
+from tailrace_server.wal.files.sequence_documents import (
     BASE_ROWS,
     BASES,
     BaseDocument,
     BasesDocument,
     BaseTableDocument,
 )
-from tailrace_server.wal.files.sealed import object_numbers
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.batch_table import FIRST_ROW, find_position
 from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S

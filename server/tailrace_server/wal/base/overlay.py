@@ -1,4 +1,4 @@
-"""A base's rows with what the log says behind them.
+"""A base's rows merged with the changes that the log has behind it, and these changes alone.
 
 Both come by (key hash, key), so they are merged as they come: of the base a batch at a time, of the log a
 window of last records whose images were gathered at once::
@@ -6,18 +6,26 @@ window of last records whose images were gathered at once::
     base      ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      batches
     log         ▂ ▂     ▂      ▂     ▂ ▂       last records; those that remove hide rows of the base
     merged    ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      each batch without the keys that the log names, and theirs
+
+The last records of neighbouring keys are spread over the whole log. So a window gathers the images of many
+keys, batch by batch: the images of a batch are read once for the window, however many of its rows are in it.
+
+``TableChanges`` leads from one version's state to another's without a look at the rows that did not change::
+
+    state at 40   +   changes of 41 … 57   =   state at 57
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from tailrace_server.wal.base.base_files import read_batch
 from tailrace_server.wal.base.counts import added_counts
-from tailrace_server.wal.base.images import images_of
 from tailrace_server.wal.base.state_rows import (
     NO_ROWS,
     StatePlace,
@@ -25,16 +33,65 @@ from tailrace_server.wal.base.state_rows import (
     joined_rows,
     rows_up_to,
 )
-from tailrace_server.wal.base.winners import HASHES_END, Wanted, are_equal, ordered
+from tailrace_server.wal.base.winners import (
+    HASHES_END,
+    FoldBounds,
+    Wanted,
+    Winners,
+    are_equal,
+    batch_and_row,
+    fold,
+    ordered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
-    from tailrace_server.wal.base.winners import FoldBounds, LogTable, Winners
-    from tailrace_server.wal.files.base_documents import BaseTableDocument
+    from tailrace_server.wal.base.winners import LogTable
+    from tailrace_server.wal.files.sequence_documents import BaseTableDocument
     from tailrace_server.wal.segment.reader import BatchReader
+
+
+def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds) -> pa.BinaryArray:
+    """Return the images after of the first of some records, at least one, as many as the bounds allow.
+
+    Args:
+        table: Where they lie.
+        places: Of the records, at least one, shape (n,).
+        bounds: What may be gathered. A single image may be larger.
+
+    Raises:
+        BodiesExpired: One of them is gone, as no base reaches far enough.
+    """
+    count = min(len(places), bounds.image_rows)
+    order = np.argsort(places[:count], kind="stable")
+    batches, rows = batch_and_row(places[:count][order])
+    borders = [0, *(np.flatnonzero(np.diff(batches)) + 1).tolist(), count]
+    parts: list[tuple[npt.NDArray[np.int64], pa.BinaryArray]] = []
+    gathered = 0
+    for start, stop in pairwise(borders):
+        ref = table.view.batch(int(batches[start]))
+        mine = order[start:stop]
+        within = mine < count
+        if not within.any():
+            continue
+        table.refuse_expired(ref, rows[start:stop][within])
+        found = table.reader.body(ref, ("after",))["after"].take(pa.array(rows[start:stop][within]))
+        parts.append((mine[within], found))
+        gathered += found.nbytes
+        # Too much: the upper half of the rows is left for the next window, with what was gathered of it.
+        while gathered > bounds.image_bytes and count > 1:
+            count //= 2
+            parts = [
+                (each[each < count], images.filter(pa.array(each < count)))
+                for each, images in parts
+            ]
+            gathered = sum(images.nbytes for _, images in parts)
+    back = np.empty(count, np.int64)
+    back[np.concatenate([each for each, _ in parts])] = np.arange(count)
+    return pa.concat_arrays([images for _, images in parts]).take(pa.array(back))
 
 
 class BaseRows:
@@ -184,3 +241,57 @@ def _named(below: StateRows, winners: Winners) -> npt.NDArray[np.int64]:
             if winners.keys[place].as_py() == key:
                 named[row] = place
     return named
+
+
+_BOUNDS: Final = FoldBounds()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangedRows:
+    """Some keys that have changed, by (key hash, key)."""
+
+    rows: StateRows
+    """Those that have a row now. Of a table without keys ``counts`` are what was added to each count."""
+    removed: Winners
+    """Those that have none any more. Of a table without keys their ``diffs`` count as well."""
+
+
+class TableChanges:
+    """The changes of a table above one version and up to another. Read once; blocks."""
+
+    def __init__(
+        self, table: LogTable, after: int, version: int, bounds: FoldBounds = _BOUNDS
+    ) -> None:
+        """Look through the heads; images are read by ``parts``.
+
+        Args:
+            table: The table in the log; its view reaches the version.
+            after: The log has all versions above it.
+            version: The last one, inclusive.
+            bounds: What may be kept at once.
+
+        Raises:
+            LogCorrupted: What is read is damaged.
+            SegmentMissing: A file is gone: begin again with a newer view.
+        """
+        self._table, self._after, self._version, self._bounds = table, after, version, bounds
+        self._first = fold(table, after, version, Wanted(), bounds, whole=False)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether all rows were removed at once in between: then ``parts`` says nothing of those before."""
+        return self._first.truncated
+
+    def parts(self) -> Iterator[ChangedRows]:
+        """Yield the changes in parts of bounded images; nothing if there are none. Errors as the class."""
+        found, wanted = self._first, Wanted()
+        while True:
+            start = 0
+            while start < len(found.winners):
+                window, rows = window_of(self._table, found.winners, start, self._bounds)
+                start += len(window)
+                yield ChangedRows(rows, window.taken(~window.lives))
+            if found.stop >= wanted.stop:
+                return
+            wanted = replace(wanted, start=found.stop)
+            found = fold(self._table, self._after, self._version, wanted, self._bounds, whole=False)

@@ -36,16 +36,16 @@ from tailrace_server.wal.base.winners import (
     Wanted,
     fold,
 )
-from tailrace_server.wal.files.base_documents import BASES
+from tailrace_server.wal.files.sequence_documents import BASES
 from tailrace_server.wal.record.columns import multiplicity_of
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tailrace_server.wal.files.base_documents import BaseDocument, BaseTableDocument
+    from tailrace_server.wal.files.sequence_documents import BaseDocument, BaseTableDocument
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.state.view import LogView
 

@@ -26,9 +26,8 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.position import Position
 from tailrace_server.wal.base.counts import counts_of, summed_counts
-from tailrace_server.wal.base.key_files import KEY_FILES
-from tailrace_server.wal.base.key_places import FEW_KEYS, KEY_PLACES
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.base.key_files import FEW_KEYS, KEY_FILES, KEY_PLACES
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

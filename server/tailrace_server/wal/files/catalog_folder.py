@@ -36,7 +36,7 @@ from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, Ca
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder
 from tailrace_server.wal.files.sealed import object_name
-from tailrace_server.wal.files.settings_documents import SETTINGS, SettingsDocument
+from tailrace_server.wal.files.sequence_documents import SETTINGS, SettingsDocument
 from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.clock import Clock
-    from tailrace_server.wal.files.settings_documents import Settings
+    from tailrace_server.wal.files.sequence_documents import Settings
 
 SYSTEM_CATALOG: Final = "system"
 """The log of catalogs created, dropped and replaced."""

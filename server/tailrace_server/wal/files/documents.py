@@ -14,12 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from tailrace.errors import LogCorrupted, LogUnreadable
-from tailrace_server.wal.files.base_documents import BasesDocument
-from tailrace_server.wal.files.definition_documents import DefinitionsDocument
 from tailrace_server.wal.files.schema_documents import DIFFERENCE, SchemaDocument
 from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
-from tailrace_server.wal.files.settings_documents import SettingsDocument
-from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+from tailrace_server.wal.files.sequence_documents import (
+    BasesDocument,
+    DefinitionsDocument,
+    SettingsDocument,
+    SubscriptionDocument,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,17 +3,21 @@
 An object is a file. It is created by a link from a file that is already durable; see new_file.py. Only
 retention replaces objects, by a part of themselves: an entry by its lines once nothing names the records that
 it carries, an old checkpoint by its header.
+
+``LocalArrivals`` reads objects whose names are not durable yet. The mark of such an object is its file's time
+of modification, set to a time that the object itself states. A file without a mark has the time of its last
+write, to the nanosecond.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.files.local_arrivals import LocalArrivals, mark_in, set_mark
 from tailrace_server.wal.files.new_file import (
     TEMPORARY_FOLDER,
     NewFile,
@@ -23,13 +27,161 @@ from tailrace_server.wal.files.new_file import (
     write_all,
 )
 from tailrace_server.wal.files.object_store import ObjectContent
-from tailrace_server.wal.files.open_file import OpenFile, open_file, read_open
 from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from tailrace_server.wal.files.object_store import ChangeWatch, ChangeWatcher
+
+
+class OpenFile:
+    """A descriptor that closes with its last reader, even if a cache has dropped it meanwhile."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+    def read_into(self, data: memoryview, offset: int) -> int:
+        """Fill memory with the bytes from an offset on; return how many there were.
+
+        Raises:
+            OSError: The device failed.
+        """
+        done, length = 0, len(data)
+        while done < length:
+            read = os.preadv(self.descriptor, [data[done:]], offset + done)
+            if not read:
+                break
+            done += read
+        return done
+
+    def size(self) -> int:
+        """Return the file's bytes."""
+        return os.fstat(self.descriptor).st_size
+
+
+def open_file(path: str) -> int | None:
+    """Open a file to be read; None where there is none. Errors as of ``read_open``."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+
+
+def read_open(descriptor: int, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return what is in an open file, its first ``limit`` bytes only if given, and its status just before.
+
+    Args:
+        descriptor: Of the file, read from its beginning.
+        path: What to call it in an error.
+        limit: Bytes to read at most; None: all.
+
+    Raises:
+        LogUnreadable: It may not be read.
+        LogError: The device failed.
+    """
+    try:
+        status = os.fstat(descriptor)
+        length = status.st_size if limit is None else min(status.st_size, limit)
+        data = os.read(descriptor, length)
+        while len(data) < length and (more := os.read(descriptor, length - len(data))):
+            data += more
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+    return data, status
+
+
+_LEFTOVER_AGE_S: Final = 3_600.0
+"""Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
+
+
+def mark_in(modified_ns: int) -> int | None:
+    """Return the mark that a time of modification may be; None where it cannot be one."""
+    mark, rest = divmod(modified_ns, 1_000)
+    return None if rest else mark
+
+
+def set_mark(path: str, mark: int) -> None:
+    """Mark a file; where that cannot be done its readers do without."""
+    with suppress(OSError):
+        os.utime(path, ns=(1_000 * mark, 1_000 * mark))
+
+
+class LocalArrivals:
+    """The arrivals of one catalog's folder; see ``Arrivals``."""
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def mark_of(self, path: str) -> int | None:
+        """Return the mark that a file has now; None where it has none, or is gone."""
+        try:
+            return mark_in(os.stat(f"{self._folder}/{path}").st_mtime_ns)
+        except OSError:
+            return None
+
+    def open(self, name: str, bytes_max: int) -> ArrivingFile | None:
+        """Return the file of a temporary name; None where there is none, or it is larger than ``bytes_max``."""
+        path = f"{self._folder}/{TEMPORARY_FOLDER}/{name}"
+        descriptor = open_file(path)
+        if descriptor is None:
+            return None
+        file = OpenFile(descriptor)
+        if file.size() > bytes_max:
+            return None
+        return ArrivingFile(self._folder, file, *read_open(descriptor, path))
+
+    def delete_leftovers(self) -> None:
+        """Delete the temporary names that are older than an hour: their writers were killed."""
+        limit = time.time() - _LEFTOVER_AGE_S
+        folder = f"{self._folder}/{TEMPORARY_FOLDER}"
+        with os_errors(f"cannot delete from {self._folder}"):
+            for name in os.listdir(folder):
+                with suppress(FileNotFoundError):
+                    if os.stat(f"{folder}/{name}").st_mtime < limit:
+                        os.unlink(f"{folder}/{name}")
+
+
+class ArrivingFile:
+    """A file under its temporary name. It stays open, so no other file can have its inode meanwhile."""
+
+    __slots__ = ("_file", "_folder", "_inode", "_modified_ns", "content")
+
+    def __init__(self, folder: str, file: OpenFile, data: bytes, status: os.stat_result) -> None:
+        self._folder = folder
+        self._file = file
+        self._inode = (status.st_dev, status.st_ino)
+        self._modified_ns = status.st_mtime_ns
+        self.content = ObjectContent(data, mark_in(status.st_mtime_ns))
+
+    def content_at(self, path: str, mark: int) -> ObjectContent | None:
+        """Return the content with its mark of now if the file has got a name; None if not, or another has.
+
+        The same inode alone is not enough: the file may have been written to since it was read. Then it has
+        another length or another time, unless that time is ``mark``, which only its writer sets.
+        """
+        try:
+            status = os.stat(f"{self._folder}/{path}")
+        except OSError:
+            return None
+        modified_ns = status.st_mtime_ns
+        if (
+            (status.st_dev, status.st_ino) != self._inode
+            or status.st_size != len(self.content.data)
+            or modified_ns not in (self._modified_ns, 1_000 * mark)
+        ):
+            return None
+        return self.content._replace(mark=mark_in(modified_ns))
+
 
 _RANDOM: Final = os.urandom(4).hex()
 """Tells this process from one of the same number on another machine."""

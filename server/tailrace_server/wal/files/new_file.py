@@ -11,7 +11,7 @@ Exclusive creation::
 ``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual exclusion
 between writers. A writer without an answer (a time-out) reads the object back and compares. A file without a
 name ends with the process that made it: a crash leaves nothing behind. One with a temporary name can be read
-meanwhile by a reader that waits for it (local_arrivals.py).
+meanwhile by a reader that waits for it (local_files.py).
 """
 
 from __future__ import annotations

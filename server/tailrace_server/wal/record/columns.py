@@ -10,7 +10,7 @@ last three are the *body*::
     area         uint8                           1 SCHEMA, 2 DATA, 3 INFRASTRUCTURE (leads)
     operation    uint8                           1 UPSERT, 2 REMOVE, 3 TRANSACTION (leads), 4 EXPIRE
     entity_type  dictionary<int32, utf8>         the table or collection; null on a lead
-    key_hash     uint64                          key_hash.py, of (entity type, key); 0 for a null key
+    key_hash     uint64                          keys.py, of (entity type, key); 0 for a null key
     primary_key  utf8                            canonical key text; null on a lead and on a truncate
     changed      list<dictionary<int32, utf8>>   columns that an update changed; null otherwise
     change       binary (a UTF-8 JSON object)    the columns as changed; nullable

@@ -317,7 +317,7 @@ def differences(
 def hash_keys(
     validity: int, offsets: int, values: int, first: int, hashes: npt.NDArray[np.uint64]
 ) -> None:
-    """Hash the keys of rows, as record/key_hash.py defines it.
+    """Hash the keys of rows, as record/keys.py defines it.
 
     Args:
         validity: Address of the bitmap; 0 if nothing is null.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace_server.wal.record.columns import multiplicity_of
-from tailrace_server.wal.record.key_text import key_text
+from tailrace_server.wal.record.keys import key_text
 from tailrace_server.wal.schema.mapping import DeclaredColumn, DeclaredType, SchemaMapping
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tailrace_server.wal.record.columns import (
     HEAD_COLUMNS,
     RECORD_SCHEMA,
 )
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.segment import arrow_ipc
 from tailrace_server.wal.segment.carried_batch import carried_batch
 from tailrace_server.wal.segment.writer import (

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace_server.wal.record.columns import BODY_COLUMNS, RECORD_SCHEMA
-from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, LogError, TailraceError
-from tailrace_server.wal.files.inotify import InotifyUnavailable, polled_because
+from tailrace_server.wal.files.local_watch import InotifyUnavailable, polled_because
 from tailrace_server.wal.files.system_errors import is_scarce
 from tailrace_server.wal.state.tail_pool import TailPool
 

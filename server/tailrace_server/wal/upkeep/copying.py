@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases, paths_in
 from tailrace_server.wal.base.key_files import key_file_path, numbers_of
-from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
-from tailrace_server.wal.files.definition_documents import DEFINITIONS
 from tailrace_server.wal.files.documents import (
     ENTRIES,
     SCHEMAS,
@@ -34,10 +32,10 @@ from tailrace_server.wal.files.documents import (
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.numbered import newest_number, numbered_path
 from tailrace_server.wal.files.sealed import object_numbers
-from tailrace_server.wal.files.settings_documents import SETTINGS
+from tailrace_server.wal.files.sequence_documents import BASES, DEFINITIONS, SETTINGS
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.last_objects import last_objects
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.key_files import make_key_files
 from tailrace_server.wal.upkeep.verify import verify
 

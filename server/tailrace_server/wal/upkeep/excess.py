@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.position import Position
-from tailrace_server.wal.settings.values import MAX_BYTES, MAX_LOOKBACK
-from tailrace_server.wal.subscriptions.holds import holds_below
+from tailrace_server.wal.sequences.holds import holds_below
+from tailrace_server.wal.sequences.settings import MAX_BYTES, MAX_LOOKBACK
 from tailrace_server.wal.upkeep.keeping import is_worth, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
     from tailrace_server.wal.state.view import LogView
 
 _SHOWN: Final = 3

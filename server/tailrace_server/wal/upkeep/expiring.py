@@ -26,12 +26,11 @@ import numpy as np
 from tailrace.errors import LogError, LogFull
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.base.making import drop_unneeded, keeps_state, make_base
-from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.settings.values import BODIES
+from tailrace_server.wal.sequences.holds import held_from
+from tailrace_server.wal.sequences.settings import BODIES, newest_settings
 from tailrace_server.wal.state.batch_table import FIRST_VERSION, LAST_VERSION, SEGMENT
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.entity_names import EntityNames
-from tailrace_server.wal.subscriptions.holds import held_from
 from tailrace_server.wal.upkeep.compaction import (
     Compaction,
     published_segments,

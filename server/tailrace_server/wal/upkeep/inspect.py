@@ -15,16 +15,16 @@ from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
 from tailrace.schema import Schema
 from tailrace_server.wal.base.bases import newest_bases
-from tailrace_server.wal.definitions.kept import newest_definitions
 from tailrace_server.wal.files.catalog_folder import read_catalog
 from tailrace_server.wal.files.documents import ENTRIES, CommitEntry, GateEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.schema.records import column_members, schema_records
 from tailrace_server.wal.segment.reader import BatchReader
-from tailrace_server.wal.settings.kept import newest_settings
+from tailrace_server.wal.sequences.definitions import newest_definitions
+from tailrace_server.wal.sequences.settings import newest_settings
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.old_objects import first_in
 from tailrace_server.wal.upkeep.retention import orphans, unnamed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace_server.wal.files.base_documents import BaseDocument
+    from tailrace_server.wal.files.sequence_documents import BaseDocument
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.state import Holder, LogState
 

@@ -43,8 +43,8 @@ from tailrace_server.wal.base.making import (
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
 from tailrace_server.wal.files.sealed import unseal, without_records
-from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.settings.values import MAX_LOOKBACK, setting
+from tailrace_server.wal.sequences.holds import held_from, release
+from tailrace_server.wal.sequences.settings import MAX_LOOKBACK, newest_settings, setting
 from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
 from tailrace_server.wal.state.checkpoint import (
     DELETE_GRACE_S,
@@ -52,7 +52,6 @@ from tailrace_server.wal.state.checkpoint import (
     write_checkpoint,
 )
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.holds import held_from, release
 from tailrace_server.wal.upkeep.keeping import Keeping, first_after, is_worth, judge
 from tailrace_server.wal.upkeep.key_files import delete_needless_key_files
 from tailrace_server.wal.upkeep.old_objects import (

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
 from tailrace_server.wal.base.making import base_is_due
-from tailrace_server.wal.settings.kept import newest_settings
-from tailrace_server.wal.settings.values import MAX_BYTES
+from tailrace_server.wal.sequences.settings import MAX_BYTES, newest_settings
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, holds_entries, is_due
 from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.expiring import expiry_is_due

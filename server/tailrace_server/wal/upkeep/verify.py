@@ -36,7 +36,6 @@ from tailrace.position import FIRST
 from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.checking import check_bases
 from tailrace_server.wal.base.key_files import check_key_files, numbers_of, whole_numbers
-from tailrace_server.wal.definitions.checking import check_definitions
 from tailrace_server.wal.files.documents import (
     ENTRIES,
 )
@@ -44,18 +43,21 @@ from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
-from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchHead, BatchReader
-from tailrace_server.wal.settings.checking import check_settings
 from tailrace_server.wal.state.batch_table import batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.checking import check_subscriptions
 from tailrace_server.wal.upkeep.verify_objects import (
     Fault,
     Verification,
     compare,
     note_fault,
     verify_objects,
+)
+from tailrace_server.wal.upkeep.verify_sequences import (
+    check_definitions,
+    check_settings,
+    check_subscriptions,
 )
 
 if TYPE_CHECKING:

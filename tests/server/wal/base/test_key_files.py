@@ -18,7 +18,7 @@ from tailrace_server.wal.base.key_files import (
 from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.segment.reader import BatchHead, BatchReader
 from tailrace_server.wal.state.entity_names import EntityNames
 from tailrace_server.wal.upkeep.compaction import compact

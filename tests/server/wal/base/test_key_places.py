@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailrace.criteria import Operation
-from tailrace_server.wal.base import key_places
-from tailrace_server.wal.base.key_places import KeyPlaces
+from tailrace_server.wal.base import key_files
+from tailrace_server.wal.base.key_files import KeyPlaces
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tests.server.wal.base.tables import as_table, naive
@@ -70,7 +70,7 @@ def test_what_was_used_longest_ago_goes_first(
     log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(log_root)
-    monkeypatch.setattr(key_places, "_KEYS_MAX", 6)
+    monkeypatch.setattr(key_files, "_KEYS_MAX", 6)
     log = open_catalog(log_root, "shop")
     places = KeyPlaces()
     chosen = np.array([key_hash(type_seed("order"), "3")], np.uint64)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.wal.files.inotify import CREATED, WRITTEN, Inotify, InotifyUnavailable
+from tailrace_server.wal.files.local_watch import CREATED, WRITTEN, Inotify, InotifyUnavailable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.wal.files.local_arrivals import LocalArrivals, set_mark
+from tailrace_server.wal.files.local_files import LocalArrivals, set_mark
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server.wal.catalog import create_catalog
-from tailrace_server.wal.files.inotify import Event, Inotify, InotifyUnavailable
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.local_watch import FileWait, LocalWatcher
+from tailrace_server.wal.files.local_watch import (
+    Event,
+    FileWait,
+    Inotify,
+    InotifyUnavailable,
+    LocalWatcher,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

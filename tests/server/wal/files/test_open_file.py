@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tailrace_server.wal.files.open_file import OpenFile, open_file, read_open
+from tailrace_server.wal.files.local_files import OpenFile, open_file, read_open
 
 if TYPE_CHECKING:
     from pathlib import Path

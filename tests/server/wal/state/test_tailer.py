@@ -17,7 +17,7 @@ import pytest
 from tailrace.errors import CatalogReplaced, InternalError, LogCorrupted, LogError
 from tailrace_server.wal.catalog import create_catalog, drop_catalog
 from tailrace_server.wal.files import local_files
-from tailrace_server.wal.files.inotify import Inotify
+from tailrace_server.wal.files.local_watch import Inotify
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import tailer as tailer_module
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep import copying
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.copying import copy_log

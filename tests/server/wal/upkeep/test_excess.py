@@ -8,10 +8,10 @@ import pytest
 
 from tailrace.criteria import Criteria
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.excess import Excess, excess_of
 from tailrace_server.wal.upkeep.inspect import summarize
 from tailrace_server.wal.upkeep.process import run_if_due

@@ -14,12 +14,12 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.entity_records import EntityRecords
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep import expiring
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.expiring import expire, expiry_is_due

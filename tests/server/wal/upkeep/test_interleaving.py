@@ -16,11 +16,11 @@ from tailrace_server import failpoints
 from tailrace_server.wal.base import making
 from tailrace_server.wal.base.making import drop_unneeded, make_base
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.expiring import expire

@@ -11,7 +11,7 @@ from tailrace.errors import InvalidRequest, LogError, LogFull
 from tailrace.position import Position
 from tailrace_server.wal.base import making
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings, newest_settings
+from tailrace_server.wal.sequences.settings import change_settings, newest_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep import retention
 from tailrace_server.wal.upkeep.keeping import Keeping, judge

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import upsert, write, write_files

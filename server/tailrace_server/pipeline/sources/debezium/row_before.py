@@ -30,7 +30,7 @@ from tailrace_server.pipeline.changes import DELETE, UPDATE
 from tailrace_server.pipeline.images import members, not_sent
 from tailrace_server.pipeline.sources.debezium.announcements import fields_of
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
-from tailrace_server.wal.record.key_text import key_text
+from tailrace_server.wal.record.keys import key_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

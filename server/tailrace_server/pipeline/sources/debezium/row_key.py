@@ -36,7 +36,7 @@ import orjson
 from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
 from tailrace_server.pipeline.images import completed, members
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
-from tailrace_server.wal.record.key_text import key_text, row_text
+from tailrace_server.wal.record.keys import key_text, row_text
 from tailrace_server.wal.record.row_rules import repeated_member
 from tailrace_server.wal.record.unavailable import DEFAULT
 

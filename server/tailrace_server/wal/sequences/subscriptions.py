@@ -39,10 +39,7 @@ from tailrace.errors import (
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.sealed import object_name, object_numbers
-from tailrace_server.wal.files.subscription_documents import (
-    SUBSCRIPTIONS,
-    SubscriptionDocument,
-)
+from tailrace_server.wal.files.sequence_documents import SUBSCRIPTIONS, SubscriptionDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable

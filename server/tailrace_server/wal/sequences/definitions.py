@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.definition_documents import (
+from tailrace_server.wal.files.documents import FORMAT_VERSION
+from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
+from tailrace_server.wal.files.sequence_documents import (
     DEFINITIONS,
     ChangeTableDocument,
     DefinitionsDocument,
     ViewDocument,
 )
-from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

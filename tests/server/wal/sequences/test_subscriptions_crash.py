@@ -10,10 +10,10 @@ import pytest
 
 from tailrace.cursor import Cursor
 from tailrace.position import END
+from tailrace_server.wal.sequences import subscription_changes
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions import changes
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tests.server.wal.logs import finish, python, write
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ import sys
 from pathlib import Path
 from tailrace.position import END
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions import changes
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.sequences import subscription_changes as changes
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tests.support import failpoints
 path = Path(sys.argv[1])
 view = CommitLog.open(path).view
@@ -63,8 +63,10 @@ def test_what_was_acknowledged_is_there_after_a_kill(log_root: Path, place: str)
     kept = Cursor.parse(sequences.get("billing").cursor)
     assert kept == view.cursor(told + (place != "before_link"), END)
     # The next reader goes on there, and whatever the dead one left is no hindrance.
-    found = sequences.change("billing", partial(changes.taken_over, reader="another", now=2))
+    found = sequences.change(
+        "billing", partial(subscription_changes.taken_over, reader="another", now=2)
+    )
     assert found.epoch == 2
     last = view.cursor(30, END)
-    sequences.change("billing", lambda found: changes.acknowledged(found, 2, last, 3))
+    sequences.change("billing", lambda found: subscription_changes.acknowledged(found, 2, last, 3))
     assert Cursor.parse(sequences.get("billing").cursor) == last

@@ -12,11 +12,11 @@ from tailrace.cursor import Cursor
 from tailrace.named.values import SubscriptionHealth
 from tailrace.position import END, Position
 from tailrace_server.cli.application import run
+from tailrace_server.wal.sequences import subscription_changes
+from tailrace_server.wal.sequences.holds import health_of, hold_of, needed_position
+from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions import changes
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.holds import health_of, hold_of, needed_position
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.logs import write
 
@@ -94,9 +94,11 @@ def test_a_broken_hold_stands_again_once_its_reader_has_moved_on(catalog: Path) 
     create(catalog, "search", "5", hold_us=3 * HOUR)
     late = now(catalog) + HOUR
     assert trim(catalog, 9, late) == Position(5, 0)
-    sequences.change("billing", partial(changes.taken_over, reader="b", now=0))
+    sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=0))
     cursor = CommitLog.open(catalog).view.cursor(6, END)
-    sequences.change("billing", lambda found: changes.acknowledged(found, 1, cursor, late))
+    sequences.change(
+        "billing", lambda found: subscription_changes.acknowledged(found, 1, cursor, late)
+    )
     assert health(catalog, "billing", now(catalog)) is SubscriptionHealth.HELD
     sequences.delete("search", 0)
     assert trim(catalog, 9, now(catalog)) == Position(7, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.settings.values import setting
+from tailrace_server.wal.sequences.settings import setting
 
 DAY = 86_400_000_000
 

@@ -1,34 +1,148 @@
-"""The settings of a catalog, kept in its log: a sequence of numbered objects, as the lists of bases are.
+"""The settings of a catalog: their names, the form and bounds of their values, and the objects that store them.
 
-settings/1.json, 2, 3, … are dense and created exclusively, by any process, at any time, whoever writes the log.
-Each says all that is set, so the newest one is the whole truth, and the older ones are its history. Of two that
-change something at once one gets the number n + 1. The other reads that object: if it changed the same setting,
-the second gets an error; if not, both changes are stored, in n + 1 and n + 2.
+settings/1.json, 2, 3, … is a sequence (files/numbered.py). Each object has all settings, so the newest one is
+the whole truth, and the older ones are its history. If two processes change something at once, the second one
+reads what the first one wrote. It gets an error if both changed the same setting; otherwise both changes are
+stored.
+
+Lengths of time are stored as µs and amounts as bytes; people write ``7d`` and ``200GiB``.
 """
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import EntityTypeUnknown, InvalidRequest
+from tailrace_server.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import FORMAT_VERSION
 from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
-from tailrace_server.wal.files.settings_documents import (
+from tailrace_server.wal.files.sequence_documents import (
     SETTINGS,
     SettingsDocument,
     TypeSettingsDocument,
 )
-from tailrace_server.wal.settings.values import setting
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.view import LogView
+
+MAX_LOOKBACK: Final = "max_lookback"
+MAX_BYTES: Final = "max_bytes"
+BODIES: Final = "bodies"
+
+_MICROS: Final = 1_000_000
+_LOOKBACK_MIN: Final = 600 * _MICROS
+_TIME_MAX: Final = 36_500 * 86_400 * _MICROS
+_BYTES_MIN: Final = 64 << 20
+_BYTES_MAX: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSetting:
+    """One setting and the bounds of its values."""
+
+    name: str
+    is_time: bool
+    """A length of time, µs; else bytes."""
+    least: int
+    most: int
+    because: str
+    """Why no less."""
+
+    def parsed(self, text: str) -> int:
+        """Return the value that a text says.
+
+        Raises:
+            InvalidRequest: It is no value of this setting; says what is.
+        """
+        # 1. A number alone would be taken for whatever its writer did not mean: seconds, days, megabytes.
+        bare = text.strip().removeprefix("-").replace(".", "", 1).isdecimal()
+        if bare or not text.strip():
+            raise InvalidRequest(
+                f"{self.name}={text}: say the unit, as "
+                + ("7d, 36h or 90m" if self.is_time else "200GiB or 512MiB")
+            )
+        if text.strip().startswith("-"):
+            raise InvalidRequest(
+                f"{self.name}={text}: is not negative; tailrace catalog unset keeps without a bound"
+            )
+        try:
+            value = round(parse_seconds(text) * _MICROS) if self.is_time else parse_bytes(text)
+        except ValueError as error:
+            raise InvalidRequest(f"{self.name}={text}: {error}") from None
+        # 2. A value that no reader could live with is mostly a wrong unit.
+        if value < self.least:
+            raise InvalidRequest(
+                f"{self.name}={text}: at least {self.shown(self.least)}, {self.because}"
+            )
+        if value > self.most:
+            raise InvalidRequest(
+                f"{self.name}={text}: at most {self.shown(self.most)}; tailrace catalog unset keeps everything"
+            )
+        return value
+
+    def shown(self, value: int) -> str:
+        """Return a value as people write it."""
+        return format_seconds(value / _MICROS) if self.is_time else format_bytes(value)
+
+
+OF_CATALOG: Final = {
+    each.name: each
+    for each in (
+        KeptSetting(
+            MAX_LOOKBACK,
+            True,
+            _LOOKBACK_MIN,
+            _TIME_MAX,
+            "as long as files that are let go stay for readers at work",
+        ),
+        KeptSetting(
+            MAX_BYTES, False, _BYTES_MIN, _BYTES_MAX, "as large as one file of records may become"
+        ),
+    )
+}
+OF_ENTITY_TYPE: Final = {
+    BODIES: KeptSetting(
+        BODIES,
+        True,
+        _LOOKBACK_MIN,
+        _TIME_MAX,
+        "as long as files that are let go stay for readers at work",
+    )
+}
+
+
+def setting(name: str, *, of_type: bool) -> KeptSetting:
+    """Return a setting by its name.
+
+    Raises:
+        InvalidRequest: There is none; or it is of catalogs and one of entity types is wanted, or the opposite.
+    """
+    known, other = (OF_ENTITY_TYPE, OF_CATALOG) if of_type else (OF_CATALOG, OF_ENTITY_TYPE)
+    if name in known:
+        return known[name]
+    if name in other:
+        how = "leave --entity-type out" if of_type else "name one with --entity-type"
+        kind = "the whole catalog" if of_type else "an entity type"
+        raise InvalidRequest(f"{name} is a setting of {kind}: {how}")
+    raise InvalidRequest(f"no setting {name!r}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest of the known names, or at all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; known: {', '.join(names)}" if names else "; none is known yet"
+
 
 _FIRST_CRC: Final = 0
 

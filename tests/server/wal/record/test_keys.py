@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
+from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
 
 TYPES = ["", "order", "a type with a name that is longer than two words", "заказ"]
 

@@ -11,8 +11,8 @@ import pytest
 from tailrace.errors import EntityTypeUnknown, InvalidRequest, LogCorrupted, LogFull
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.settings import kept
-from tailrace_server.wal.settings.kept import CatalogSettings, change_settings, newest_settings
+from tailrace_server.wal.sequences import settings
+from tailrace_server.wal.sequences.settings import CatalogSettings, change_settings, newest_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.verify import verify
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SETTER = """
 import sys
 from pathlib import Path
-from tailrace_server.wal.settings.kept import change_settings
+from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 log = CommitLog.open(Path(sys.argv[1]))
 change_settings(log.store, log.view, {"max_lookback": 7}, 5)
@@ -110,15 +110,15 @@ def test_of_two_that_set_the_same_at_once_the_second_is_told_and_changes_nothing
 def behind(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
     """Have somebody act once between the next look at the settings and what follows."""
     assert callable(act)
-    real = kept.newest_settings
+    real = settings.newest_settings
 
     def look(*arguments: object) -> CatalogSettings:
         found = real(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(kept, "newest_settings", real)
+        monkeypatch.setattr(settings, "newest_settings", real)
         act()
         return found
 
-    monkeypatch.setattr(kept, "newest_settings", look)
+    monkeypatch.setattr(settings, "newest_settings", look)
 
 
 def test_many_setters_lose_nothing(log_root: Path) -> None:

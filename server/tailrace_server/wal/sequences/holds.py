@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from tailrace.cursor import Cursor
 from tailrace.named.values import SubscriptionHealth
 from tailrace.position import END, Position
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
     from tailrace_server.wal.state.view import LogView
 
 _log = logging.getLogger("tailrace.wal")

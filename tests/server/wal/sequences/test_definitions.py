@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.definitions import kept
-from tailrace_server.wal.definitions.kept import (
+from tailrace_server.wal.files.sequence_documents import ViewDocument
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.sequences import definitions
+from tailrace_server.wal.sequences.definitions import (
     Definitions,
     change_definitions,
     newest_definitions,
 )
-from tailrace_server.wal.files.definition_documents import ViewDocument
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.inspect import summarize
@@ -76,7 +76,7 @@ def test_copies_have_them_and_damage_is_found(log_root: Path, tmp_path: Path) ->
 
 
 def test_there_are_so_many_and_no_more(log_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_COUNT_MAX", 1)
+    monkeypatch.setattr(definitions, "_COUNT_MAX", 1)
     LogWriter.open(log_root, "shop").close()
     log = CommitLog.open(log_root / "shop")
     add(log, "first")

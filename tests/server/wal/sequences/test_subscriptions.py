@@ -23,12 +23,15 @@ from tailrace.errors import (
     SubscriptionUnknown,
 )
 from tailrace.position import Position
+from tailrace_server.wal.sequences import subscription_changes, subscriptions
+from tailrace_server.wal.sequences.subscription_changes import (
+    HoldCap,
+    criteria_in,
+    cursor_at,
+    new_subscription,
+)
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences, name_in_log
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.subscriptions import changes, sequence
-from tailrace_server.wal.subscriptions.creation import HoldCap, new_subscription
-from tailrace_server.wal.subscriptions.criteria_documents import criteria_in
-from tailrace_server.wal.subscriptions.places import cursor_at
-from tailrace_server.wal.subscriptions.sequence import SubscriptionSequences, name_in_log
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.logs import write
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from tailrace_server.wal.files.subscription_documents import SubscriptionDocument
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = 1_700_000_000_000_000
@@ -120,7 +123,7 @@ def test_takeovers_at_once_have_an_epoch_each(
 
     def take_over(number: int) -> int:
         found = sequences.change(
-            "billing", partial(changes.taken_over, reader=f"{number}", now=NOW)
+            "billing", partial(subscription_changes.taken_over, reader=f"{number}", now=NOW)
         )
         return found.epoch
 
@@ -136,15 +139,23 @@ def test_contract_51_a_fenced_reader_acknowledges_nothing(
 ) -> None:
     sequences.create(subscription(catalog))
     for _ in range(2):
-        sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
+        sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=NOW))
     at = cursor(catalog, 3)
     with pytest.raises(SubscriptionTakenOver, match="epoch 1, but epoch 2 was taken by b"):
-        sequences.change("billing", lambda found: changes.acknowledged(found, 1, at, NOW))
+        sequences.change(
+            "billing", lambda found: subscription_changes.acknowledged(found, 1, at, NOW)
+        )
     with pytest.raises(SubscriptionTakenOver):
-        sequences.change("billing", lambda found: changes.taken_over(found, "a", NOW, 1))
+        sequences.change(
+            "billing", lambda found: subscription_changes.taken_over(found, "a", NOW, 1)
+        )
     with pytest.raises(InvalidRequest, match="has had readers up to epoch 2"):
-        sequences.change("billing", lambda found: changes.acknowledged(found, 3, at, NOW))
-    found = sequences.change("billing", lambda found: changes.acknowledged(found, 2, at, NOW + 1))
+        sequences.change(
+            "billing", lambda found: subscription_changes.acknowledged(found, 3, at, NOW)
+        )
+    found = sequences.change(
+        "billing", lambda found: subscription_changes.acknowledged(found, 2, at, NOW + 1)
+    )
     assert (found.cursor, found.moved) == (str(at), NOW + 1)
 
 
@@ -152,17 +163,18 @@ def test_acknowledging_backwards_is_refused_and_the_same_again_changes_nothing(
     catalog: Path, sequences: SubscriptionSequences
 ) -> None:
     sequences.create(subscription(catalog))
-    sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
+    sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=NOW))
     for version in (3, 3):
         at = cursor(catalog, version)
         found = sequences.change(
             "billing",
-            lambda found: changes.acknowledged(found, 1, at, NOW),  # noqa: B023
+            lambda found: subscription_changes.acknowledged(found, 1, at, NOW),  # noqa: B023
         )
     assert found.number == NOW + 2
     with pytest.raises(InvalidRequest, match="reset the subscription"):
         sequences.change(
-            "billing", lambda found: changes.acknowledged(found, 1, cursor(catalog, 2), NOW)
+            "billing",
+            lambda found: subscription_changes.acknowledged(found, 1, cursor(catalog, 2), NOW),
         )
 
 
@@ -178,10 +190,10 @@ def test_a_write_that_was_held_up_until_its_number_was_free_again_counts_for_not
         if not decided:
             for number in range(20):
                 sequences.change(
-                    "billing", partial(changes.taken_over, reader=f"{number}", now=NOW)
+                    "billing", partial(subscription_changes.taken_over, reader=f"{number}", now=NOW)
                 )
         decided.append(found)
-        return changes.taken_over(found, "late", NOW)
+        return subscription_changes.taken_over(found, "late", NOW)
 
     late = sequences.change("billing", decide)
     assert decided[0].number == held_up.number
@@ -194,17 +206,23 @@ def test_a_paused_subscription_takes_no_reader_and_its_last_one_is_fenced(
     catalog: Path, sequences: SubscriptionSequences
 ) -> None:
     sequences.create(subscription(catalog))
-    sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
-    sequences.change("billing", partial(changes.paused, who="ann", now=NOW, pauses=True))
+    sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=NOW))
+    sequences.change(
+        "billing", partial(subscription_changes.paused, who="ann", now=NOW, pauses=True)
+    )
     with pytest.raises(SubscriptionPaused):
-        sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
-    late = partial(changes.acknowledged, epoch=1, cursor=cursor(catalog, 3), now=NOW)
+        sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=NOW))
+    late = partial(subscription_changes.acknowledged, epoch=1, cursor=cursor(catalog, 3), now=NOW)
     with pytest.raises(SubscriptionPaused):  # "subscribe again" would be refused
         sequences.change("billing", late)
-    sequences.change("billing", partial(changes.paused, who="ann", now=NOW, pauses=False))
+    sequences.change(
+        "billing", partial(subscription_changes.paused, who="ann", now=NOW, pauses=False)
+    )
     with pytest.raises(SubscriptionTakenOver):
         sequences.change("billing", late)
-    found = sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
+    found = sequences.change(
+        "billing", partial(subscription_changes.taken_over, reader="b", now=NOW)
+    )
     assert found.epoch == 3
 
 
@@ -212,7 +230,7 @@ def test_a_deleted_name_can_be_created_anew_and_refuses_what_comes_late(
     catalog: Path, sequences: SubscriptionSequences
 ) -> None:
     sequences.create(subscription(catalog))
-    sequences.change("billing", partial(changes.taken_over, reader="b", now=NOW))
+    sequences.change("billing", partial(subscription_changes.taken_over, reader="b", now=NOW))
     sequences.delete("billing", NOW)
     with pytest.raises(SubscriptionUnknown, match=r"no named subscription 'billing'$"):
         sequences.get("billing")
@@ -220,7 +238,8 @@ def test_a_deleted_name_can_be_created_anew_and_refuses_what_comes_late(
     sequences.create(subscription(catalog, place="3"))
     with pytest.raises(InvalidRequest, match="epoch 0"):
         sequences.change(
-            "billing", lambda found: changes.acknowledged(found, 1, cursor(catalog, 4), NOW)
+            "billing",
+            lambda found: subscription_changes.acknowledged(found, 1, cursor(catalog, 4), NOW),
         )
     assert sequences.get("billing").number == NOW + 3
 
@@ -255,7 +274,7 @@ def test_a_catalog_and_an_owner_have_so_many_names_and_no_more(
 def test_deleted_names_count_for_nothing_and_few_leave_an_object(
     catalog: Path, sequences: SubscriptionSequences, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence, "_DELETED_MAX", 4)
+    monkeypatch.setattr(subscriptions, "_DELETED_MAX", 4)
     for number in range(6):
         for name in (f"a{number}", f"b{number}"):
             sequences.create(subscription(catalog, name), names_max=2, owner_max=2)
@@ -278,7 +297,7 @@ def test_a_late_write_counts_for_nothing_after_its_name_was_forgotten_and_create
             assert sequences.names() == ["audit"]
             sequences.create(subscription(catalog, now=NOW + WEEK))
         decided.append(found)
-        return changes.taken_over(found, "late", NOW)
+        return subscription_changes.taken_over(found, "late", NOW)
 
     late = sequences.change("billing", decide)
     assert late.id == decided[1].id != decided[0].id

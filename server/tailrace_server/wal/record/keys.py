@@ -1,4 +1,4 @@
-"""The hash of (entity type, primary key), by which the router looks up keys.
+"""The canonical text of a key, and the hash of (entity type, primary key), by which the router looks up keys.
 
 All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the last padded with zeros::
 
@@ -6,7 +6,7 @@ All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the
                            at the end:        h = (h ^ length in bytes) * 0xD6E8FEB86659FD93;   h ^= h >> 32
 
     type_seed(type)      = word_hash(0, UTF-8 of the type)
-    key_hash(seed, key)  = word_hash(seed, UTF-8 of the key), with 0 replaced by 1;  0 stands for a null key
+    key_hash(seed, key)  = word_hash(seed, UTF-8 of the key), with 0 replaced by 1;  0 is the hash of a null key
 
 The hash spreads keys over a table. It does not resist chosen keys, so callers compare the keys themselves
 where hashes are equal.
@@ -17,8 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import orjson
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import msgspec
     import numpy.typing as npt
     import pyarrow as pa
 
@@ -97,3 +101,38 @@ def _word_hash(value: int, data: bytes) -> int:
         value ^= value >> 32
     value = ((value ^ len(data)) * _LENGTH_FACTOR) & _MASK
     return value ^ (value >> 32)
+
+
+def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
+    """Return the canonical text of a key from the JSON texts of its columns; None if one is null.
+
+    A single column is its plain text: a string without quotes, anything else as written. Several
+    are a compact JSON array, strings in the shortest escape, anything else as written.
+
+    Different keys of one number of columns have different texts, but for a single column with a string in one
+    and another type in the other: ``1`` and ``"1"``. A column has one type, so these are never two rows; a
+    column that is altered to text keeps the keys of its rows.
+    """
+    values = [bytes(text) for text in texts]
+    if not values or b"null" in values:
+        return None
+    if len(values) == 1:
+        value = values[0]
+        return str(orjson.loads(value)) if value[:1] == b'"' else value.decode()
+    return _array(values)
+
+
+def row_text(texts: Sequence[bytes | msgspec.Raw]) -> str:
+    """Return the canonical text of a row that is its own key: a compact JSON array of its values.
+
+    Nulls at its end are left out. So a row keeps its text when its table gets a column that is null in it.
+    """
+    values = [bytes(text) for text in texts]
+    while values and values[-1] == b"null":
+        values.pop()
+    return _array(values)
+
+
+def _array(values: Sequence[bytes]) -> str:
+    parts = (orjson.dumps(orjson.loads(v)) if v[:1] == b'"' else v for v in values)
+    return (b"[%b]" % b",".join(parts)).decode()

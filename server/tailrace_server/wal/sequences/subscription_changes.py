@@ -1,0 +1,288 @@
+"""New named subscriptions, and each change of one: functions that return the next object, or refuse.
+
+They do no I/O, so a writer that finds its number taken calls them again (subscriptions.py).
+
+A place where a subscription may begin is written as ``earliest``, ``latest``, ``41``, ``41:3``, or as a time
+with its zone: ``2026-05-04T10:30:00Z``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from tailrace.arguments import micros
+from tailrace.conditions.tree import read_where
+from tailrace.criteria import Area, ContainerType, Criteria, Operation, canonical, parameter_texts
+from tailrace.cursor import Cursor
+from tailrace.errors import (
+    InvalidRequest,
+    PositionCompacted,
+    SubscriptionPaused,
+    SubscriptionTakenOver,
+)
+from tailrace.position import END, Position
+from tailrace_server.wal.files.documents import FORMAT_VERSION
+from tailrace_server.wal.files.sequence_documents import CriteriaDocument, SubscriptionDocument
+from tailrace_server.wal.sequences.subscriptions import (
+    check_subscription_name,
+    given_name,
+    name_in_log,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tailrace_server.wal.state.view import LogView
+
+
+def taken_over(
+    found: SubscriptionDocument, reader: str, now: int, resumed: int | None = None
+) -> SubscriptionDocument:
+    """Return a subscription with a new reader, whose epoch is one higher: the one before is fenced.
+
+    Args:
+        found: It as it is.
+        reader: The new one, for people.
+        now: µs since the epoch.
+        resumed: The epoch that the reader had before its connection broke; None: it comes for the first time.
+
+    Raises:
+        SubscriptionPaused: It takes no readers.
+        SubscriptionTakenOver: Another one came since the epoch that is resumed.
+    """
+    if found.paused:
+        raise SubscriptionPaused(given_name(found.name))
+    if resumed is not None:
+        refuse_fenced(found, resumed)
+    return replace(found, epoch=found.epoch + 1, reader=reader, opened=now)
+
+
+def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
+    """Refuse a reader that is not the newest.
+
+    Raises:
+        SubscriptionPaused: A pause has ended it, and a new reader would be refused too.
+        SubscriptionTakenOver: Another reader, or a reset, has ended it.
+        InvalidRequest: There never was a reader of this epoch.
+    """
+    if epoch > found.epoch or epoch < 1:
+        raise InvalidRequest(
+            f"epoch {epoch}: subscription {given_name(found.name)!r} has had readers up to epoch "
+            f"{found.epoch}; send that of the acknowledgement that you got"
+        )
+    if epoch < found.epoch:
+        if found.paused:
+            raise SubscriptionPaused(given_name(found.name))
+        raise SubscriptionTakenOver(given_name(found.name), epoch, found.epoch, found.reader)
+
+
+def acknowledged(
+    found: SubscriptionDocument, epoch: int, cursor: Cursor, now: int
+) -> SubscriptionDocument | None:
+    """Return a subscription that its reader is done with up to a cursor; None: it was there before.
+
+    Raises:
+        SubscriptionPaused, SubscriptionTakenOver: Its reader has been ended.
+        InvalidRequest: The cursor lies before what was acknowledged already.
+    """
+    refuse_fenced(found, epoch)
+    before = Cursor.parse(found.cursor)
+    if cursor == before:
+        return None
+    if cursor < before:
+        raise InvalidRequest(
+            f"acknowledge {cursor}: subscription {given_name(found.name)!r} is at {before} already, which lies "
+            "behind it; to read something again, reset the subscription"
+        )
+    return replace(found, cursor=str(cursor), moved=now, broken=0)
+
+
+def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> SubscriptionDocument:
+    """Return a subscription that continues behind a cursor; its present reader is fenced."""
+    return replace(
+        found,
+        cursor=str(cursor),
+        moved=now,
+        broken=0,
+        epoch=found.epoch + 1,
+        reader=who,
+        opened=now,
+    )
+
+
+def paused(
+    found: SubscriptionDocument, who: str, now: int, *, pauses: bool
+) -> SubscriptionDocument | None:
+    """Return a subscription that takes no readers, or takes them again; None: it is so already.
+
+    A reader that it has is fenced by a pause.
+    """
+    if found.paused == pauses:
+        return None
+    if not pauses:
+        return replace(found, paused=False)
+    return replace(found, paused=True, epoch=found.epoch + 1, reader=who, opened=now)
+
+
+def criteria_documents(criteria: Iterable[Criteria]) -> list[CriteriaDocument]:
+    """Return criteria in the form of documents."""
+    return [
+        CriteriaDocument(
+            area="" if one.area is None else one.area.name,
+            entity_type=list(one.entity_type),
+            primary_key=list(one.primary_key),
+            operation=[each.name for each in one.operation],
+            container_type=[each.name for each in one.container_type],
+            container_name=list(one.container_name),
+            **_where_members(one),
+            parameters=dict(parameter_texts(one.parameters)),
+            where_version=one.where_version,
+        )
+        for one in criteria
+    ]
+
+
+def _where_members(one: Criteria) -> dict[str, Any]:
+    where = read_where(one.where)
+    if where is None:
+        return {}
+    return {"where": where} if isinstance(where, str) else {"where_tree": where.form}
+
+
+def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
+    """Return the criteria that documents hold."""
+    return tuple(
+        Criteria(
+            area=Area[one.area] if one.area else None,
+            entity_type=tuple(one.entity_type),
+            primary_key=tuple(one.primary_key),
+            operation=tuple(Operation[each] for each in one.operation),
+            container_type=tuple(ContainerType[each] for each in one.container_type),
+            container_name=tuple(one.container_name),
+            where=one.where_tree or one.where or None,
+            parameters=one.parameters,
+            where_version=one.where_version,
+        )
+        for one in documents
+    )
+
+
+_POSITION: Final = re.compile(r"([0-9]{1,18})(?::([0-9]{1,9}))?", re.ASCII)
+
+
+def cursor_at(view: LogView, place: str) -> Cursor:
+    """Return the cursor behind which a place is the first that comes; version 0 is the earliest one.
+
+    Raises:
+        InvalidRequest: It is no place, a time without a zone, or above the published versions.
+        PositionCompacted: It is no longer retained.
+    """
+    if place == "latest":
+        return view.cursor(view.published, END)
+    if place == "earliest":
+        return view.cursor(*view.oldest.preceding())
+    match = _POSITION.fullmatch(place)
+    if match is None:
+        return view.cursor(*_at_time(view, place).preceding())
+    if not int(match[1]):  # as for a subscribe since 0
+        return view.cursor(*view.oldest.preceding())
+    wanted = Position(int(match[1]), int(match[2] or 0))
+    if wanted < view.oldest:
+        raise PositionCompacted(wanted, view.oldest, Position(view.published, END))
+    if wanted > Position(view.published + 1, 0):
+        raise InvalidRequest(
+            f"{place}: the newest published version is {view.published}; {view.published + 1}, or latest, "
+            "begins with what comes next"
+        )
+    return view.cursor(*wanted.preceding())
+
+
+def _at_time(view: LogView, place: str) -> Position:
+    """Return the first position that was committed at or after a time."""
+    try:
+        at = micros(datetime.fromisoformat(place))
+    except ValueError:
+        raise InvalidRequest(
+            f"{place[:80]!r} is no place: write earliest, latest, VERSION, VERSION:INDEX, or a time with its "
+            "zone, as 2026-05-04T10:30:00Z"
+        ) from None
+    if view.is_trimmed_at(at):
+        raise PositionCompacted(view.oldest.preceding(), view.oldest, Position(view.published, END))
+    return Position(min(view.version_at(at), view.published + 1), 0)
+
+
+_DEFAULT_HOLD_US: Final = 24 * 3600 * 1_000_000
+_DEFAULT_HOLD_BYTES: Final = 10 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class HoldCap:
+    """The largest hold that may be asked for; None: no limit."""
+
+    us: int | None = None
+    bytes: int | None = None
+
+
+def new_subscription(
+    view: LogView,
+    name: str,
+    criteria: Sequence[Criteria],
+    place: str,
+    *,
+    hold_us: int | None,
+    hold_bytes: int | None,
+    cap: HoldCap,
+    owner: str,
+    now: int,
+) -> SubscriptionDocument:
+    """Return a subscription that is to be created.
+
+    Args:
+        view: What is published of the log.
+        name: The name that its owner gives it.
+        criteria: What it wants; empty: every record at entity level.
+        place: Where it begins, see ``cursor_at``.
+        hold_us: How old a version may be that is kept for it; None: a day, or the cap.
+        hold_bytes: How many bytes of the log; None: 10 GiB, or the cap.
+        cap: The largest hold.
+        owner: The principal who creates it.
+        now: µs since the epoch.
+
+    Raises:
+        InvalidRequest: A name or place that is none, or a hold that is above the cap.
+        PositionCompacted: The place is no longer retained.
+    """
+    check_subscription_name(name, given=True)
+    return SubscriptionDocument(
+        format_version=FORMAT_VERSION,
+        number=0,
+        uuid=view.uuid,
+        id=uuid4(),
+        name=name_in_log(name, owner),
+        created=now,
+        owner=owner,
+        criteria=criteria_documents(
+            # Names in conditions mean the columns of now, whatever the source calls others later.
+            canonical(each.named_at(view.published) for each in criteria) if criteria else ()
+        ),
+        hold_us=_within("hold", hold_us, _DEFAULT_HOLD_US, cap.us, "µs"),
+        hold_bytes=_within("hold_bytes", hold_bytes, _DEFAULT_HOLD_BYTES, cap.bytes, "bytes"),
+        cursor=str(cursor_at(view, place)),
+        moved=now,
+    )
+
+
+def _within(what: str, given: int | None, default: int, cap: int | None, unit: str) -> int:
+    if given is None:
+        return default if cap is None else min(default, cap)
+    if given < 0:
+        raise InvalidRequest(f"{what} {given}: it cannot be negative")
+    if cap is not None and given > cap:
+        raise InvalidRequest(f"{what}: {given:,} {unit}, and the largest here is {cap:,} {unit}")
+    return given

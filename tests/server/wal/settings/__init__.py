@@ -1,1 +1,0 @@
-"""What is set of a catalog, kept in its log."""
