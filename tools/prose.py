@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-BOUNDS: Final = {"docstrings": 131, "documents": 50}
+BOUNDS: Final = {"docstrings": 131, "documents": 32}
 """The most unclear sentences of each kind."""
 SUBJECT_MAX: Final = 72
 

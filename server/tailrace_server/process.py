@@ -147,7 +147,7 @@ def hand_over_soon() -> None:
 
     The event loop lets go of it for a moment in each call to the kernel, to Arrow or to numpy, and the thread
     that follows the log in each read of a file. Whoever works in another thread has it then, and the loop
-    waits: by default ten times 5 ms for one change on its way, while others are being read for (docs/adr/0085).
+    waits: by default ten times 5 ms for one change on its way, while others are being read for (docs/adr/0057).
     """
     sys.setswitchinterval(HAND_OVER_S)
 

@@ -3,7 +3,7 @@
 There are three ways to the same bytes. Up to 16 captures are encoded one by one, so that a live commit
 of one row takes 10 µs. More are written by the compiled encoder (``compiled_frames.py``) once it is
 loaded. Until then, and at column level, Arrow encodes them column by column: 300 µs a batch and 120 ns a
-capture. docs/adr/0043 says what each way is worth.
+capture. docs/adr/0037 says what each way is worth.
 """
 
 from __future__ import annotations

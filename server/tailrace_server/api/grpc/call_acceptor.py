@@ -7,7 +7,7 @@ streams continue. Calls to registered methods come with the name they were regis
 
 So every method of ours is registered, and this server answers all other calls itself, before the loop sees
 them: they have the same answer whatever their path is. Interceptors and generic handlers come after the
-decoding, too late. docs/adr/0052 has what else was weighed.
+decoding, too late. docs/adr/0050 has what else was weighed.
 """
 
 from __future__ import annotations
