@@ -132,6 +132,7 @@ docs: $(READY)
 	$(BIN)/python -m tools.errors
 	$(BIN)/python -m tools.operations
 	$(BIN)/python -m tools.settings
+	$(BIN)/python -m tools.tree
 
 # The site needs no network: neither to be built nor to be read. The variable silences an announcement.
 site: $(READY)

@@ -66,7 +66,7 @@ class CaptureColumns:
     kind: CaptureKind = CaptureKind.CHANGE
     """The kind that all of them have."""
     transitions: NDArray[np.uint8] | None = None
-    """A capture: how it moved its row, a code of ``matching/transitions.py``. Then captures have
+    """A capture: how it moved its row, a code of `rows.transitions`. Then captures have
     one record each. None: no condition was evaluated on them."""
     cursors: Callable[[], pa.BinaryArray] | None = None
     """Makes the text of each capture's cursor. None: it is that of the capture's place in the log."""

@@ -112,7 +112,7 @@ class _Scaled(msgspec.Struct):
 
 
 _decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
-"""Made here, as frames are encoded in threads; see `wal.documents`."""
+"""Made here, as frames are encoded in threads; see `wal.files.documents`."""
 
 
 def _scaled_decimal(raw: bytes) -> bytes:
