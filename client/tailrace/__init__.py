@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from tailrace.acknowledgement import Acknowledgement, Limits
-from tailrace.capture import Capture, Heartbeat, StateComplete
+from tailrace.capture import Acknowledgement, Capture, Heartbeat, Limits, StateComplete
 from tailrace.checkpoint import CheckpointStore, FileCheckpoint
 from tailrace.client import Client, connect
 from tailrace.criteria import (
@@ -80,7 +79,7 @@ from tailrace.errors import (
     WriterFenced,
 )
 from tailrace.link import Disconnected, Reconnected
-from tailrace.named.values import NamedSubscription, SubscriptionHealth
+from tailrace.named import NamedSubscription, SubscriptionHealth
 from tailrace.position import END, Position, TimestampMicros
 from tailrace.reactive import Publisher, Subscriber
 from tailrace.reads.history import History, HistoryEnd, HistoryHeader
@@ -88,11 +87,10 @@ from tailrace.reads.state import State, StateEnd, StateHeader, StateRow
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.sql.answer import AnswerEnd, AnswerHeader, SqlArrow, SqlRows
-from tailrace.sql.poll import Poll
+from tailrace.sql.calls import Poll
 from tailrace.subscription import Subscription, SubscriptionStatistics
-from tailrace.table.changes import LiveChanges, TableRestarted
 from tailrace.table.contents import TableChange
-from tailrace.table.table import Table
+from tailrace.table.table import LiveChanges, Table, TableRestarted
 from tailrace.tls import Tls
 from tailrace.update_subscription import Row, UpdateSubscription
 

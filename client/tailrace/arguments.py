@@ -8,7 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace import wire
-from tailrace.conditions.tree import read_where, where_fields
+from tailrace.conditions import read_where, where_fields
 from tailrace.criteria import (
     After,
     CatchUp,
@@ -36,7 +36,7 @@ from tailrace.v1.change_capture_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tailrace.conditions.tree import Where
+    from tailrace.conditions import Where
     from tailrace.criteria import Beginning, Start
     from tailrace.v1.capture_pb2 import Body
 

@@ -25,21 +25,19 @@ from tailrace.arguments import (
 from tailrace.criteria import CatchUp, Content, Initial, OverrunPolicy
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.link import Link, LinkOptions
-from tailrace.named.acknowledger import Acknowledger
-from tailrace.named.calls import SubscriptionCalls
+from tailrace.named import Acknowledger, SubscriptionCalls
 from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
 from tailrace.sql.calls import SqlCalls
 from tailrace.subscription import Subscription
-from tailrace.table.calls import TableCalls
+from tailrace.table.table import TableCalls
 from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
 from tailrace.transport.token import Token
-from tailrace.typed.asking import patient
-from tailrace.typed.captures import SCHEMA_CHANGES, TypedSubscription
+from tailrace.typed.schemas import SCHEMA_CHANGES, TypedSubscription, patient
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,

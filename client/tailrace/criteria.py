@@ -15,8 +15,7 @@ from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tailrace.conditions.numbers import number_text
-from tailrace.conditions.tree import Where, read_where
+from tailrace.conditions import Where, number_text, read_where
 from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -7,13 +7,15 @@
        └──── wait with jitter ◀────────────┘
              resume strictly after the last capture received, or the last heartbeat's cursor
 
-What was received before a break stays valid and is not asked for again, nor is it part of the demand that the
-next connection is told.
+Captures received before a break stay valid and do not come again. Demand adds up and saturates. A new
+connection requests only the captures that are still owed (requested and not received), in the message that
+subscribes. Later requests follow on the same call, and those made in one turn of the loop are sent as one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import operator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -21,26 +23,121 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tailrace import wire
 from tailrace.clock import SystemClock
 from tailrace.criteria import After
-from tailrace.demand import Demand, DemandRequests, subscribing
 from tailrace.errors import (
     ConnectTimeout,
     HeartbeatMissed,
+    InvalidRequest,
     TailraceError,
     TransportError,
 )
 from tailrace.retry import Attempts
-from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace.v1.change_capture_pb2 import DemandRequest, SubscribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tailrace.acknowledgement import Acknowledgement
-    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.capture import Acknowledgement, Capture, Heartbeat, StateComplete
     from tailrace.clock import Clock
     from tailrace.cursor import Cursor
     from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream, Transport
-    from tailrace.v1.change_capture_pb2 import DemandRequest, SubscribeSystemRequest
+    from tailrace.v1.change_capture_pb2 import SubscribeSystemRequest
+
+DEMAND_MAX: Final = 2**63 - 1
+
+
+class Demand:
+    """One subscription's demand, over all its connections."""
+
+    __slots__ = ("_waiter", "received", "requested")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.requested = 0
+        """Captures asked for since the beginning."""
+        self.received = 0
+        """Captures that came."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    def request(self, n: int) -> None:
+        """Ask for ``n`` captures more.
+
+        Raises:
+            InvalidRequest: ``n`` is not positive.
+            TypeError: ``n`` is not a whole number; nothing was asked for.
+        """
+        n = whole("request", n)
+        if n <= 0:
+            raise InvalidRequest(
+                f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
+            )
+        self.requested = min(self.requested + n, self.received + DEMAND_MAX)
+        self.wake()
+
+    async def wait(self) -> None:
+        """Wait until something was requested, or until ``wake``; one connection at a time does."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def wake(self) -> None:
+        """Wake the connection, which checks the demand again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def whole(name: str, n: object) -> int:
+    """Return a number of captures as an int.
+
+    Raises:
+        TypeError: It is not a whole number; ``name`` is what was called so.
+    """
+    try:
+        return operator.index(n)  # type: ignore[arg-type]  # it says so itself
+    except TypeError:
+        raise TypeError(f"{name}({n!r}): demand is a whole number of captures") from None
+
+
+class DemandRequests:
+    """The request messages of one connection: the subscribe, then demand as it grows, until closed."""
+
+    __slots__ = ("_closed", "_demand", "_first", "_told")
+
+    def __init__(self, demand: Demand, first: DemandRequest) -> None:
+        """Take the demand that is owed now into the first message."""
+        self._demand = demand
+        self._closed = False
+        self._told = demand.requested
+        if demand.requested > demand.received:
+            first.request = demand.requested - demand.received
+        self._first: DemandRequest | None = first
+
+    def __aiter__(self) -> DemandRequests:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._first is not None:
+            message, self._first = self._first, None
+            return message.SerializeToString()
+        while self._demand.requested == self._told and not self._closed:
+            await self._demand.wait()
+        if self._closed:
+            raise StopAsyncIteration
+        more = self._demand.requested - self._told
+        self._told += more
+        return DemandRequest(request=more).SerializeToString()
+
+    def close(self) -> None:
+        """End it; gRPC waits for the next message of a call even when that has ended."""
+        self._closed = True
+        self._demand.wake()
+
+
+def subscribing(request: SubscribeRequest | SubscribeSystemRequest) -> DemandRequest:
+    """Return the first message of a connection."""
+    if request.DESCRIPTOR.name == "SubscribeRequest":
+        return DemandRequest(subscribe=request)  # type: ignore[arg-type]  # told by its name
+    return DemandRequest(subscribe_system=request)  # type: ignore[arg-type]
+
 
 _PATIENCE: Final = 2.0
 """A heartbeat is missed after this many times the announced interval …"""

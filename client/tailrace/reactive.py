@@ -16,8 +16,7 @@ from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, k
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.acknowledgement import Acknowledgement
-    from tailrace.capture import Capture, Heartbeat, StateComplete
+    from tailrace.capture import Acknowledgement, Capture, Heartbeat, StateComplete
     from tailrace.link import Link
 
 _TURN: Final = 256

@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.checkpoint import CheckpointStore, load_from, save_to
 from tailrace.cursor import Cursor
-from tailrace.demand import whole
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
-from tailrace.transport.event_loop import OnOneLoop
-from tailrace.typed.captures import TypedBatch
+from tailrace.event_loop import OnOneLoop
+from tailrace.link import whole
+from tailrace.typed.schemas import TypedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from tailrace.acknowledgement import Acknowledgement
-    from tailrace.capture import Capture
+    from tailrace.capture import Acknowledgement, Capture
     from tailrace.link import Link
-    from tailrace.named.acknowledger import Acknowledger
-    from tailrace.typed.captures import TypedSubscription
+    from tailrace.named import Acknowledger
+    from tailrace.typed.schemas import TypedSubscription
 
 BUFFER_BYTES_MAX: Final = 64 << 20
 """Above it nothing more is read from the connection until the user has taken some; the server then waits."""

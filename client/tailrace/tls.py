@@ -1,12 +1,19 @@
-"""How a client trusts its server, and shows who it is, over TLS."""
+"""TLS of a client: the CAs that it trusts, its own certificate, and the reason why a handshake failed.
+
+gRPC's core reports little more than that a handshake failed, or that the socket was closed. So after a failed
+connection the client asks the server again, with Python's own TLS and in a thread, and reports the result.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import InvalidRequest
 
@@ -122,3 +129,137 @@ def _system_roots() -> bytes | None:
     named = ssl.get_default_verify_paths().cafile or ""
     found = next((each for each in (named, *_BUNDLES) if os.path.isfile(each)), None)
     return None if found is None else _read("ca", found, b"CERTIFICATE")
+
+
+_PATIENCE_S: Final = 5.0
+_EXPIRED: Final = 10
+_NOT_YET: Final = 9
+_OTHER_NAME: Final = (62, 64)
+_UNKNOWN_CA: Final = (18, 19, 20, 21)
+"""Of what OpenSSL's verification returns: x509_vfy.h."""
+_NO_TLS: Final = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "RECORD_LAYER_FAILURE",
+    "PACKET_LENGTH_TOO_LONG",
+)
+_ASKS: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+_PLAIN_PORT: Final = (
+    "it does not speak TLS; leave TLS out (http:// or host:port), or name the port that does"
+)
+_TLS_PORT: Final = (
+    "it speaks TLS, and was spoken to in plain text: connect with tls=True or tls=FILE, in commands with "
+    "https://, --tls or --tls-ca FILE"
+)
+_NO_GRPC: Final = (
+    "it speaks TLS, but not gRPC inside; give the server's gRPC address, not its HTTP one"
+)
+_WITHOUT: Final = (
+    "it lets in only clients with a certificate of their own: Tls(certificate=…, key=…), in commands "
+    "--tls-certificate and --tls-key"
+)
+
+
+def why_plain_failed(host: str, port: int) -> str | None:
+    """Return why a plain-text connection failed, if that is because the port speaks TLS. It blocks."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with suppress(OSError), _connected(host, port) as plain:
+        try:
+            context.wrap_socket(plain, server_hostname=host).close()
+        except ssl.SSLError as error:
+            # An alert is TLS as well: whoever sends one has understood what we said.
+            return _TLS_PORT if "ALERT" in (error.reason or "") else None
+        return _TLS_PORT
+    return None
+
+
+def why_tls_failed(host: str, port: int, tls: LoadedTls) -> str | None:
+    """Return why TLS to a server does not come about; None where it does, or nothing is known. It blocks."""
+    with suppress(OSError), _connected(host, port) as plain:
+        try:
+            with _context(tls).wrap_socket(plain, server_hostname=host) as connection:
+                if connection.selected_alpn_protocol() != "h2":
+                    return _NO_GRPC
+                # With TLS 1.3 the server judges our certificate after the handshake has ended for us. One that
+                # is content speaks first.
+                return None if connection.recv(1) else _of_certificate(tls, None)
+        except ssl.SSLCertVerificationError as error:
+            return _of_server(error, host, port, tls)
+        except ssl.SSLError as error:
+            reason = error.reason or ""
+            if reason in _NO_TLS:
+                return _PLAIN_PORT
+            return _of_certificate(tls, reason) if "ALERT" in reason else None
+        except ConnectionError:
+            return _of_certificate(tls, None)
+    return None
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), _PATIENCE_S)
+
+
+def _context(tls: LoadedTls) -> ssl.SSLContext:
+    context = ssl.create_default_context(
+        cadata=None if tls.roots is None else tls.roots.decode("ascii", "ignore")
+    )
+    context.set_alpn_protocols(["h2"])
+    if tls.certificate is not None and tls.key is not None:
+        # It is taken from a file only.
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(tls.key + b"\n" + tls.certificate)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+def _of_server(error: ssl.SSLCertVerificationError, host: str, port: int, tls: LoadedTls) -> str:
+    """Return what is wrong with a server's certificate."""
+    if error.verify_code == _EXPIRED:
+        return "its certificate has expired; whoever runs the server has to renew it"
+    if error.verify_code == _NOT_YET:
+        return "its certificate is not valid yet; compare the clocks of both machines"
+    if error.verify_code in _UNKNOWN_CA:
+        return (
+            f"its certificate is of a CA that is not trusted here ({error.verify_message}): name the CA's "
+            "file with tls=FILE, in commands with --tls-ca FILE"
+        )
+    if error.verify_code in _OTHER_NAME:
+        names = _names(host, port, tls)
+        meant = f"for {', '.join(names)}" if names else "for another name"
+        return f"its certificate is {meant}, not for {host}: connect by a name that it has"
+    return f"its certificate is not trusted: {error.verify_message}"
+
+
+def _names(host: str, port: int, tls: LoadedTls) -> list[str]:
+    """Return the names that a certificate has that is trusted but for them."""
+    context = _context(tls)
+    context.check_hostname = False
+    with (
+        suppress(OSError),
+        _connected(host, port) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        found: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
+        return [str(value) for kind, value in found if kind in ("DNS", "IP Address")]
+    return []
+
+
+def _of_certificate(tls: LoadedTls, alert: str | None) -> str | None:
+    """Return what is wrong with the client's certificate; ``alert`` None: the server closed without a word."""
+    if tls.certificate is None:
+        return _WITHOUT if alert in (None, _ASKS) or "HANDSHAKE" in alert else _alert(alert)
+    if alert is None:
+        return "it has refused the client's certificate, and does not say why; see the server's log"
+    return f"it has refused the client's certificate: {_plain(alert)}"
+
+
+def _alert(alert: str) -> str:
+    return f"it has refused the handshake: {_plain(alert)}"
+
+
+def _plain(alert: str) -> str:
+    return alert.rpartition("ALERT_")[2].replace("_", " ").lower()

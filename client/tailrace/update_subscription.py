@@ -28,16 +28,16 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
+from tailrace.event_loop import OnOneLoop
 from tailrace.link import GRACE_S, patience_s
 from tailrace.position import END, Position
 from tailrace.retry import Attempts
-from tailrace.transport.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from tailrace.acknowledgement import Acknowledgement
+    from tailrace.capture import Acknowledgement
     from tailrace.cdcv2 import Finished, ReaderStatistics, Statement, Waiting
     from tailrace.clock import Clock
     from tailrace.criteria import Start

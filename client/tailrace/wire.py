@@ -19,9 +19,8 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
-from tailrace.acknowledgement import Acknowledgement, Limits
-from tailrace.capture import Capture, Heartbeat, StateComplete
-from tailrace.conditions.tree import read_where, where_fields, where_of
+from tailrace.capture import Acknowledgement, Capture, Heartbeat, Limits, StateComplete
+from tailrace.conditions import read_where, where_fields, where_of
 from tailrace.criteria import (
     After,
     Area,

@@ -15,7 +15,7 @@ from tailrace import Criteria
 from tailrace.criteria import ContainerType, Operation, canonical
 from tailrace.criteria import parameter_text as condition_text
 from tailrace.errors import InvalidRequest
-from tailrace.sql.values import parameter_text as sql_text
+from tailrace.sql.answer import parameter_text as sql_text
 
 
 def test_two_spellings_of_one_criteria_are_equal() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.demand import DEMAND_MAX, Demand, DemandRequests, subscribing
+from tailrace.link import DEMAND_MAX, Demand, DemandRequests, subscribing
 from tailrace.v1.change_capture_pb2 import DemandRequest, SubscribeRequest, SubscribeSystemRequest
 
 

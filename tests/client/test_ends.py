@@ -42,7 +42,7 @@ ONCE: Final = Retry(attempts_max=0)
 PATIENT: Final = Timeouts(connect_s=PATIENCE_S, request_s=PATIENCE_S)
 LIVES: Final = (
     *("tailrace.client", "tailrace.subscription", "tailrace.update_subscription", "tailrace.link"),
-    *("tailrace.reads.history", "tailrace.reactive", "tailrace.demand", "tailrace.errors"),
+    *("tailrace.reads.history", "tailrace.reactive", "tailrace.link", "tailrace.errors"),
     *("tailrace.transport", "grpc.aio"),
 )
 """Modules of the client whose objects have a life; the server of the test makes values of the others."""

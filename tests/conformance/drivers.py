@@ -17,7 +17,7 @@ import grpc.aio
 import tailrace
 from tailrace import wire
 from tailrace.capture import Capture, Heartbeat, StateComplete
-from tailrace.conditions.tree import ConditionTree
+from tailrace.conditions import ConditionTree
 from tailrace.criteria import Area, Content, Operation
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_status import error_of

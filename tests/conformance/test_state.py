@@ -21,7 +21,7 @@ from tailrace import (
     Operation,
     PositionCompacted,
 )
-from tailrace.conditions.tree import ConditionTree
+from tailrace.conditions import ConditionTree
 from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import collect, published
 from tests.conformance.shop import SHOP, remove, upsert

@@ -27,8 +27,7 @@ from tailrace.cdcv2.errors import (
     StateUnreadable,
 )
 from tailrace.cdcv2.lattice import INTEGERS, Lattice, antichain, product
-from tailrace.cdcv2.pulling import read
-from tailrace.cdcv2.reader import Reader
+from tailrace.cdcv2.reader import Reader, read
 from tailrace.cdcv2.statements import (
     Finished,
     Progress,

@@ -14,9 +14,11 @@ from tailrace.cdcv2.errors import InvalidStatement
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace.cdcv2.statements import JsonValue
 
 T = TypeVar("T")
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+"""A parsed JSON value."""
 
 TIME_MAX: Final = 2**63 - 1
 """The largest coordinate: times are non-negative Avro longs."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
-from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval
 from tailrace.cdcv2.errors import (
     CdcError,
     CountExceeded,
@@ -21,20 +20,22 @@ from tailrace.cdcv2.errors import (
     DiffsDisagree,
     InvalidStatement,
 )
-from tailrace.cdcv2.integers import IntegerTimeline
 from tailrace.cdcv2.lattice import INTEGERS, Integers, antichain
-from tailrace.cdcv2.state import (
-    ReaderState,
-    data_of_text,
-    data_to_text,
-    decode_state,
-    encode_state,
+from tailrace.cdcv2.state import ReaderState, data_of_text, data_to_text, decode_state, encode_state
+from tailrace.cdcv2.statements import (
+    Finished,
+    Progress,
+    ReaderStatistics,
+    Update,
+    Waiting,
+    checked_counts,
+    checked_diff,
+    checked_interval,
 )
-from tailrace.cdcv2.statements import Finished, Progress, ReaderStatistics, Update, Waiting
-from tailrace.cdcv2.timeline import LatticeTimeline
+from tailrace.cdcv2.timeline import IntegerTimeline, LatticeTimeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from tailrace.cdcv2.errors import Conflict, Origin, Side
     from tailrace.cdcv2.lattice import Lattice
@@ -416,3 +417,36 @@ def _timeline_of(lattice: Lattice[T], start: tuple[T, ...]) -> Timeline[T]:
     if isinstance(kind, Integers):
         return cast("Timeline[T]", IntegerTimeline(cast("tuple[int, ...]", start)))
     return LatticeTimeline(lattice, start)
+
+
+def read(
+    messages: Iterable[Statement[T]],
+    lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+    *,
+    on_conflict: OnConflict = "error",
+    start: Iterable[T] | None = None,
+    reader: Reader[T] | None = None,
+) -> Iterator[Finished[T]]:
+    """Pull messages and yield what becomes final, until the stream is closed or the messages end.
+
+    No message is pulled once the stream is closed. To tell the two ends apart, pass a reader and ask it
+    for `Reader.closed` and `Reader.why_waiting`.
+
+    Args:
+        messages: The messages, in any order.
+        lattice: The kind of time.
+        on_conflict: As of `Reader`.
+        start: As of `Reader`.
+        reader: A reader to continue with; the other arguments are then ignored.
+
+    Raises:
+        CdcError: As `Reader.receive`.
+    """
+    if reader is None:
+        reader = Reader(lattice, on_conflict=on_conflict, start=start)
+    source = iter(messages)
+    while not reader.closed:
+        message = next(source, None)
+        if message is None:
+            return
+        yield from reader.receive(message)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from tailrace.cdcv2.check import LONG_LIMIT
 from tailrace.cdcv2.errors import InvalidWrite
 from tailrace.cdcv2.lattice import INTEGERS, antichain, reaches
-from tailrace.cdcv2.statements import Progress, Update
+from tailrace.cdcv2.statements import LONG_LIMIT, Progress, Update
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable

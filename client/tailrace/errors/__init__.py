@@ -57,14 +57,12 @@ Each family has a module below; all of them are imported from here.
 
 from __future__ import annotations
 
-from tailrace.errors.access import EndedByOperator as EndedByOperator
-from tailrace.errors.access import NotPermitted as NotPermitted
-from tailrace.errors.access import QuotaExceeded as QuotaExceeded
-from tailrace.errors.access import TokenExpired as TokenExpired
-from tailrace.errors.access import Unauthenticated as Unauthenticated
 from tailrace.errors.endings import ConnectTimeout as ConnectTimeout
+from tailrace.errors.endings import EndedByOperator as EndedByOperator
 from tailrace.errors.endings import HeartbeatMissed as HeartbeatMissed
 from tailrace.errors.endings import NotGrpc as NotGrpc
+from tailrace.errors.endings import NotPermitted as NotPermitted
+from tailrace.errors.endings import QuotaExceeded as QuotaExceeded
 from tailrace.errors.endings import ServerFull as ServerFull
 from tailrace.errors.endings import ServerStopping as ServerStopping
 from tailrace.errors.endings import SubscriberTooSlow as SubscriberTooSlow
@@ -72,7 +70,9 @@ from tailrace.errors.endings import SubscriptionBroken as SubscriptionBroken
 from tailrace.errors.endings import SubscriptionClosed as SubscriptionClosed
 from tailrace.errors.endings import SubscriptionOverrun as SubscriptionOverrun
 from tailrace.errors.endings import TlsFailed as TlsFailed
+from tailrace.errors.endings import TokenExpired as TokenExpired
 from tailrace.errors.endings import TransportError as TransportError
+from tailrace.errors.endings import Unauthenticated as Unauthenticated
 from tailrace.errors.history import BodiesExpired as BodiesExpired
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced
 from tailrace.errors.history import ColumnsChanged as ColumnsChanged
@@ -81,30 +81,30 @@ from tailrace.errors.history import DeadlineExceeded as DeadlineExceeded
 from tailrace.errors.history import HistoryReplaced as HistoryReplaced
 from tailrace.errors.history import ImagesMissing as ImagesMissing
 from tailrace.errors.history import PositionCompacted as PositionCompacted
-from tailrace.errors.keeping import again as again
-from tailrace.errors.keeping import forget_frames as forget_frames
-from tailrace.errors.keeping import kept as kept
+from tailrace.errors.history import again as again
+from tailrace.errors.history import forget_frames as forget_frames
+from tailrace.errors.history import kept as kept
 from tailrace.errors.log import LogCorrupted as LogCorrupted
 from tailrace.errors.log import LogError as LogError
 from tailrace.errors.log import LogFull as LogFull
 from tailrace.errors.log import LogMissing as LogMissing
 from tailrace.errors.log import LogUnreadable as LogUnreadable
+from tailrace.errors.log import TableFileError as TableFileError
 from tailrace.errors.log import UnknownWriter as UnknownWriter
+from tailrace.errors.log import ValueNotHeld as ValueNotHeld
 from tailrace.errors.log import WriterFenced as WriterFenced
-from tailrace.errors.named import SubscriptionExists as SubscriptionExists
-from tailrace.errors.named import SubscriptionPaused as SubscriptionPaused
-from tailrace.errors.named import SubscriptionTakenOver as SubscriptionTakenOver
-from tailrace.errors.named import SubscriptionUnknown as SubscriptionUnknown
 from tailrace.errors.requests import CatalogUnknown as CatalogUnknown
 from tailrace.errors.requests import CursorInvalid as CursorInvalid
 from tailrace.errors.requests import EntityTypeUnknown as EntityTypeUnknown
 from tailrace.errors.requests import InvalidRequest as InvalidRequest
 from tailrace.errors.requests import RowUnknown as RowUnknown
+from tailrace.errors.requests import SubscriptionExists as SubscriptionExists
+from tailrace.errors.requests import SubscriptionPaused as SubscriptionPaused
+from tailrace.errors.requests import SubscriptionTakenOver as SubscriptionTakenOver
+from tailrace.errors.requests import SubscriptionUnknown as SubscriptionUnknown
 from tailrace.errors.requests import Unsupported as Unsupported
 from tailrace.errors.tree import InternalError as InternalError
 from tailrace.errors.tree import TailraceError as TailraceError
-from tailrace.errors.values import TableFileError as TableFileError
-from tailrace.errors.values import ValueNotHeld as ValueNotHeld
 
 # A class is known by the name that it is imported by: in tracebacks, in pickles, in logs.
 for _each in tuple(globals().values()):

@@ -24,10 +24,10 @@ from tailrace.arguments import (
 )
 from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest
+from tailrace.event_loop import OnOneLoop
 from tailrace.position import Position
 from tailrace.reads.history import History
 from tailrace.reads.state import State
-from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, GetSchemaResponse
 from tailrace.v1.change_capture_pb2 import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from tailrace.conditions.tree import Where
+    from tailrace.conditions import Where
     from tailrace.cursor import Cursor
     from tailrace.reads.state import StateRow
     from tailrace.schema import SchemaSpan

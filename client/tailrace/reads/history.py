@@ -15,7 +15,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position
 from tailrace.reads.pinned_read import PinnedRead
-from tailrace.typed.captures import TypedCaptures
+from tailrace.typed.schemas import TypedCaptures
 from tailrace.v1.capture_fields_pb2 import ReadChangesResponseParts
 
 if TYPE_CHECKING:

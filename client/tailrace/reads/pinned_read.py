@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
-from tailrace.transport.event_loop import OnOneLoop
+from tailrace.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,14 +26,13 @@ import sqlite3
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tailrace.conditions.tree import read_where
+from tailrace.conditions import read_where
 from tailrace.criteria import ContainerType
 from tailrace.cursor import Cursor
 from tailrace.errors import CursorInvalid, TableFileError
+from tailrace.event_loop import waited_out
 from tailrace.schema import Column, Origin
-from tailrace.table.contents import Contents, StoredRow, TableChange, row_after
-from tailrace.table.memory import InMemory
-from tailrace.threads import waited_out
+from tailrace.table.contents import Contents, InMemory, StoredRow, TableChange, row_after
 from tailrace.typed.row_reader import RowReader
 
 if TYPE_CHECKING:

@@ -1,32 +1,104 @@
-"""The table: a Mapping that follows, and the task that makes it."""
+"""The live table: a Mapping that follows its rows, its changes for a reader, and the call that makes it."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from tailrace.arguments import version_of
+from tailrace.criteria import Area, Criteria
 from tailrace.errors import (
     ColumnsChanged,
     InvalidRequest,
     PositionCompacted,
+    SubscriberTooSlow,
     SubscriptionClosed,
     TailraceError,
     again,
     kept,
 )
-from tailrace.table.changes import LiveChanges, TableRestarted
+from tailrace.event_loop import OnOneLoop
+from tailrace.reads.calls import ReadCalls
 from tailrace.table.contents import ChangeLog
-from tailrace.transport.event_loop import OnOneLoop
+from tailrace.table.follower import Follower
+from tailrace.table.sqlite import contents_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from tailrace.table.contents import Contents
-    from tailrace.table.follower import Follower
+    from tailrace.conditions import Where
+    from tailrace.retry import Retry, Timeouts
+    from tailrace.subscription import Subscription
+    from tailrace.table.contents import Contents, TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class TableRestarted:
+    """The changes up to a version do not come one by one: what was built from the table is to be built anew."""
+
+    version: int
+    """The rows are as of it."""
+    because: TailraceError
+    """The log no longer had the changes, it was replaced, or the iteration took them too slowly."""
+
+
+class LiveChanges:
+    """The changes of a table from when it was made, as an async iterator; made by ``Table.changes``.
+
+    They come in order, versions whole. Changes that were not taken wait, up to a number. With more of them
+    all that wait are dropped, and a `TableRestarted` comes in their place; the changes behind it follow.
+    """
+
+    def __init__(self, backlog: int) -> None:
+        """Keep so many at most."""
+        self.backlog = backlog
+        self._waiting: deque[TableChange | TableRestarted] = deque()
+        self._ended: TailraceError | None = None
+        self._news = asyncio.Event()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TableChange | TableRestarted:
+        """Return the next one; a call that is cancelled has taken nothing.
+
+        Raises:
+            TailraceError: Why the table has ended, after all that came before it was taken.
+        """
+        while not self._waiting:
+            if self._ended is not None:
+                raise again(self._ended)
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting.popleft()
+
+    def put(self, version: int, changed: ChangeLog) -> None:
+        """Take the changes of whole versions up to one."""
+        if changed.overflowed or len(self._waiting) + len(changed.changes) > self.backlog:
+            slow = SubscriberTooSlow(f"more than {self.backlog} changes of a table were not taken")
+            self.restart(TableRestarted(version, slow))
+        elif changed.changes:
+            self._waiting.extend(changed.changes)
+            self._news.set()
+
+    def restart(self, restarted: TableRestarted) -> None:
+        """Put it in the place of all that waits."""
+        self._waiting.clear()
+        self._waiting.append(restarted)
+        self._news.set()
+
+    def end(self, error: TailraceError) -> None:
+        """Raise an error behind what waits."""
+        self._ended = error
+        self._news.set()
 
 
 class Table(Mapping[str, Any], OnOneLoop):
@@ -293,3 +365,58 @@ def _positive(name: str, number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InvalidRequest(f"{name} {number!r}: write a whole number above 0")
     return number
+
+
+class TableCalls(ReadCalls):
+    """A client's calls beside its reads; the client says how it subscribes, and owns the tasks."""
+
+    _retry: Retry
+    _timeouts: Timeouts
+
+    @abstractmethod
+    def subscribe(self, *arguments: Any, **options: Any) -> Subscription:
+        """Return a subscription to a catalog's changes."""
+
+    @abstractmethod
+    def _start(self, stream: Table) -> asyncio.Task[None]:
+        """Start the task that makes a table."""
+
+    def table(
+        self,
+        catalog: str,
+        entity_type: str,
+        *,
+        where: Where | None = None,
+        parameters: Mapping[str, object] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        typed: bool = True,
+        backlog: int = 10_000,
+    ) -> Table:
+        """Return a live local copy of a table; it begins when its context is entered.
+
+        Args:
+            catalog: Its name.
+            entity_type: The table.
+            where: A condition, as of ``state``: the table has the rows that meet it. None: all rows.
+            parameters: Values of the condition's parameters by name, without the colon.
+            path: A SQLite file that holds the table, and from which it continues the next time; None = memory.
+            typed: Whether rows are Python's values, as of ``subscribe``; else they are images.
+            backlog: Changes that wait for who iterates over them, at most.
+
+        Raises:
+            InvalidRequest: An argument has no meaning.
+        """
+        rows = Criteria(
+            area=Area.DATA, entity_type=(entity_type,), where=where, parameters=parameters or {}
+        )
+        contents = contents_of(path, catalog, rows, typed=typed)
+        read = partial(
+            self.state,
+            *(catalog, entity_type),
+            where=where,
+            parameters=dict(rows.parameters),
+            typed=typed,
+        )
+        subscribe = partial(self.subscribe, catalog, typed=typed)
+        follower = Follower(catalog, rows, read, subscribe, self._retry, self._timeouts)
+        return Table(contents, follower, self._start, backlog=backlog)

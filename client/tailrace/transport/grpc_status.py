@@ -32,7 +32,7 @@ from tailrace.v1.status_pb2 import ErrorDetail, ErrorStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tailrace.transport.environment_proxy import EnvironmentProxy
+    from tailrace.transport.target import EnvironmentProxy
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 DETAIL_TYPE: Final = "type.googleapis.com/google.rpc.ErrorInfo"

@@ -1,4 +1,4 @@
-"""Addresses of servers, as people write them: the one reader for `connect` and the commands.
+"""Addresses of servers, as people write them, and the proxies on the way; `connect` and the commands read them.
 
 ::
 
@@ -6,15 +6,26 @@
     grpc://host:7411       http://host:7411      plain text
     grpcs://host           https://host          TLS, port 443 where none is named
     dns:///host:7411       unix:/run/socket  …   gRPC's own names, handed on as they are
+
+gRPC takes a proxy from the environment without a word: the first of three variables that is set, unless
+``no_proxy`` names the end of the host or its network. This module decides the same again, so that an error can
+name the proxy. It also keeps loopback addresses, which no proxy can reach for us, away from a proxy.
+
+Source: grpc/grpc, doc/environment_variables.md; src/core/handshaker/http_connect/http_proxy_mapper.cc.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from tailrace.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_PORT: Final = 7411
 """The port of ``tailrace serve --grpc``."""
@@ -90,3 +101,62 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+_EXCEPTIONS: Final = ("no_grpc_proxy", "no_proxy")
+
+
+class EnvironmentProxy(NamedTuple):
+    """A proxy between a client and its server."""
+
+    variable: str
+    """The variable that names it."""
+    address: str
+    """``host:port``; never the password that may precede it."""
+    host: str
+    """The host that is asked for through it."""
+
+    def __str__(self) -> str:
+        """Name it, and how to go around it."""
+        return (
+            f"the proxy {self.address} that the variable {self.variable} names (no_proxy={self.host} goes "
+            "without it)"
+        )
+
+
+def proxy_to(host: str, environment: Mapping[str, str] = os.environ) -> EnvironmentProxy | None:
+    """Return the proxy through which a host is reached; None without one, and for a name that has no host."""
+    if not host or is_loopback(host):
+        return None
+    variable = next((each for each in _VARIABLES if environment.get(each)), None)
+    if variable is None:
+        return None
+    try:
+        parts = urlsplit(environment[variable])
+    except ValueError:
+        return None
+    if parts.scheme != "http" or not parts.hostname:
+        return None  # core says on stderr that it cannot use it, and goes without
+    around = next((environment[each] for each in _EXCEPTIONS if environment.get(each)), "")
+    if any(_covers(each.strip(), host) for each in around.split(",") if each.strip()):
+        return None
+    return EnvironmentProxy(variable, parts.netloc.rpartition("@")[2], host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().removesuffix(".") == "localhost"
+
+
+def _covers(entry: str, host: str) -> bool:
+    """Return whether an entry of ``no_proxy`` names a host: its end, or a network that it lies in."""
+    if host.lower().endswith(entry.lower()):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False

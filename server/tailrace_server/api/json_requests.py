@@ -22,9 +22,7 @@ import msgspec
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from tailrace.conditions.json_values import checked_text, shown_value
-from tailrace.conditions.numbers import decimal_of
-from tailrace.conditions.tree import fill
+from tailrace.conditions import checked_text, decimal_of, fill, shown_value
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body, Condition
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest

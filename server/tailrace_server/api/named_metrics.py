@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow.compute import sort_indices
 
-from tailrace.conditions.tree import where_of
+from tailrace.conditions import where_of
 from tailrace.criteria import (
     After,
     Area,

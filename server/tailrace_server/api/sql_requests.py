@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tailrace.conditions.json_values import checked_text
-from tailrace.conditions.numbers import number_of
+from tailrace.conditions import checked_text, number_of
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.v1.sql_pb2 import SQL_FORM_ARROW, SQL_MISFITS_NULL

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 from tailrace_server.cli.subscription_access import AtServer, InFolder
 from tailrace_server.cli.terminal import options, times
 from tailrace_server.cli.terminal.output import date_text, note, printable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from tailrace.criteria import Criteria
-    from tailrace.named.values import NamedSubscription
+    from tailrace.named import NamedSubscription
     from tailrace_server.cli.subscription_access import SubscriptionsPlace
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.cursor import Cursor
-from tailrace.named.values import NamedSubscription
+from tailrace.named import NamedSubscription
 from tailrace.position import TimestampMicros
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tailrace.conditions.numbers import refuse_large
+from tailrace.conditions import refuse_large
 from tailrace.schema import Column
 from tailrace_server.filters.tree import Family
 from tailrace_server.typed.forms import Misfit, form_of

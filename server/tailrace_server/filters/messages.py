@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tailrace.conditions.tree import ConditionTree
+from tailrace.conditions import ConditionTree
 from tailrace.errors import Unsupported
 from tailrace.v1 import capture_pb2
 from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long

@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.conditions.tree import read_where
+from tailrace.conditions import read_where
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, parameter_texts
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.filters.binding import bind
@@ -31,7 +31,7 @@ from tailrace_server.wal.state.entity_names import EntityNames
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tailrace.conditions.tree import Where
+    from tailrace.conditions import Where
     from tailrace_server.filters.tree import Condition
     from tailrace_server.grants.grant import Action, Keys
     from tailrace_server.grants.known_names import KnownView

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.conditions.tree import read_where
+from tailrace.conditions import read_where
 from tailrace.criteria import (
     COLUMN_TYPES,
     After,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.errors import LogError
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 from tailrace_server.log_cache.loss import NO_LOSS, Loss, RetentionTerms, loss_of
 from tailrace_server.named.requests import NamedView
 from tailrace_server.wal.files.local_files import LocalFiles

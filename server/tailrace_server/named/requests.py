@@ -23,7 +23,7 @@ from tailrace_server.wal.sequences.subscriptions import (
 
 if TYPE_CHECKING:
     from tailrace.criteria import Criteria
-    from tailrace.named.values import SubscriptionHealth
+    from tailrace.named import SubscriptionHealth
     from tailrace_server.grants.principal import Principal
     from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
     from tailrace_server.wal.sequences.holds import Hold

@@ -16,7 +16,7 @@ from tailrace_server.wal.sequences.settings import nearest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.conditions.tree import ConditionTree
+    from tailrace.conditions import ConditionTree
     from tailrace.schema import Column
     from tailrace_server.grants.grant import Columns
     from tailrace_server.log_cache.followed_log import FollowedLog

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.conditions.tree import read_where
+from tailrace.conditions import read_where
 from tailrace.criteria import parameter_texts
 
 if TYPE_CHECKING:

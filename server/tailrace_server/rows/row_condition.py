@@ -22,7 +22,7 @@ from tailrace_server.wal.schema.restating import carries_all
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from tailrace.conditions.tree import Where
+    from tailrace.conditions import Where
     from tailrace.schema import Column
     from tailrace_server.filters.evaluation import Mask
     from tailrace_server.filters.tree import Condition

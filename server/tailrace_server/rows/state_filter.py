@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.conditions.tree import ConditionTree
+from tailrace.conditions import ConditionTree
 from tailrace.criteria import parameters_in
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.messages import tree_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tailrace.conditions.numbers import refuse_large
+from tailrace.conditions import refuse_large
 from tailrace.criteria import Operation
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdcv2 import INTEGERS
-from tailrace.cdcv2.integers import INTERVALS_MAX, IntegerTimeline
 from tailrace.cdcv2.lattice import TIME_MAX
-from tailrace.cdcv2.timeline import LatticeTimeline
+from tailrace.cdcv2.timeline import INTERVALS_MAX, IntegerTimeline, LatticeTimeline
 from tests.client.cdcv2.histories import TIMES, Interval, intervals
 
 

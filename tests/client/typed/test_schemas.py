@@ -19,9 +19,9 @@ from tailrace import (
     Unsupported,
 )
 from tailrace.position import TimestampMicros
+from tailrace.reads.state import TypedState
 from tailrace.schema import SchemaSpan
-from tailrace.typed.captures import TypedCaptures, TypedSubscription
-from tailrace.typed.state import TypedState
+from tailrace.typed.schemas import TypedCaptures, TypedSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tailrace import Cursor, Position
-from tailrace.acknowledgement import Acknowledgement, Limits
+from tailrace.capture import Acknowledgement, Limits
 from tailrace.errors import NotGrpc, TransportError
 from tailrace.link import Disconnected, Reconnected
 from tailrace_server.cli.watch import Teller

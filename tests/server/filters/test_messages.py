@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tailrace.conditions.tree import ConditionTree, fill
+from tailrace.conditions import ConditionTree, fill
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition
 from tailrace_server.filters.binding import bind

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tailrace.errors import InvalidRequest
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 from tailrace.v1.named_subscription_pb2 import (
     AcknowledgeRequest,
     CreateSubscriptionRequest,

@@ -19,7 +19,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import PositionCompacted
 from tailrace.position import END
 from tailrace.retry import Retry, Timeouts
-from tailrace.sql.poll import Poll
+from tailrace.sql.calls import Poll
 from tailrace_server.cli.terminal.output import note
 from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.sql.interruption import Interruption
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace import Client, SqlArrow
     from tailrace.errors import LogCorrupted
-    from tailrace.sql.calls import Misfits
-    from tailrace.sql.poll import Beginning
+    from tailrace.sql.calls import Beginning, Misfits
     from tailrace_server.sql.query import QueryLimits
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.commit_log import CommitLog

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tailrace.threads import waited_out
+from tailrace.event_loop import waited_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tailrace.cursor import Cursor
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 from tailrace.position import END, Position
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 

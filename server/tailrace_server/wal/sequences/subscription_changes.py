@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from tailrace.arguments import micros
-from tailrace.conditions.tree import read_where
+from tailrace.conditions import read_where
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, canonical, parameter_texts
 from tailrace.cursor import Cursor
 from tailrace.errors import (

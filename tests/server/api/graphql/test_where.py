@@ -16,7 +16,7 @@ from graphql import (
 )
 from graphql.execution.values import get_argument_values
 
-from tailrace.conditions.tree import ConditionTree
+from tailrace.conditions import ConditionTree
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Schema
 from tailrace_server.api.graphql.schema import build

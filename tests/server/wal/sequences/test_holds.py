@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.cursor import Cursor
-from tailrace.named.values import SubscriptionHealth
+from tailrace.named import SubscriptionHealth
 from tailrace.position import END, Position
 from tailrace_server.cli.application import run
 from tailrace_server.wal.sequences import subscription_changes

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest
-from tailrace.sql.values import parameter_text
+from tailrace.sql.answer import parameter_text
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.http.guard import caller_of

@@ -1,4 +1,4 @@
-"""A condition as a tree, in its JSON form: what ``where`` says as a text.
+"""Conditions on rows: ``where`` as a tree in its JSON form, and the values and numbers in it.
 
 ::
 
@@ -6,25 +6,26 @@
              {"column": "state", "in": ["paid", "sent"]},
              {"not": {"column": "note", "isNull": true}}]}
 
-The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. As a value,
-a text, a whole number, true and false are themselves: ``100`` is ``{"number": "100"}``.
+The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. A text, a
+whole number, true and false are written as themselves: ``100`` is ``{"number": "100"}``. Numbers have one bound
+in all transports, parameters and conditions: ``1e200000000`` is eleven bytes, and 200 million digits once it is
+written out.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from tailrace.conditions.json_values import checked_text, shown_value
-from tailrace.conditions.numbers import number_text
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Condition, ConditionType, ConditionValue
 
@@ -32,9 +33,102 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
+_SHOWN: Final = 60
+
+
+def checked_text(value: object, path: str) -> str:
+    """Return a value that has to be a text.
+
+    Args:
+        value: The value.
+        path: Of the value, for errors.
+
+    Raises:
+        InvalidRequest: It is none, or none that UTF-8 can hold.
+    """
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path}: must be a text, not {shown_value(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
+    return value
+
+
+def shown_value(value: object) -> str:
+    """Return what an error says of a value, in 60 characters at most; of objects and lists what they are."""
+    if isinstance(value, Mapping | list):
+        return "an object" if isinstance(value, Mapping) else "a list"
+    text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+_DIGITS_MAX: Final = 1_000
+"""Digits of a number, with the zeros of its exponent."""
+_ABOVE: Final = 10**_DIGITS_MAX
+_TOO_MANY: Final = f"a number has {_DIGITS_MAX:,} digits at most, zeros of its exponent included"
+
+
+def refuse_large(number: Decimal | int) -> None:
+    """Refuse a number that is long to write out, without writing it out.
+
+    Raises:
+        ValueError: It has more digits.
+    """
+    if isinstance(number, int):
+        fits = -_ABOVE < number < _ABOVE
+    else:
+        fits = not number.is_finite() or (
+            len(number.as_tuple().digits) <= _DIGITS_MAX and abs(number.adjusted()) < _DIGITS_MAX
+        )
+    if not fits:
+        raise ValueError(_TOO_MANY)
+
+
+def decimal_of(text: str) -> Decimal:
+    """Return a JSON number of any length as a Decimal.
+
+    Raises:
+        ValueError: Its exponent has more than 18 digits.
+    """
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError(_TOO_MANY) from None
+
+
+def number_of(text: str) -> int | Decimal:
+    """Return the number of a JSON text; one with a point or an exponent is a Decimal.
+
+    Raises:
+        ValueError: It has more digits.
+    """
+    is_whole = text.removeprefix("-").isdigit()
+    if is_whole and len(text) > 1 + _DIGITS_MAX:
+        raise ValueError(_TOO_MANY)
+    number = int(text) if is_whole else decimal_of(text)
+    refuse_large(number)
+    return number
+
+
+def number_text(number: float | Decimal) -> str:
+    """Return the text of a number as a condition reads it.
+
+    Raises:
+        ValueError: It has more digits.
+    """
+    if isinstance(number, int | Decimal):
+        refuse_large(number)
+    if isinstance(number, Decimal) and number.is_nan():
+        return "NaN"
+    if math.isfinite(number):
+        return str(number)
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
 _DEPTH_MAX: Final = 64
 """Conditions within conditions, as the server has it; protobuf itself reads no more than 100 messages deep."""
-_SHOWN: Final = 60
+
 _TYPE_PREFIX: Final = "CONDITION_TYPE_"
 _KINDS: Final = ("text", "number", "boolean", "parameter", "null")
 """The forms of a value: exactly one of them."""

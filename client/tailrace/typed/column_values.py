@@ -1,4 +1,4 @@
-"""How the values of a column become Python's, by its SQL type and encoding.
+"""Values of a column as Python's, by its SQL type and encoding.
 
 ===================================  ============  ====================================================
 column                               Python        a value that is a misfit

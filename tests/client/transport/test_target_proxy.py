@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tailrace
-from tailrace.transport.environment_proxy import EnvironmentProxy, proxy_to
+from tailrace.transport.target import EnvironmentProxy, proxy_to
 from tests.client.scripted import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.cdcv2 import INTEGERS, InvalidStatement, Progress, product
-from tailrace.cdcv2.check import LONG_LIMIT, checked_counts, checked_diff, checked_interval
+from tailrace.cdcv2.statements import LONG_LIMIT, checked_counts, checked_diff, checked_interval
 
 
 @pytest.mark.parametrize("diff", [1, -1, LONG_LIMIT - 1, -LONG_LIMIT])

@@ -1,20 +1,84 @@
-"""The calls of a client for named subscriptions."""
+"""Named subscriptions: their description, the calls of a client for them, and their acknowledgements.
+
+An acknowledgement is sent at most once a second, or at once if the caller waits for it::
+
+    acknowledge ─▶ noted ─▶ sent a second after the last one ─▶ durable in the log
+                     │
+                     └────▶ sent at once: durable=True, or the subscription is left
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace import wire
 from tailrace.arguments import Place, Wanted, milliseconds, sendable, several
 from tailrace.cursor import Cursor
-from tailrace.named.values import NamedSubscription, SubscriptionHealth
+from tailrace.errors import InvalidRequest, SubscriptionTakenOver, TailraceError
 from tailrace.position import Position, TimestampMicros
 from tailrace.v1 import named_subscription_pb2 as messages
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from google.protobuf.message import Message
+
+    from tailrace.criteria import Criteria
+
+    Send = Callable[[int, Cursor], Awaitable[None]]
+    """Makes a cursor of a reader's epoch durable."""
+
+
+class SubscriptionHealth(IntEnum):
+    """The state of a named subscription's hold on the log."""
+
+    HELD = 1
+    """The log that it needs is retained: it is within its cap."""
+    NOT_HELD = 2
+    """It may hold nothing, or more than its cap is needed: the next trim may take it."""
+    BROKEN = 3
+    """A trim has broken its hold: what it needs is there still, but no longer kept."""
+    LOST = 4
+    """The log no longer has what it needs: its reader gets ``PositionCompacted``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSubscription:
+    """One named subscription, now."""
+
+    catalog: str
+    name: str
+    criteria: tuple[Criteria, ...]
+    """Canonical; empty: every record at entity level."""
+    cursor: Cursor
+    """Everything up to it is acknowledged."""
+    needed: Position
+    """First record that is not acknowledged; above the newest, nothing is needed now."""
+    epoch: int
+    """Of the newest reader; 0: none has come yet."""
+    reader: str
+    """The newest reader, for people to read."""
+    hold_s: float
+    """How old a change may be that is kept for it, seconds; 0: nothing is held."""
+    hold_bytes: int
+    """How large the log may be that is kept for it; 0: nothing is held."""
+    age_s: float
+    """How long ago the first record that it needs was committed, seconds."""
+    behind_bytes: int
+    """Bytes of the log from there on."""
+    health: SubscriptionHealth
+    paused: bool
+    """Whether it takes no readers."""
+    owner: str
+    """The caller that created it; empty: a command at the log's folder, or a server without identities."""
+    created: TimestampMicros
+    moved: TimestampMicros
+    """When its cursor moved last."""
 
 
 class SubscriptionCalls:
@@ -175,3 +239,97 @@ def _named(message: messages.NamedSubscription) -> NamedSubscription:
         created=TimestampMicros(message.created),
         moved=TimestampMicros(message.moved),
     )
+
+
+_EVERY_S: Final = 1.0
+"""The interval at which acknowledgements without a waiter are sent, as a group."""
+
+
+class Acknowledger:
+    """Those of one subscription."""
+
+    def __init__(
+        self,
+        name: str,
+        send: Send,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        """Send nothing yet; ``spawn`` starts a task that the client owns."""
+        self.name = name
+        self.epoch = 0
+        """Of the newest connection."""
+        self._send = send
+        self._spawn = spawn
+        self._noted: Cursor | None = None
+        """The furthest; None: there is none yet."""
+        self._durable: Cursor | None = None
+        """The furthest that the server has; None: that is not known."""
+        self._task: asyncio.Task[None] | None = None
+        """Sends what is noted; None while nothing is."""
+        self._lock = asyncio.Lock()
+        self._fail: Callable[[TailraceError], None] = lambda error: None
+
+    def begin(self, fail: Callable[[TailraceError], None]) -> None:
+        """Tell an error that no retry helps to ``fail``."""
+        self._fail = fail
+
+    def note(self, cursor: Cursor) -> None:
+        """Have a cursor sent within a second.
+
+        Raises:
+            InvalidRequest: It lies before one that was noted already.
+        """
+        self._move(cursor)
+        if self._task is None or self._task.done():
+            self._task = self._spawn(self._run())
+
+    async def flush(self, cursor: Cursor | None = None) -> None:
+        """Send a cursor, or what is noted, and return when it is durable.
+
+        Raises:
+            InvalidRequest: It lies before one that was noted already.
+            TailraceError: It was refused, or the server cannot be reached.
+        """
+        if cursor is not None:
+            self._move(cursor)
+        async with self._lock:
+            noted = self._noted
+            if noted is not None and noted != self._durable:
+                await self._send_by_newest(noted)
+                self._durable = noted
+
+    def stop(self) -> None:
+        """Send nothing more by itself."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _move(self, cursor: Cursor) -> None:
+        if self._noted is not None and cursor < self._noted:
+            raise InvalidRequest(
+                f"acknowledge {cursor}: {self._noted} was acknowledged already, which lies behind it"
+            )
+        self._noted = cursor
+
+    async def _send_by_newest(self, cursor: Cursor) -> None:
+        """Send with the epoch of the newest connection, which may be made while this is on its way."""
+        epoch = self.epoch
+        try:
+            await self._send(epoch, cursor)
+        except SubscriptionTakenOver:
+            # By ourselves, if the connection was made anew: its acknowledgement may still be coming.
+            if self.epoch == epoch:
+                await asyncio.sleep(_EVERY_S)
+            if self.epoch == epoch:
+                raise
+            await self._send(self.epoch, cursor)
+
+    async def _run(self) -> None:
+        """Send what is noted until it is durable; never raises."""
+        while self._noted != self._durable:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self.flush()
+            except TailraceError as error:
+                if not error.retriable:
+                    self._fail(error)
+                    return

@@ -1,1 +1,0 @@
-"""Named subscriptions, whose place the server keeps with the log."""
