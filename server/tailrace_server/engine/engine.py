@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tailrace_server.live.publisher import Publisher
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.log_cache.memory_governor import Stallable
+    from tailrace_server.named.requests import NameAsked
     from tailrace_server.reads.history import HistoryBounds, HistoryRead
     from tailrace_server.reads.log_read import LogRead
     from tailrace_server.reads.state import StateRead
@@ -177,6 +178,7 @@ class Engine:
         demand: int | None = None,
         limits: SubscriptionLimits | None = None,
         peer: Peer = IN_PROCESS,
+        named: NameAsked | None = None,
     ) -> Subscription:
         """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
 
@@ -190,7 +192,8 @@ class Engine:
             demand: Captures that may be delivered at first; None = no accounting, the caller's pace
                 is the demand.
             limits: What differs from the engine's bounds.
-            peer: Whom it is for, as ``subscriptions`` then says.
+            peer: The other end, as ``subscriptions`` then names it.
+            named: The named subscription to read, which has criteria of its own and begins behind its place.
 
         Raises:
             CatalogUnknown: No such catalog; names the known ones.
@@ -200,6 +203,16 @@ class Engine:
             ServerFull: There is no room for the criteria.
             NotPermitted: The criteria name what is not granted, or nothing of them is.
         """
+        if named is not None:
+            return await self.named.read(
+                *(named, caller, catalog, criteria),
+                start=start,
+                content=content,
+                codec=codec,
+                demand=demand,
+                limits=limits,
+                peer=peer,
+            )
         await self.turns.turn(peer)
         with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
             observer = await self._catalogs.observer(caller, catalog)

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Beginning, Criteria
     from tailrace_server.catalogs.catalogs import Catalogs
     from tailrace_server.catalogs.observer import Observer
     from tailrace_server.grants.principal import Principal
@@ -121,10 +120,6 @@ class NamedSubscriptions:
         return [
             each for each in self._watch.found if may(caller, Action.STATISTICS, each.named.catalog)
         ]
-
-    def reading(self, asked: NameAsked | None) -> Subscribe:
-        """Return what subscribes as ``Engine.subscribe`` does; by a name if one is asked for."""
-        return self._subscribe if asked is None else partial(self._read, asked)
 
     async def create(
         self, caller: Principal, catalog: str, asked: NamedAsked, peer: Peer = IN_PROCESS
@@ -330,18 +325,24 @@ class NamedSubscriptions:
         except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
             self._end(key, reader.epoch, error)
 
-    async def _read(
+    async def read(
         self,
         asked: NameAsked,
         caller: Principal,
         catalog: str,
         criteria: Sequence[Criteria] = (),
         *,
-        start: Start | None = None,
+        start: Beginning | None = None,
         peer: Peer = IN_PROCESS,
         **options: Any,
     ) -> Subscription:
-        """Read by a name: take it over, and subscribe behind its cursor."""
+        """Take a named subscription over, and subscribe behind its cursor; as ``Engine.subscribe``.
+
+        Raises:
+            InvalidRequest: Criteria, or a start other than a cursor.
+            SubscriptionUnknown: The caller may use none of that name.
+            PositionCompacted: What it has to read next is no longer retained.
+        """
         # 1. Everything that can be refused is, before the reader that there is loses its name.
         if criteria:
             raise InvalidRequest("criteria: a named subscription has its own; leave them out")

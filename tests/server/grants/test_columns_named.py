@@ -172,8 +172,8 @@ async def test_a_named_subscription_keeps_the_columns_that_it_was_created_with(
         )
         rename(log_root)
         await observer_of(engine, "shop").log.reach(2, 10)
-        reader = await engine.named.reading(NameAsked("open-tasks"))(
-            ANONYMOUS, "shop", codec=JSON, content=Content.AFTER
+        reader = await engine.subscribe(
+            ANONYMOUS, "shop", codec=JSON, content=Content.AFTER, named=NameAsked("open-tasks")
         )
         reader.request(10)
         assert await keys(reader, 1) == ["2"]

@@ -46,8 +46,8 @@ def holder(name: str, actions: frozenset[Action] = OWN, *types: str) -> Holder:
 
 async def read(engine: Engine, caller: Holder, name: str) -> Subscription:
     """Subscribe by a name."""
-    return await engine.named.reading(NameAsked(name))(
-        caller, "shop", content=Content.HEADER, codec=JSON
+    return await engine.subscribe(
+        caller, "shop", content=Content.HEADER, codec=JSON, named=NameAsked(name)
     )
 
 
@@ -187,8 +187,8 @@ async def test_contract_51_a_reader_that_comes_too_late_learns_of_the_state(log_
         trim(log_root / "shop", 8, CommitLog.open(log_root / "shop").view.newest_timestamp)
         await until(lambda: engine.catalogs(ANONYMOUS)[0].oldest.version == 8)
         with pytest.raises(PositionCompacted, match="Read the state of its tables") as caught:
-            await engine.named.reading(NameAsked("billing"))(
-                ANONYMOUS, "shop", content=Content.HEADER, codec=JSON
+            await engine.subscribe(
+                ANONYMOUS, "shop", content=Content.HEADER, codec=JSON, named=NameAsked("billing")
             )
         assert caught.value.oldest.version == 8
 

@@ -237,8 +237,10 @@ async def test_contract_50_a_view_in_use_cannot_be_dropped_here_and_ends_what_re
         )
         with pytest.raises(InvalidRequest, match="needed by the named subscription bills"):
             define(log_root, "DROP VIEW cheap")
-        reading = engine.named.reading(NameAsked("bills"))
-        named = await reading(ANONYMOUS, "shop", content=Content.BODY, codec=JSON)
+        bills = NameAsked("bills")
+        named = await engine.subscribe(
+            ANONYMOUS, "shop", content=Content.BODY, codec=JSON, named=bills
+        )
         assert told(await receive(named, 1)) == ["1 ENTER after(id=1 name=chair)"]
         await engine.named.delete(ANONYMOUS, "shop", "bills")
         live = await subscribe(engine, VIEW)

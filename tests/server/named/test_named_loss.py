@@ -106,8 +106,13 @@ async def test_contract_38_heartbeats_metrics_and_the_log_warn_of_a_loss_that_is
             assert isinstance(beat, Heartbeat)
             assert beat.lost_in_s is None
             # 2. A reader by name is told of its own hold, too.
-            named = await engine.named.reading(NameAsked("billing"))(
-                ANONYMOUS, "shop", content=Content.HEADER, codec=JSON, demand=0
+            named = await engine.subscribe(
+                ANONYMOUS,
+                "shop",
+                content=Content.HEADER,
+                codec=JSON,
+                demand=0,
+                named=NameAsked("billing"),
             )
             assert named.hold == (1, 10 << 30)
             # 3. A metric for each name; one that has lost its place is told in the log, once.

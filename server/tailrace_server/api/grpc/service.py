@@ -220,7 +220,7 @@ class ChangeCaptureService:
     async def _subscribe(
         self, catalog: str, wish: Wish, context: Context, *, demand: int | None
     ) -> Subscription:
-        return await self._engine.named.reading(wish.named)(
+        return await self._engine.subscribe(
             caller(),
             catalog,
             wish.criteria,
@@ -230,6 +230,7 @@ class ChangeCaptureService:
             demand=demand,
             limits=wish.limits,
             peer=over_grpc(context.peer(), context.invocation_metadata(), self._proxies),
+            named=wish.named,
         )
 
     async def _first(self, context: Context) -> DemandRequest:

@@ -101,7 +101,7 @@ async def _opened(
     try:
         form, message = await _asked(request, settings, engine.settings.criteria)
         async with reading(engine.turns.many_keys, in_json(requests.wish), message) as wish:
-            subscription = await engine.named.reading(wish.named)(
+            subscription = await engine.subscribe(
                 caller_of(request),
                 catalog,
                 wish.criteria,
@@ -110,6 +110,7 @@ async def _opened(
                 codec=form.events,
                 limits=wish.limits,
                 peer=over_http(REST_EVENTS, request),
+                named=wish.named,
             )
     except BaseException:
         sockets.leave()

@@ -114,7 +114,7 @@ class LiveFace:
         async with reading(self._engine.turns.many_keys, in_json(requests.wish), message) as wish:
             del message  # the wish has the only copy of the keys now
             operation.answered()
-            subscription = await self._engine.named.reading(wish.named)(
+            subscription = await self._engine.subscribe(
                 self.entrance.principal,
                 self._catalog,
                 wish.criteria,
@@ -124,6 +124,7 @@ class LiveFace:
                 demand=state.demand,
                 limits=wish.limits,
                 peer=self._peer,
+                named=wish.named,
             )
         del wish
         subscription.on_end = partial(_on_end, operation)
