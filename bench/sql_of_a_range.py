@@ -40,11 +40,11 @@ from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.sql.query import Query, QueryLimits
 from tailrace_server.sql.scans import LogSource
 from tailrace_server.typed.loops import loops_made
+from tailrace_server.wal.base.key_files import make_key_files
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
-from tailrace_server.wal.upkeep.key_files import make_key_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.tail_pool import TailPool
     from tailrace_server.wal.state.view import LogView
-    from tailrace_server.wal.upkeep.excess import Excess
+    from tailrace_server.wal.upkeep.keeping import Excess
 
 CLOCK_AHEAD_S: Final = 60.0
 """A commit further in the future is a fault: clocks that are set by NTP differ by less than a second."""

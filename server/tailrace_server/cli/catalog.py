@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.sequences.settings import CatalogSettings
     from tailrace_server.wal.state.commit_log import CommitLog
-    from tailrace_server.wal.upkeep.excess import Excess
-    from tailrace_server.wal.upkeep.keeping import Keeping
+    from tailrace_server.wal.upkeep.keeping import Excess, Keeping
 
 CatalogName = Annotated[
     str, typer.Argument(metavar="CATALOG", help="Name of the catalog.", show_default=False)
@@ -161,7 +160,7 @@ def _change(
 def _excess(log: CommitLog, known: CatalogSettings, now: int) -> Excess | None:
     """Return by how much a log is larger than is set, at a time in µs."""
     from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
-    from tailrace_server.wal.upkeep.excess import excess_of
+    from tailrace_server.wal.upkeep.keeping import excess_of
 
     named = SubscriptionSequences(log.path, log.uuid).all()
     return excess_of(log.view, known.settings, named, now)

@@ -176,8 +176,8 @@ def compact(path: Folder) -> int:
     The files that they replace stay for readers at work and are deleted as after a trim.
     """
     from tailrace.clock import SystemClock
+    from tailrace_server.wal.base.key_files import make_key_files
     from tailrace_server.wal.upkeep import compaction, retention
-    from tailrace_server.wal.upkeep.key_files import make_key_files
 
     _check_catalog(path)
     now = SystemClock().now()
@@ -284,8 +284,7 @@ def _before_by_settings(path: Path, now: int) -> int:
     from tailrace_server.wal.sequences.settings import newest_settings
     from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.state.commit_log import CommitLog
-    from tailrace_server.wal.upkeep.excess import excess_of
-    from tailrace_server.wal.upkeep.keeping import judge
+    from tailrace_server.wal.upkeep.keeping import excess_of, judge
 
     log = CommitLog.open(path)
     known = newest_settings(log.store, log.uuid)

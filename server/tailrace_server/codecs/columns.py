@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tailrace.criteria import CaptureKind
 from tailrace.schema import Schema
-from tailrace_server.wal.record.small_arrays import int64s
-from tailrace_server.wal.record.text_columns import NameLists, Texts
+from tailrace_server.wal.record.text_columns import NameLists, Texts, int64s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.grants.grant import Allowance
-    from tailrace_server.wal.state.schemas import Schemas
+    from tailrace_server.wal.state.schema_history import Schemas
     from tailrace_server.wal.state.view import LogView
 
 

@@ -18,7 +18,7 @@ from tailrace.errors import NotPermitted
 from tailrace_server.filters.words import words_of
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns, KeyPatterns, Keys
 from tailrace_server.rows.transitions import is_veiled_move
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

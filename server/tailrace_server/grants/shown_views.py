@@ -19,7 +19,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns
 from tailrace_server.grants.shown import Rule, Visibility, changes_shown, key_of
 from tailrace_server.rows.transitions import is_move
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
     from collections.abc import Callable

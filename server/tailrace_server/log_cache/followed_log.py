@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace_server.resources.event_loop import LoopTurns
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.view import LogView
-    from tailrace_server.wal.upkeep.excess import Excess
+    from tailrace_server.wal.upkeep.keeping import Excess
 
 _JOINED_S: Final = 1.0
 """For so long others begin with the version of a state that is being sent, so that they share its blocks."""

@@ -19,7 +19,7 @@ from tailrace_server.rows.batch_images import NO_IMAGES
 from tailrace_server.rows.record_classes import GroupedHead, group_by_class
 from tailrace_server.wal.files.documents import CommitEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
-from tailrace_server.wal.record.small_arrays import repeated
+from tailrace_server.wal.record.text_columns import repeated
 from tailrace_server.wal.segment.carried import ROWS_MAX
 from tailrace_server.wal.state.state import carried_batch
 

@@ -20,7 +20,7 @@ from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.sequences.definitions import newest_definitions
 from tailrace_server.wal.sequences.settings import newest_settings
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
-from tailrace_server.wal.upkeep.excess import excess_of
+from tailrace_server.wal.upkeep.keeping import excess_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ A fault lasts as long as its cause, and ends by itself::
     base_damaged         state is read around a file that keeps rows of tables, more slowly
     clock_ahead          the newest commit is of the future: ages and retention by age are wrong
     unpublished          versions are durable, and whoever is to publish them does not
-    too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/excess.py)
+    too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/keeping.py)
     disk_full            the file system has little room left for writers: bytes, or files (inodes)
     read_only            its file system was writable, and is not any more
     audit_not_written    its file takes nothing (access/audit)
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.wal.state.tail_pool import Followed
-    from tailrace_server.wal.upkeep.excess import Excess
+    from tailrace_server.wal.upkeep.keeping import Excess
 
 FaultKind = Literal[
     "log_unreadable",

@@ -22,7 +22,7 @@ from tailrace_server.rows.run import EXPIRED, NO_MATCH, UNJUDGED, BatchSelection
 from tailrace_server.rows.transitions import NONE, is_veiled
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

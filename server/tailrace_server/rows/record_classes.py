@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

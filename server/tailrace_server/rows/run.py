@@ -21,7 +21,7 @@ import numpy as np
 from tailrace.criteria import CaptureKind
 from tailrace.position import END, Position
 from tailrace_server.resources.statistics import NEVER
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.sql.shown import ShownChanges, ShownRows
+    from tailrace_server.wal.segment.parallel import RecordColumns
     from tailrace_server.wal.segment.reader import BatchHead
-    from tailrace_server.wal.segment.taken import RecordColumns
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.sql.conditions import ColumnComparison
-    from tailrace_server.wal.segment.taken import RecordColumns
+    from tailrace_server.wal.segment.parallel import RecordColumns
 
     Evaluate = Callable[[exp.Expr, str | None], object]
     """Returns what a constant expression is, cast to a type of DuckDB's if one is given; None where it is

@@ -36,9 +36,8 @@ from tailrace_server.wal.base.winners import LogTable, Wanted
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.schema.restating import table_columns
-from tailrace_server.wal.segment.parallel import read_batches
+from tailrace_server.wal.segment.parallel import TakenRecords, are_between, read_batches
 from tailrace_server.wal.segment.reader import SegmentMissing
-from tailrace_server.wal.segment.taken import TakenRecords, are_between
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -52,10 +51,9 @@ if TYPE_CHECKING:
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.files.sequence_documents import ViewDocument
-    from tailrace_server.wal.segment.parallel import ReadBatch
+    from tailrace_server.wal.segment.parallel import ReadBatch, RecordColumns
     from tailrace_server.wal.segment.reader import BatchHead, BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
-    from tailrace_server.wal.segment.taken import RecordColumns
     from tailrace_server.wal.state.view import LogView
 
 _PART_ROWS: Final = 8_192

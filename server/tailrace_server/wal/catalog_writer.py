@@ -22,7 +22,7 @@ from uuid import uuid4
 from tailrace.clock import SystemClock
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.entry_writer import EntryWriter
+from tailrace_server.wal.entry_writer import EntryWriter, create_publication
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_WRITER,
@@ -40,10 +40,9 @@ from tailrace_server.wal.files.documents import (
     PublicationDocument,
 )
 from tailrace_server.wal.files.schema_documents import SchemaDocument
-from tailrace_server.wal.publishing import create_publication
 from tailrace_server.wal.source_batches import ids_note
+from tailrace_server.wal.state.batch_table import carried_records, place_segments
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.state.segment_places import carried_records, place_segments
 from tailrace_server.wal.state.state import BatchKey, LogState
 from tailrace_server.wal.upkeep.compaction import Compaction, compact
 from tailrace_server.wal.upkeep.retention import trim

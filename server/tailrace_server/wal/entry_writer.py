@@ -1,8 +1,8 @@
-"""Creating entries: the right to do so, and the begin of an epoch.
+"""Creating entries and publications: the right to do so, and the begin of an epoch.
 
 Two rules decide which writer may create entry n + 1: every entry up to n has been read, and none has a higher
 epoch than ours. If the name is taken meanwhile, its holder is read and checked by the same rules, never
-skipped.
+skipped. A publication releases to readers what is committed up to the end of an entry.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import (
     ENTRIES,
     FORMAT_VERSION,
+    PUBLICATIONS,
     SEGMENTS,
     CommitEntry,
     Entry,
     OpenEntry,
+    PublicationDocument,
 )
 from tailrace_server.wal.files.sealed import object_name, with_records
 from tailrace_server.wal.source_batches import refuse_other_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.clock import Clock
     from tailrace_server.wal.state.commit_log import CommitLog
 
@@ -125,3 +129,44 @@ class EntryWriter:
     def next_timestamp(self) -> int:
         """Return the timestamp, µs, of an entry that is created now; later than every one before."""
         return max(self._clock.now(), self._log.state.last_timestamp + 1)
+
+
+def create_publication(
+    log: CommitLog,
+    *,
+    now: int,
+    up_to: tuple[int, int] | None = None,
+    state_versions: Mapping[str, int] | None = None,
+) -> PublicationDocument | None:
+    """Create the publication that comes next, and apply it; None when another has its number.
+
+    Args:
+        log: The log as far as it has been read.
+        now: µs since the epoch.
+        up_to: Number and last version of the entry to release, whose name is durable; None: the last one.
+        state_versions: Version of each state table that shows the catalog as it is released.
+
+    Raises:
+        LogFull: No room.
+    """
+    state = log.state
+    entry, version = up_to or (state.last_commit_entry, state.last_version)
+    publication = PublicationDocument(
+        format_version=FORMAT_VERSION,
+        number=state.last_publication + 1,
+        uuid=state.uuid,
+        previous_crc32c=state.publication_crc,
+        epoch=state.epoch,
+        entry=entry,
+        version=version,
+        timestamp=now,
+        state_versions=dict(state_versions or {}),
+    )
+    path = f"{PUBLICATIONS}/{object_name(publication.number)}"
+    data, crc = documents.sealed(publication)
+    if not log.store.create(path, data, failpoint="publication"):
+        return None
+    if log.withdraws(path, crc):
+        return None
+    state.apply_publication(path, publication, crc)
+    return publication

@@ -16,14 +16,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.entry_writer import EntryWriter
+from tailrace_server.wal.entry_writer import EntryWriter, create_publication
 from tailrace_server.wal.files.documents import (
     GATED,
     GateDocument,
     GateEntry,
     PublicationDocument,
 )
-from tailrace_server.wal.publishing import create_publication
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

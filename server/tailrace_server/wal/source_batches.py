@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from tailrace.errors import InvalidRequest, UnknownWriter
-from tailrace_server.wal.state.known_commits import BATCH_NOTES
+from tailrace_server.wal.state.commit_notes import BATCH_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,11 +13,10 @@ from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.reads.history import HistoryBounds
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.base import key_files
-from tailrace_server.wal.base.key_files import key_file_path
+from tailrace_server.wal.base.key_files import key_file_path, make_key_files
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
-from tailrace_server.wal.upkeep.key_files import make_key_files
 from tests.server.wal.logs import upsert
 from tests.support.inprocess import coordinates, objects, receive
 

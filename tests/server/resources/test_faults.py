@@ -37,7 +37,7 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.state import tailer
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep.excess import Excess
+from tailrace_server.wal.upkeep.keeping import Excess
 from tests.server.wal.logs import upsert
 from tests.support.polling import until
 

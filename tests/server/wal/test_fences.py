@@ -12,11 +12,11 @@ from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest, LogError, UnknownWriter, WriterFenced
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.entry_writer import create_publication
 from tailrace_server.wal.files.documents import GateEntry, PendingSegment, sealed
 from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.gate import put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.publishing import create_publication
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.state.checkpoint import write_checkpoint

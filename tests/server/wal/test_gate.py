@@ -12,8 +12,8 @@ from tailrace_server.wal.files.documents import GATED
 from tailrace_server.wal.gate import publish_behind, put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.checkpoint import write_checkpoint
-from tailrace_server.wal.state.checkpoint_files import read_header
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.last_objects import read_header
 from tailrace_server.wal.upkeep import inspect
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import rows_of, transactions_in, upsert

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StateRows
-    from tailrace_server.wal.schema.mapping import SchemaMapping
-    from tailrace_server.wal.schema.time_to_live import TimeToLive
+    from tailrace_server.wal.schema.mapping import SchemaMapping, TimeToLive
 
 _LOOKED_UP_MAX: Final = 1 << 16
 """Rows that are looked up at once before they are removed."""

@@ -120,7 +120,7 @@ class Expiry:
         }
 
     def marks(self) -> dict[str, int | str]:
-        """Return as source positions what the next commit has to note, see known_commits.py."""
+        """Return as source positions what the next commit has to note, see commit_notes.py."""
         ages_s = {table.age_s for table in self._tables if table.age_s is not None}
         state = self._writer.state
         return marks_after(state.source_positions, ages_s, state.last_version, state.last_timestamp)

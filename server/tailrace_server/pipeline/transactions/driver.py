@@ -65,7 +65,7 @@ from tailrace_server.pipeline.transactions.snapshot_cuts import CUT, cut_snapsho
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally, tally
 from tailrace_server.wal.segment.writer import SegmentWriter
-from tailrace_server.wal.state.unknown_changes import notes_after
+from tailrace_server.wal.state.commit_notes import notes_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

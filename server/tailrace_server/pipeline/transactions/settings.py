@@ -25,8 +25,7 @@ from tailrace_server.pipeline.options import (
 if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import DecodeLine, Source
     from tailrace_server.pipeline.table_bindings import Bindings
-    from tailrace_server.wal.schema.mapping import SchemaMapping
-    from tailrace_server.wal.schema.time_to_live import TimeToLive
+    from tailrace_server.wal.schema.mapping import SchemaMapping, TimeToLive
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """Images of one row above this go to quarantine: no reader could take them in one message."""

@@ -259,7 +259,7 @@ class CheckpointBody(Struct, frozen=True):
     """Name of an entity type and version: its records below that have no bodies any more. The name is that of
     the version's schema."""
     known_commits: dict[str, list[KnownCommit]] = {}
-    """See state/known_commits.py."""
+    """See state/commit_notes.py."""
 
 
 class _AnyVersion(Struct):

@@ -1,9 +1,13 @@
-"""Columns of texts and of name lists, kept as views of memory and turned into Arrow arrays on demand.
+"""Columns of texts and of name lists, as views of memory that become Arrow arrays on demand; and small arrays.
 
 A column can be read in three forms: as Python values, as memory addresses, and as an Arrow array. A small
 commit needs a few Python values; compiled code, which handles large batches, needs addresses. Making an Arrow
 array takes ten calls a column. Between two commits the code of these calls leaves the processor's caches, so
-both would pay for arrays that they do not use. An array is therefore made when it is first asked for.
+both would pay for arrays that they do not use. An array is therefore made when it is first read.
+
+For the same reason `int64s` and its like use ``struct`` and ``frombuffer`` in place of numpy's constructors:
+every small array calls these two, so they stay cached. The first call of any other numpy function costs 20 to
+50 µs (docs/adr/0016).
 
 The memory has Arrow's layout, little-endian::
 
@@ -25,7 +29,7 @@ import pyarrow as pa
 from tailrace_server.wal.record.columns import NAME_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -203,3 +207,24 @@ def _memory(buffer: pa.Buffer | None) -> memoryview | None:
 def _unsliced(array: pa.Array) -> pa.Array:
     """Return an equal array whose buffers begin with its first element."""
     return pa.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
+
+
+SMALL_LENGTH: Final = 48
+"""Largest length for which these functions beat numpy."""
+
+_INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
+
+
+def int64s(numbers: Sequence[int]) -> NDArray[np.int64]:
+    """Return an array, shape (n,), read-only."""
+    return np.frombuffer(struct.pack(f"={len(numbers)}q", *numbers), _INT64)
+
+
+def repeated(number: int, count: int) -> NDArray[np.int64]:
+    """Return an array that repeats one number, shape (count,); ``count`` may be any size."""
+    return int64s([number] * count) if count <= SMALL_LENGTH else np.full(count, number)
+
+
+def int32s(numbers: Sequence[int]) -> NDArray[np.int32]:
+    """Return an array, shape (n,), read-only."""
+    return np.frombuffer(struct.pack(f"={len(numbers)}i", *numbers), _INT32)

@@ -6,7 +6,8 @@
     renamed_from = "item"                   its name before; its columns stay
     key = ["id"]
     images = "full"                         as-sent, or filled from the last image of the row
-    ttl = "7 days after the last change"    or a column: when a row is over (time_to_live.py)
+    ttl = "7 days after the last change"    seconds, minutes, hours, days or weeks, after which a row expires;
+                                            or a column: the row expires at the time in it
 
     [entity_types.product.columns.price]
     type = "DECIMAL(10,2)"                  SQL type; values that it cannot hold are refused
@@ -23,6 +24,7 @@ key.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +33,6 @@ from tailrace.criteria import ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.column_types import fault_of, known_encoding, known_type
-from tailrace_server.wal.schema.time_to_live import TimeToLive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,40 @@ if TYPE_CHECKING:
     import msgspec
 
     from tailrace_server.wal.record.unavailable import Unavailable
+
+_UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+_AGE: Final = re.compile(r"(\d{1,9}) (second|minute|hour|day|week)s? after the last change")
+_NEARLY_AGE: Final = re.compile(r"\d+\s*[a-z]*(\s.*)?|.*\safter\s.*", re.IGNORECASE)
+"""Texts that are no column's name, but an age in another notation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToLive:
+    """One of both is set."""
+
+    column: str | None = None
+    """The column that says when a row is over."""
+    age_s: int | None = None
+    """Seconds from the commit of a row's last change on."""
+
+    @classmethod
+    def parse(cls, text: str) -> TimeToLive:
+        """Read one.
+
+        Raises:
+            ValueError: It is neither a column nor an age; says what it must be.
+        """
+        if (age := _AGE.fullmatch(text)) is not None:
+            if not int(age[1]):
+                raise ValueError("must be at least 1 second after the last change")
+            return cls(age_s=int(age[1]) * _UNITS[age[2]])
+        if _NEARLY_AGE.fullmatch(text):
+            raise ValueError(
+                "must be a column, or an age as in 7 days after the last change (seconds, minutes, "
+                f"hours, days, weeks), not {text!r}"
+            )
+        return cls(column=text)
+
 
 _IMAGES: Final = {"as-sent": False, "full": True}
 _ROLES: Final = {kind.name: kind for kind in ContainerType if kind is not ContainerType.CATALOG}

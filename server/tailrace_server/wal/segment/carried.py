@@ -1,19 +1,27 @@
 """The segment of a small commit, which its entry carries: one file to make durable where there were two.
 
-It is the messages of a segment file without what stands around them, since the entry says where each lies::
+It consists of the messages of a segment file without the file's frame, since the entry says where each lies::
 
-    schema message, two dictionary messages     the same for the same dictionaries: kept
-    record batch message                        written from values (carried_batch.py)
+    schema message, two dictionary messages     the same for the same dictionaries: cached
+    record batch message                        written from Python values, without Arrow
 
-The messages are byte for byte those that SegmentWriter makes of the same rows; a test holds them to that.
+Arrow needs a hundred calls for a batch of two rows. A writer that commits every few milliseconds finds Arrow's
+code gone from the processor's caches each time; that takes half of such a commit (docs/adr/0016). The message
+is byte for byte Arrow's: its metadata is cut once from one that Arrow wrote, and only numbers are put in::
+
+    metadata, as Arrow wrote it   length ∙ (length, nulls) of each array ∙ (offset, length) of each buffer
+    body                          the buffers, each padded to 8 bytes
+
+A test compares all messages with those that SegmentWriter makes of the same rows.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -26,17 +34,141 @@ from tailrace_server.wal.record.columns import (
 )
 from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.segment import arrow_ipc
-from tailrace_server.wal.segment.carried_batch import carried_batch
-from tailrace_server.wal.segment.writer import (
-    WRITE_OPTIONS,
-    SegmentReceipt,
-    with_dictionary,
-)
+from tailrace_server.wal.segment.writer import WRITE_OPTIONS, SegmentReceipt, with_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Sized
 
-    from tailrace_server.wal.segment.carried_batch import CarriedBatch
+_ALIGNMENT: Final = 8
+_PADDING: Final = tuple(map(bytes, range(_ALIGNMENT)))
+_NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
+"""The columns of plain numbers before the entity type, and how ``struct`` writes them."""
+_KEY: Final = 5
+_IMAGES: Final = slice(7, 10)
+"""The places of key and images among a writer's columns, which have no ``key_hash``."""
+
+
+_S = TypeVar("_S", bound="Sized")
+
+
+class CarriedBatch(NamedTuple):
+    """A record batch message."""
+
+    data: bytes
+    buffers: list[tuple[int, int]]
+    """Offset, from the start of the message, and length of each."""
+
+
+def carried_batch(
+    columns: Sequence[Sequence[Any]],
+    type_codes: Sequence[int | None],
+    key_hashes: Sequence[int],
+    name_codes: Sequence[Sequence[int] | None],
+) -> CarriedBatch:
+    """Return the message of at least one row.
+
+    Args:
+        columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; the values of
+        ``entity_type`` and ``changed`` are not used.
+        type_codes: Place of each row's entity type in its dictionary.
+        key_hashes: Of each row.
+        name_codes: Places of each row's changed columns in their dictionary.
+    """
+    body = _Body(len(type_codes))
+    for place, kind in _NUMBERS:
+        body.add_numbers(kind, columns[place])
+    body.add_codes(type_codes)
+    body.add_numbers("Q", key_hashes)
+    body.add_texts([None if key is None else key.encode() for key in columns[_KEY]])
+    body.add_lists(name_codes)
+    for images in columns[_IMAGES]:
+        body.add_texts(images)
+    return body.message()
+
+
+class _Body:
+    """The buffers of a batch, as they are added, and what its metadata says of its arrays."""
+
+    __slots__ = ("_buffers", "_nodes", "_rows")
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._nodes: list[int] = []
+        self._buffers: list[bytes] = []
+
+    def add_numbers(self, kind: str, values: Sequence[int]) -> None:
+        self._nodes += (len(values), 0)
+        self._buffers += (b"", struct.pack(f"<{len(values)}{kind}", *values))
+
+    def add_codes(self, values: Sequence[int | None]) -> None:
+        self._add_validity(values)
+        codes = [value or 0 for value in values]
+        self._buffers.append(struct.pack(f"<{len(codes)}i", *codes))
+
+    def add_texts(self, values: Sequence[bytes | None]) -> None:
+        present = self._add_offsets(values)
+        self._buffers.append(b"".join(present))
+
+    def add_lists(self, values: Sequence[Sequence[int] | None]) -> None:
+        present = self._add_offsets(values)
+        self.add_numbers("i", [code for value in present for code in value])
+
+    def message(self) -> CarriedBatch:
+        template, at_of = _metadata()
+        head = bytearray(template)
+        parts: list[bytes | bytearray] = [head]
+        numbers: list[int] = []
+        places: list[tuple[int, int]] = []
+        at = 0
+        start = len(head)
+        for buffer in self._buffers:
+            length = len(buffer)
+            numbers += (at, length)
+            places.append((start + at, length))
+            parts += (buffer, _PADDING[-length % _ALIGNMENT])
+            at += length + -length % _ALIGNMENT
+        struct.pack_into("<q", head, at_of.body_length, at)
+        struct.pack_into("<q", head, at_of.rows, self._rows)
+        struct.pack_into(f"<{len(self._nodes)}q", head, at_of.nodes, *self._nodes)
+        struct.pack_into(f"<{len(numbers)}q", head, at_of.buffers, *numbers)
+        return CarriedBatch(b"".join(parts), places)
+
+    def _add_validity(self, values: Sequence[object]) -> None:
+        """Add what the metadata says of an array, and its validity bitmap, empty where nothing is null."""
+        rows, nulls = len(values), values.count(None)
+        bits = 0
+        if nulls:
+            for place, value in enumerate(values):
+                if value is not None:
+                    bits |= 1 << place
+        self._nodes += (rows, nulls)
+        self._buffers.append(bits.to_bytes((rows + 7) // 8, "little") if nulls else b"")
+
+    def _add_offsets(self, values: Sequence[_S | None]) -> list[_S]:
+        """Add the same of texts or lists, and where each ends; return those that are not null."""
+        self._add_validity(values)
+        present, offsets, end = [], [0], 0
+        for value in values:
+            if value is not None:
+                present.append(value)
+                end += len(value)
+            offsets.append(end)
+        self._buffers.append(struct.pack(f"<{len(offsets)}i", *offsets))
+        return present
+
+
+@lru_cache(1)
+def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
+    """Return the bytes before the body of every batch that has a row, and the places of its numbers.
+
+    Cut from a message of Arrow's; the layout is the same for all of them.
+    """
+    row = pa.RecordBatch.from_arrays(
+        [pa.array([None], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
+    )
+    data = row.serialize().to_pybytes()
+    return data[: arrow_ipc.metadata_length(data)], arrow_ipc.number_places(data)
+
 
 ROWS_MAX: Final = 48
 """Rows that an entry carries at most; more are quicker with numpy."""

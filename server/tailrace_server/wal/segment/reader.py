@@ -28,8 +28,14 @@ from tailrace_server.wal.record.columns import (
     body_places,
     misplaced_body,
 )
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
-from tailrace_server.wal.record.text_columns import Dictionary, NameLists, Texts
+from tailrace_server.wal.record.text_columns import (
+    SMALL_LENGTH,
+    Dictionary,
+    NameLists,
+    Texts,
+    int32s,
+    int64s,
+)
 from tailrace_server.wal.segment import arrow_ipc
 from tailrace_server.wal.segment.refs import SegmentRef
 

@@ -6,7 +6,7 @@ all checkpoints together write a bounded multiple of the newest one.
 
 Checkpoints are a sequence of their own, dense and created exclusively: k + 1 is computed from k, and the loser
 of k + 1 reads it and starts again. A reader begins with the newest. Old ones are deleted with the entries that
-they cover (upkeep/old_objects.py).
+they cover (upkeep/retention.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES, CommitEntry
 from tailrace_server.wal.files.sealed import object_name
-from tailrace_server.wal.state.known_commits import note_commit
+from tailrace_server.wal.state.commit_notes import note_commit
 
 if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore

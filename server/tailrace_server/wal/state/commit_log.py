@@ -33,17 +33,15 @@ from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
 from tailrace_server.wal.state.batch_table import LAST_VERSION, end_of_rows
-from tailrace_server.wal.state.checkpoint_files import (
-    read_checkpoint,
-    read_header,
-    read_state,
-    removed_files,
-)
 from tailrace_server.wal.state.expired_bodies import ExpiredBodies
 from tailrace_server.wal.state.last_objects import (
     continues,
     is_there,
     last_objects,
+    read_checkpoint,
+    read_header,
+    read_state,
+    removed_files,
     withdraw_repeated,
 )
 from tailrace_server.wal.state.schema_history import SchemaHistory

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.schema import Column, Schema
-    from tailrace_server.wal.state.schemas import HasSchemas, PublishedSchemas
+    from tailrace_server.wal.state.schema_history import HasSchemas, PublishedSchemas
 
 
 class EntityNames:

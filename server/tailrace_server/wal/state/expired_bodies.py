@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.refs import BatchRef
-    from tailrace_server.wal.state.schemas import Schemas
+    from tailrace_server.wal.state.schema_history import Schemas
 
 BodiesFrom = tuple[tuple[str, int], ...]
 """Of entity types without old bodies: the first version that has them, behind the name in its schema."""

@@ -1,13 +1,13 @@
 """The schemas of a log as its readers look them up: by version, in memory.
 
-A log may have thousands of them, and most differ from the one before in one entity type. So each is kept
-as that difference, and every so often one is kept whole; any other is put together when it is asked for.
+A log may have thousands of schemas, and most differ from the one before in one entity type. So each is stored
+as that difference, and some, in regular distances, are stored whole; any other is put together when it is read.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tailrace.errors import LogCorrupted
 from tailrace.schema import Column, Schema
@@ -140,3 +140,34 @@ class SchemaHistory:
             return whole
         id, differing, placeholders = self._kept[place]
         return Schema(id, before.entity_types | differing, placeholders)
+
+
+class Schemas(Protocol):
+    """The schemas of a log: ``SchemaHistory``, or a part of each."""
+
+    def at(self, version: int) -> Schema:
+        """Return the schema that a version was written with; the empty one before the first."""
+
+    def span(self, version: int) -> tuple[int, int | None]:
+        """Return the first version with a version's schema, and the first with the next; None: none yet."""
+
+    def up_to(self, version: int) -> Iterator[Schema]:
+        """Yield the schemas that begin up to a version, oldest first."""
+
+    def had_entity_type(self, name: str, version: int) -> bool:
+        """Return whether a schema that begins up to a version has an entity type."""
+
+
+class HasSchemas(Protocol):
+    """A view of a log, or whatever else knows the schemas of its versions."""
+
+    def schema_of(self, version: int) -> Schema:
+        """Return the schema that a version was written with."""
+
+
+class PublishedSchemas(HasSchemas, Protocol):
+    """A view of a log: the schemas of its versions, up to the newest published one."""
+
+    @property
+    def published(self) -> int:
+        """Highest version that may be seen."""

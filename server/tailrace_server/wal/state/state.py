@@ -45,8 +45,7 @@ from tailrace_server.wal.state.batch_table import (
     CommitTable,
     ref_of,
 )
-from tailrace_server.wal.state.known_commits import KnownCommits, note_commit
-from tailrace_server.wal.state.unknown_changes import unknown_changes_after
+from tailrace_server.wal.state.commit_notes import KnownCommits, note_commit, unknown_changes_after
 from tailrace_server.wal.state.whole_removals import WholeRemovals
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tailrace_server.wal.state.batch_table import Shape
     from tailrace_server.wal.state.expired_bodies import BodiesFrom
-    from tailrace_server.wal.state.segment_table import Shape
 
 COMMIT_FIELDS: Final = ("first_version", "timestamp")
 _INT64_END: Final = 1 << 63

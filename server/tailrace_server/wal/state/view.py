@@ -9,7 +9,7 @@ import numpy as np
 
 from tailrace.cursor import Cursor
 from tailrace.position import END, FIRST
-from tailrace_server.wal.record.small_arrays import repeated
+from tailrace_server.wal.record.text_columns import repeated
 from tailrace_server.wal.state.batch_table import (
     FIRST_INDEX,
     FIRST_ROW,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
+    from tailrace_server.wal.state.batch_table import SegmentTable
     from tailrace_server.wal.state.expired_bodies import ExpiredBodies
-    from tailrace_server.wal.state.schemas import Schemas
-    from tailrace_server.wal.state.segment_table import SegmentTable
+    from tailrace_server.wal.state.schema_history import Schemas
     from tailrace_server.wal.state.whole_removals import WholeRemovals
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases, paths_in
-from tailrace_server.wal.base.key_files import key_file_path, numbers_of
+from tailrace_server.wal.base.key_files import key_file_path, make_key_files, numbers_of
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
 from tailrace_server.wal.files.documents import (
     ENTRIES,
@@ -36,7 +36,6 @@ from tailrace_server.wal.files.sequence_documents import BASES, DEFINITIONS, SET
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.last_objects import last_objects
-from tailrace_server.wal.upkeep.key_files import make_key_files
 from tailrace_server.wal.upkeep.verify import verify
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from tailrace_server.wal.sequences.settings import newest_settings
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep.excess import excess_of
-from tailrace_server.wal.upkeep.old_objects import first_in
-from tailrace_server.wal.upkeep.retention import orphans, unnamed
+from tailrace_server.wal.upkeep.keeping import excess_of
+from tailrace_server.wal.upkeep.retention import first_in, orphans, unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

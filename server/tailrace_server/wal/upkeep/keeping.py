@@ -1,4 +1,4 @@
-"""The part of a log that a catalog's settings keep: the rule behind trims without a command.
+"""The part of a log that a catalog's settings keep, and by how much a log is larger than they allow.
 
 ::
 
@@ -11,8 +11,14 @@ the oldest version is an eighth older still: each trim makes a base, so it shoul
 
 ``max_bytes`` counts the segments of what is published, without bases and without files in their grace. Where no
 lookback is set, the oldest versions go as soon as the log is larger, down to seven eighths; the newest segment
-stays. Where one is set, a log that is too large lets go at once of what is older. If it is too large even then,
-it stays so, and excess.py tells it: an operator can make room, but nobody can bring back what was promised.
+stays. Where one is set, a log that is too large lets go at once of what is older.
+
+A log may stay too large, which ``excess_of`` reports: an operator can make room, but cannot bring back what was
+promised. The reasons are that
+
+- all that could go is younger than ``max_lookback``, or is held by named subscriptions;
+- its newest segment alone is larger;
+- no process trims: no writer publishes, or its upkeep fails. Only time shows that no trim is under way.
 
 Age is that of the commit, by the clock of the process that asks. Commit timestamps never fall. So a clock that
 was ahead and was set back makes versions look younger than they are, and they stay longer.
@@ -23,11 +29,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.position import Position
+from tailrace_server.wal.sequences.holds import holds_below
 from tailrace_server.wal.sequences.settings import MAX_BYTES, MAX_LOOKBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
     from tailrace_server.wal.state.view import LogView
 
 _SLACK: Final = 8
@@ -94,3 +102,72 @@ def is_worth(view: LogView, verdict: Keeping, kept: int) -> bool:
         kept >= verdict.before
         or (verdict.bytes - view.bytes_from(Position(kept, 0))) * _WORTH >= verdict.bytes
     )
+
+
+_SHOWN: Final = 3
+"""So many names of subscriptions are in a reason."""
+
+
+class Excess(NamedTuple):
+    """By how much a log is too large."""
+
+    bytes: int
+    """Of its segments."""
+    bytes_over: int
+    """How many of them are more than ``max_bytes``."""
+    is_due: bool
+    """Whether a trim that is due makes it small enough; else it stays as large."""
+    reason: str
+    """The cause and the remedy, as the end of a sentence."""
+
+    def __str__(self) -> str:
+        """Return the sentence, with the log as ``it``."""
+        return (
+            f"it has {self.bytes:,} bytes of records, {self.bytes_over:,} more than its max_bytes: "
+            f"{self.reason}"
+        )
+
+
+def excess_of(
+    view: LogView,
+    settings: Mapping[str, int],
+    subscriptions: Iterable[SubscriptionDocument],
+    now: int,
+) -> Excess | None:
+    """Return by how much a log is larger than its ``max_bytes``, or None: it is not, or none is set.
+
+    Args:
+        view: What is published of the log.
+        settings: Of the catalog, by name.
+        subscriptions: The named ones, which may hold what would go.
+        now: µs since the epoch.
+    """
+    verdict, bytes_max = judge(view, settings, now), settings.get(MAX_BYTES)
+    if bytes_max is None or verdict.bytes <= bytes_max:
+        return None
+    holds = holds_below(subscriptions, view, verdict.before, now)
+    holding = [each for each in holds if each.is_within_cap]
+    kept = min((each.needed.version for each in holding), default=verdict.before)
+    goes = verdict.due and kept > view.oldest.version and is_worth(view, verdict, kept)
+    due = goes and view.bytes_from(Position(kept, 0)) <= bytes_max
+    over = verdict.bytes - bytes_max
+    if due:
+        reason = "a trim is due, and a writer that publishes makes it; where none does, run tailrace log trim"
+        return Excess(verdict.bytes, over, True, reason)
+    reasons = []
+    if holding:
+        names = ", ".join(each.name for each in holding[:_SHOWN])
+        more = f" and {len(holding) - _SHOWN} more" if len(holding) > _SHOWN else ""
+        reasons.append(
+            f"what could go is held by named subscriptions ({names}{more}), until their readers move on"
+        )
+    if verdict.bytes_over:
+        reasons.append(
+            "what is younger than its max_lookback alone is larger"
+            if MAX_LOOKBACK in settings
+            else "its newest segment alone is larger"
+        )
+    reason = (
+        f"{' and '.join(reasons)}; make room, or set less (Room on the disk, docs/operations.md)"
+    )
+    return Excess(verdict.bytes, over, False, reason)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
+from tailrace_server.wal.base.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.base.making import base_is_due, make_base
 from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact, holds_entries, is_due
 from tailrace_server.wal.upkeep.expiring import expire
-from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import (
     DELETE_FILES,
     delete_unnamed,

@@ -17,15 +17,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
+from tailrace_server.wal.base.key_files import key_file_is_due
 from tailrace_server.wal.base.making import base_is_due
 from tailrace_server.wal.sequences.settings import MAX_BYTES, newest_settings
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, holds_entries, is_due
-from tailrace_server.wal.upkeep.excess import excess_of
 from tailrace_server.wal.upkeep.expiring import expiry_is_due
-from tailrace_server.wal.upkeep.keeping import judge
-from tailrace_server.wal.upkeep.key_files import key_file_is_due
+from tailrace_server.wal.upkeep.keeping import excess_of, judge
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
 
 if TYPE_CHECKING:

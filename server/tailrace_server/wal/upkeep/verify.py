@@ -50,14 +50,12 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify_objects import (
     Fault,
     Verification,
-    compare,
-    note_fault,
-    verify_objects,
-)
-from tailrace_server.wal.upkeep.verify_sequences import (
     check_definitions,
     check_settings,
     check_subscriptions,
+    compare,
+    note_fault,
+    verify_objects,
 )
 
 if TYPE_CHECKING:

@@ -1,15 +1,16 @@
-"""Verification of the small objects of a log: the chains of entries and publications, and the checkpoints.
+"""Verification of the small objects of a log: entries, publications, checkpoints, and the numbered sequences.
 
-The chains begin with the oldest objects that are left (old_objects.py). What the entries add up to is compared
-with the state that a reader opens by the newest checkpoint.
+The chains of entries and publications begin with the oldest objects that are left (retention.py). What the
+entries add up to is compared with the state that a reader opens by the newest checkpoint.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import LogCorrupted, LogError
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest, LogCorrupted, LogError
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import check_folders
 from tailrace_server.wal.files.documents import (
@@ -22,12 +23,23 @@ from tailrace_server.wal.files.documents import (
     PublicationDocument,
 )
 from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.numbered import check_numbered
 from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
+from tailrace_server.wal.files.sequence_documents import (
+    DEFINITIONS,
+    SETTINGS,
+    SUBSCRIPTIONS,
+    DefinitionsDocument,
+    SettingsDocument,
+)
+from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from uuid import UUID
 
     from tailrace_server.wal.files.object_store import ObjectStore
 
@@ -193,3 +205,49 @@ def note_fault(result: Verification, error: LogError, path: str = "", offset: in
         fault = Fault(error.path, error.offset, error.reason)
     if fault not in result.faults:
         result.faults.append(fault)
+
+
+_DEFINITIONS_REMEDY: Final = (
+    "take the newest object out of the folder, then what the one before says holds; define it again"
+)
+
+
+def check_definitions(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
+    """Yield the faults in the definitions of a catalog; continue behind each."""
+    return check_numbered(store, DEFINITIONS, uuid, DefinitionsDocument, _DEFINITIONS_REMEDY)
+
+
+_SETTINGS_REMEDY: Final = (
+    "take the newest object out of the folder, then what the one before says holds; set it again"
+)
+
+
+def check_settings(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
+    """Yield the faults in the settings of a catalog; continue behind each."""
+    return check_numbered(store, SETTINGS, uuid, SettingsDocument, _SETTINGS_REMEDY)
+
+
+def check_subscriptions(path: Path, uuid: UUID) -> Iterator[LogError]:
+    """Yield what is wrong with the named subscriptions of a catalog; superseded objects say nothing any more.
+
+    Args:
+        path: The catalog's folder.
+        uuid: The log's.
+    """
+    sequences = SubscriptionSequences(path, uuid)
+    for name in sequences.names():
+        try:
+            found = sequences.newest(name)
+        except LogError as error:
+            yield error
+            continue
+        if found is None or found.deleted:
+            continue
+        where = f"{SUBSCRIPTIONS}/{name}/{object_name(found.number)}"
+        try:
+            cursor = Cursor.parse(found.cursor)
+        except InvalidRequest:
+            yield LogCorrupted(where, 0, f"{found.cursor[:80]!r} is no cursor")
+            continue
+        if cursor.catalog_uuid != uuid:
+            yield LogCorrupted(where, 0, f"its cursor is of log {cursor.catalog_uuid}")

@@ -12,7 +12,9 @@ from tailrace_server.wal.base import key_files
 from tailrace_server.wal.base.key_files import (
     KEY_FILES,
     check_key_files,
+    key_file_is_due,
     key_file_path,
+    make_key_files,
     numbers_of,
 )
 from tailrace_server.wal.base.winners import LogTable, Wanted
@@ -23,7 +25,6 @@ from tailrace_server.wal.segment.reader import BatchHead, BatchReader
 from tailrace_server.wal.state.entity_names import EntityNames
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.copying import copy_log
-from tailrace_server.wal.upkeep.key_files import key_file_is_due, make_key_files
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.base.tables import rename

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s, repeated
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s, int64s, repeated
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=SMALL_LENGTH + 2))

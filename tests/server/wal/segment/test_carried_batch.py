@@ -10,7 +10,7 @@ import pytest
 
 from tailrace_server.wal.record.columns import RECORD_SCHEMA
 from tailrace_server.wal.segment.arrow_ipc import batch_buffers, outline
-from tailrace_server.wal.segment.carried_batch import CarriedBatch, carried_batch
+from tailrace_server.wal.segment.carried import CarriedBatch, carried_batch
 
 NAMES = ["order", "größe"]
 

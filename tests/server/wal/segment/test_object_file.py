@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.segment.object_file import ObjectFile
+from tailrace_server.wal.schema.records import ObjectFile
 
 if TYPE_CHECKING:
     from pathlib import Path

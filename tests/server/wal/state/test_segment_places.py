@@ -16,8 +16,9 @@ from tailrace_server.wal.state.batch_table import (
     LAST_VERSION,
     RECEIPT_FIELDS,
     ROWS,
+    carried_records,
+    place_segments,
 )
-from tailrace_server.wal.state.segment_places import carried_records, place_segments
 
 LEAD: list[list[Any]] = [[0], [0], [3], [3], *([None] for _ in range(6))]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.refs import SegmentRef
+from tailrace_server.wal.state.batch_table import SegmentTable
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.state.segment_table import SegmentTable
 from tailrace_server.wal.upkeep.compaction import compact
 from tests.server.wal.logs import upsert, write, write_files
 

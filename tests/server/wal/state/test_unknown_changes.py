@@ -8,7 +8,7 @@ import pytest
 
 from tailrace_server.wal.catalog import open_catalog, open_writer
 from tailrace_server.wal.state.checkpoint import write_checkpoint
-from tailrace_server.wal.state.unknown_changes import notes_after, unknown_changes_after
+from tailrace_server.wal.state.commit_notes import notes_after, unknown_changes_after
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from tailrace_server.wal.sequences.settings import change_settings
 from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep.excess import Excess, excess_of
 from tailrace_server.wal.upkeep.inspect import summarize
+from tailrace_server.wal.upkeep.keeping import Excess, excess_of
 from tailrace_server.wal.upkeep.process import run_if_due
 from tests.server.wal.logs import SteppingClock, upsert, write_files
 

@@ -17,8 +17,8 @@ from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import checkpoint, commit_log
 from tailrace_server.wal.state.checkpoint import write_checkpoint
-from tailrace_server.wal.state.checkpoint_files import read_header
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.last_objects import read_header
 from tailrace_server.wal.upkeep import inspect
 from tailrace_server.wal.upkeep import process as upkeep_process
 from tailrace_server.wal.upkeep.copying import copy_log
