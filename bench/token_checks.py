@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from tailrace_server.access.configured import Access
-from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.identity import Credentials
 from tailrace_server.access.settings import AccessSettings
 from tests.support.issuer import TokenIssuer
 

@@ -13,8 +13,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace_server.access.audit import events
-from tailrace_server.access.audit.events import AuditLine
+from tailrace_server.access import audit_trail
+from tailrace_server.access.audit_trail import AuditLine
 from tools.pages import renew
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def kinds() -> tuple[type[AuditLine], ...]:
     """Return the class of each event, in their order in the code."""
     return tuple(
         each
-        for each in vars(events).values()
+        for each in vars(audit_trail).values()
         if isinstance(each, type) and issubclass(each, AuditLine) and each is not AuditLine
     )
 

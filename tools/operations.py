@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tailrace_server.access.audit.trail import TrailStatistics
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.audit_trail import TrailStatistics
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.api import metrics
 from tailrace_server.api.graphql.documents import DocumentStatistics
 from tailrace_server.api.grpc import GrpcStatistics

@@ -38,9 +38,9 @@ from grpc.aio import init_grpc_aio  # type: ignore[attr-defined]  # the stubs le
 
 from tailrace_server import process
 from tailrace_server.access.admissions import RecordedAdmissions
-from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.audit import Audit
 from tailrace_server.access.configured import Access
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace_server.access.audit.events import AuditLine
+from tailrace_server.access.audit_trail import AuditLine
 from tools.audit import PAGE, kinds, main, rows
 
 

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
-from tailrace_server.access.audit.audit import address_of, unrecorded
-from tailrace_server.access.audit.events import (
+from tailrace_server.access.audit import address_of, unrecorded
+from tailrace_server.access.audit_trail import (
     AuditLine,
     Ended,
     HistoryBegun,
     HistoryEnded,
     Subscribed,
 )
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.rows.criteria_form import one_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tailrace.criteria import Content, Criteria
-    from tailrace_server.access.audit.audit import Audit
-    from tailrace_server.access.quotas.quotas import Taken
+    from tailrace_server.access.audit import Audit
+    from tailrace_server.access.quotas import Taken
     from tailrace_server.grants.principal import Peer, Principal
     from tailrace_server.resources.admission import Ending
     from tailrace_server.resources.faults import ServerFault

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tailrace_server.access.credentials import Credentials
+    from tailrace_server.access.identity import Credentials
 
 _PREFIX: Final = "tlr_"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}", re.ASCII)

@@ -1,4 +1,7 @@
-"""From settings to a door, and what keeps its keys fresh and ends the streams of who is no longer let in."""
+"""The door of a server, made from its settings; it renews keys and policy, and ends streams without a grant.
+
+Each change of the keys and of the policy in force is recorded in the audit.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,25 @@ import structlog
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
 from tailrace_server.access.api_keys import ApiKeys
-from tailrace_server.access.certificates import CertificateNames
 from tailrace_server.access.door import Door
-from tailrace_server.access.issuers import read_issuers
+from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.access.policy_file import PolicyFile
-from tailrace_server.access.recorded_rules import RecordedRules
 from tailrace_server.errors import ConfigError
 from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from tailrace_server.access.audit.audit import Audit
+    from collections.abc import Callable, Mapping
+
+    from tailrace_server.access.audit import Audit
     from tailrace_server.access.door import Authenticator
-    from tailrace_server.access.issuers import Issuer
-    from tailrace_server.access.key_sets import IssuerKeys
-    from tailrace_server.access.quotas.quotas import Quotas
+    from tailrace_server.access.identity import Credentials
+    from tailrace_server.access.key_sets import Issuer, IssuerKeys
+    from tailrace_server.access.quotas import Quotas
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.engine.engine import Engine
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.resources.faults import ServerFault
+
 
 _LOOK_EVERY_S: Final = 0.5
 """How often files are looked at, and streams."""
@@ -70,9 +74,9 @@ class Access:
             self._rules.keys[str(api_keys.file)] = api_keys.fingerprints
             authenticators.append(api_keys)
         if settings.identities is not None:
-            # What reads tokens is loaded where there may be some: it takes memory, and time at each start.
+            # The readers of tokens take memory, and time to load: a server without tokens does without.
             from tailrace_server.access.jwt_tokens import JwtTokens
-            from tailrace_server.access.key_sets import IssuerKeys
+            from tailrace_server.access.key_sets import IssuerKeys, read_issuers
 
             issuers: dict[str, tuple[Issuer, IssuerKeys]] = {}
             for issuer in read_issuers(settings.identities):
@@ -189,3 +193,58 @@ def end_refused(subscription: Subscription, refusal: TailraceError) -> None:
     if isinstance(refusal, TokenExpired | Unauthenticated | NotPermitted):
         refusal = type(refusal)(f"{refusal}; resume after {cursor}", cursor)
     subscription.end(refusal)
+
+
+class CertificateNames:
+    """Authenticates a caller by the first name in its certificate, where no token came.
+
+    The listener has verified the certificate by then.
+    """
+
+    async def identify(self, credentials: Credentials) -> Identity | None:
+        """Return whose certificate it is; None without one, or beside a token. Its claim ``names`` has all."""
+        return self.recognise(credentials)
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        """Return the same: TLS has verified it."""
+        if credentials.token is not None or not credentials.certificate_names:
+            return None
+        names = credentials.certificate_names
+        return Identity(IdentityKind.CERTIFICATE, "", names[0], {"names": list(names)})
+
+    def accepts(self, _: Identity) -> bool:
+        """Return True: a certificate is checked when its connection begins."""
+        return True
+
+
+class RecordedRules:
+    """The recorded rules of one server."""
+
+    def __init__(self, audit: Audit | None) -> None:
+        """Begin with nothing recorded; ``audit`` None = nothing ever is."""
+        self._audit = audit
+        self.keys: dict[str, Callable[[], Mapping[str, str]]] = {}
+        """By file or issuer, what returns the fingerprint of each of its keys, by name."""
+        self.policy: PolicyFile | None = None
+        self._recorded: dict[str, Mapping[str, str]] = {}
+        self._policy_recorded = ""
+
+    def record(self) -> None:
+        """Record what is not as it was recorded last; the first time that is everything."""
+        if self._audit is None:
+            return
+        for source, fingerprints in self.keys.items():
+            before, now = self._recorded.get(source, {}), fingerprints()
+            if now != before:
+                self._audit.keys_changed(source, _new(before, now), _new(now, before))
+                self._recorded[source] = now
+        policy = self.policy
+        if policy is not None and policy.fingerprint != self._policy_recorded:
+            self._policy_recorded = policy.fingerprint
+            self._audit.policy_loaded(
+                str(policy.file), len(policy.policy.rules), policy.fingerprint
+            )
+
+
+def _new(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return sorted(name for name, each in now.items() if before.get(name) != each)

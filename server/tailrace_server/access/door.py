@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
-from tailrace_server.access.audit.audit import Audit
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.audit import Audit
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.tickets import Tickets
 from tailrace_server.grants.grant import READ_ALL
 from tailrace_server.grants.principal import ANONYMOUS, Peer
@@ -31,8 +31,7 @@ from tailrace_server.resources.faults import ServerFault
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tailrace_server.access.credentials import Credentials
-    from tailrace_server.access.identity import Identity
+    from tailrace_server.access.identity import Credentials, Identity
     from tailrace_server.access.policy import Policy
     from tailrace_server.access.policy_file import PolicyFile
     from tailrace_server.grants.grant import Grant

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.errors import TailraceError
-    from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.door import Door
-    from tailrace_server.access.quotas.quotas import Taken
+    from tailrace_server.access.identity import Credentials
+    from tailrace_server.access.quotas import Taken
     from tailrace_server.grants.principal import Principal
 
 

@@ -1,15 +1,19 @@
-"""The identity of a caller, once a credential has been verified."""
+"""The credentials of a request or a connection, and the identity that they prove once they are verified."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from tailrace.errors import Unauthenticated
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace_server.grants.principal import Principal
+
+_SCHEME = "bearer"
 
 
 class IdentityKind(Enum):
@@ -59,3 +63,46 @@ def key_of(principal: Principal) -> tuple[str, ...]:
 def is_same(one: Principal, other: Principal) -> bool:
     """Return whether two principals are the same somebody, whatever each has shown."""
     return key_of(one) == key_of(other)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """Unverified credentials. Its text in logs and tracebacks never has the token."""
+
+    token: str | None = None
+    """The token or key, without the word ``Bearer``; None: there was none."""
+    certificate_names: tuple[str, ...] = ()
+    """Names in the client's certificate, which the listener has verified; none without mTLS."""
+    address: str = ""
+    """The peer's address without its port, as failures are counted; empty where it has none."""
+    transport: str = ""
+    """How it came, as the audit names it: ``grpc``, ``http``, ``websocket``."""
+
+    def with_token(self, token: str | None) -> Credentials:
+        """Return the same with a token that came later."""
+        return replace(self, token=token)
+
+    def __repr__(self) -> str:
+        """Return what may be shown."""
+        token = "none" if self.token is None else "hidden"
+        return f"Credentials(token={token}, certificate_names={self.certificate_names!r})"
+
+
+def bearer_token(values: Sequence[str]) -> str | None:
+    """Return the token of the ``authorization`` fields of a request over HTTP or gRPC; None without a field.
+
+    Raises:
+        Unauthenticated: There are two, or another scheme; what came is never shown.
+    """
+    if not values:
+        return None
+    if len(values) > 1:
+        raise Unauthenticated("two authorization fields came; send one")
+    scheme, _, token = values[0].strip().partition(" ")
+    token = token.strip()
+    if scheme.lower() != _SCHEME or not token:
+        raise Unauthenticated("authorization has another form than `Bearer TOKEN`")
+    # A token is one word of visible ASCII in every form that there is.
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise Unauthenticated("the token has characters that no token has")
+    return token

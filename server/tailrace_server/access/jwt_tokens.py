@@ -35,9 +35,8 @@ from tailrace_server.access.identity import Identity, IdentityKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace_server.access.credentials import Credentials
-    from tailrace_server.access.issuers import Issuer
-    from tailrace_server.access.key_sets import IssuerKeys, PublicKey
+    from tailrace_server.access.identity import Credentials
+    from tailrace_server.access.key_sets import Issuer, IssuerKeys, PublicKey
 
 _SEEN_MAX: Final = 10_000
 """Verified tokens that are known by their hash; about 1 KB each with their claims."""

@@ -1,20 +1,87 @@
-"""Tickets: what an ``EventSource`` shows, which cannot send a header.
+"""Tickets and handles: random texts that replace a token for a while.
 
-A ticket replaces the credential of the caller who requested it. It is accepted once, and only for half a
-minute, so a copy in a proxy's log is worthless.
+A handle replaces the credential of a caller where no token can be sent. The number of handles is bounded, in
+all and for each caller: a caller who makes many loses his own oldest first. A session of a page uses a handle.
+
+A ticket is a handle for an ``EventSource``, which cannot send a header. It is accepted once, and only for half
+a minute, so a copy in a proxy's log is worthless.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Unauthenticated
-from tailrace_server.access.handles import Handles
+from tailrace_server.access.identity import key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from tailrace_server.grants.principal import Principal
 
+
+_IN_ALL: Final = 10_000
+_OF_ONE: Final = 100
+
+
 _LIFETIME_S: Final = 30.0
+
+
+class Handles:
+    """The handles of one kind. Lives on the event loop, whose time it uses."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._held: dict[str, tuple[float, Principal]] = {}
+        """When each is over, by the loop's time, and whose it is; oldest first."""
+        self._of: dict[Hashable, dict[str, None]] = {}
+        """Those of each somebody, oldest first."""
+
+    def __len__(self) -> int:
+        """Return how many there are, those that are over and not yet forgotten among them."""
+        return len(self._held)
+
+    def make(self, principal: Principal, lifetime_s: float) -> str:
+        """Return a new one; where there are too many, the oldest goes."""
+        now = asyncio.get_running_loop().time()
+        own = self._of.setdefault(key_of(principal), {})
+        if len(own) >= _OF_ONE:
+            self.forget(next(iter(own)))
+        while self._held:
+            oldest, (over_at, _) = next(iter(self._held.items()))
+            if over_at > now and len(self._held) < _IN_ALL:
+                break
+            self.forget(oldest)
+        handle = secrets.token_urlsafe(24)
+        self._held[handle] = now + lifetime_s, principal
+        self._of.setdefault(key_of(principal), {})[handle] = None
+        return handle
+
+    def extend(self, handle: str, lifetime_s: float) -> None:
+        """Let one that is there be over in so long from now."""
+        _, principal = self._held[handle]
+        self._held[handle] = asyncio.get_running_loop().time() + lifetime_s, principal
+
+    def holder(self, handle: str) -> Principal | None:
+        """Return the caller of a handle; None if it has expired or never existed."""
+        over_at, principal = self._held.get(handle, (0.0, None))
+        if principal is None or over_at > asyncio.get_running_loop().time():
+            return principal
+        self.forget(handle)
+        return None
+
+    def forget(self, handle: str) -> None:
+        """Let a handle expire. Idempotent."""
+        _, principal = self._held.pop(handle, (0.0, None))
+        if principal is None:
+            return
+        owner = key_of(principal)
+        own = self._of[owner]
+        del own[handle]
+        if not own:
+            del self._of[owner]
 
 
 class Tickets:

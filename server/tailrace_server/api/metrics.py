@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from tailrace_server.access.audit.trail import TrailStatistics
-    from tailrace_server.access.quotas.quotas import Quotas
+    from tailrace_server.access.audit_trail import TrailStatistics
+    from tailrace_server.access.quotas import Quotas
     from tailrace_server.api.face_watch import FaceStatistics
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics

@@ -12,7 +12,7 @@ A fault lasts as long as its cause, and ends by itself::
     too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/keeping.py)
     disk_full            the file system has little room left for writers: bytes, or files (inodes)
     read_only            its file system was writable, and is not any more
-    audit_not_written    its file takes nothing (access/audit)
+    audit_not_written    its file takes nothing (access/audit.py)
     face_not_accepting   a listener answers nobody (api/face_watch.py)
     policy               the policy file cannot be used, and the one before is in force (access/policy_file.py)
     issuer_away          its keys cannot be had, and the last ones are in force (access/key_sets.py)

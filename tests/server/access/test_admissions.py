@@ -15,15 +15,15 @@ from tailrace.cursor import Cursor
 from tailrace.errors import CatalogUnknown, InvalidRequest, NotPermitted, QuotaExceeded, ServerFull
 from tailrace.position import Position
 from tailrace_server.access.admissions import RecordedAdmissions, _words
-from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.audit import Audit
 from tailrace_server.access.door import Identified
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import AuditSettings, QuotaSettings
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tailrace_server.reads.history import HistoryRead
-from tests.server.access.audit.test_audit import ANNA, OneToken
+from tests.server.access.test_audit import ANNA, OneToken
 from tests.support.inprocess import ModelWriter, receive
 from tests.support.model import ModelMutation
 from tests.support.polling import until

@@ -9,7 +9,7 @@ import pytest
 from tailrace.errors import InvalidRequest, Unauthenticated
 from tailrace_server.access.api_keys import ApiKeys, new_key, read_keys, write_keys
 from tailrace_server.access.configured import Access
-from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.identity import Credentials
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.errors import ConfigError
 from tests.support.issuer import TokenIssuer

@@ -10,12 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace.errors import NotPermitted, QuotaExceeded, TokenExpired, Unauthenticated
-from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
 from tailrace_server.access.entrance import Entrance
-from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.identity import Credentials, Identity, IdentityKind
 from tailrace_server.access.policy_file import PolicyFile
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.grants.principal import ANONYMOUS
 

@@ -18,12 +18,10 @@ from joserfc.jwk import OctKey
 from tailrace.errors import TailraceError, TokenExpired, Unauthenticated
 from tailrace_server.access import jwt_tokens
 from tailrace_server.access.configured import Access
-from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
-from tailrace_server.access.headers import bearer_token
-from tailrace_server.access.issuers import Issuer
+from tailrace_server.access.identity import Credentials, bearer_token
 from tailrace_server.access.jwt_tokens import JwtTokens
-from tailrace_server.access.key_sets import IssuerKeys
+from tailrace_server.access.key_sets import Issuer, IssuerKeys
 from tailrace_server.access.settings import AccessSettings
 from tests.support.issuer import AUDIENCE, TokenIssuer, new_key, signed
 

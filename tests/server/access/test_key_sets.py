@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tailrace.errors import TransportError, Unauthenticated
 from tailrace_server.access import key_sets
 from tailrace_server.access.configured import Access
-from tailrace_server.access.credentials import Credentials
-from tailrace_server.access.issuers import Issuer, read_issuers
-from tailrace_server.access.key_sets import IssuerKeys
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.identity import Credentials
+from tailrace_server.access.key_sets import Issuer, IssuerKeys, read_issuers
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import AccessSettings, QuotaSettings
 from tailrace_server.errors import ConfigError
 from tests.support.inprocess import PATIENCE_S

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tailrace_server.access.api_keys import ApiKeys, new_key, write_keys
-from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.audit import Audit
+from tailrace_server.access.configured import RecordedRules
 from tailrace_server.access.policy_file import PolicyFile
-from tailrace_server.access.recorded_rules import RecordedRules
 from tailrace_server.access.settings import AuditSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import httpx
 
 from tailrace.errors import TokenExpired, Unauthenticated
 from tailrace_server.access.configured import Access
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import AccessSettings, QuotaSettings
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.engine.engine import Engine

@@ -21,9 +21,9 @@ from tailrace.transport.grpc import SERVICE
 from tailrace.transport.grpc_status import error_of
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.access.admissions import RecordedAdmissions
-from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.audit import Audit
 from tailrace_server.access.door import Door
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.http.server import HttpFace

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.errors import TokenExpired, Unauthenticated
-from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Identified
+from tailrace_server.access.identity import Credentials
 from tailrace_server.api.http.sessions import BrowserSessions, handle_of
 from tailrace_server.grants.principal import ANONYMOUS
 from tests.server.api.guarded import Guarded, guarding

@@ -21,8 +21,8 @@ from tailrace.errors import (
     SubscriberTooSlow,
 )
 from tailrace_server.access.admissions import RecordedAdmissions
-from tailrace_server.access.audit.audit import Audit
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.audit import Audit
+from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import AuditSettings, QuotaSettings
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine

@@ -15,10 +15,9 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from tailrace.errors import TailraceError
-from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
-from tailrace_server.access.headers import bearer_token
-from tailrace_server.access.quotas.quotas import Quotas, Taken
+from tailrace_server.access.identity import Credentials, bearer_token
+from tailrace_server.access.quotas import Quotas, Taken
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.peers import GRPC, grpc_address
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc

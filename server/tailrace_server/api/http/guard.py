@@ -22,9 +22,8 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from tailrace.errors import QuotaExceeded, TailraceError, Unauthenticated
-from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
-from tailrace_server.access.headers import bearer_token
+from tailrace_server.access.identity import Credentials, bearer_token
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status, retry_after
 from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later, may_pass
 from tailrace_server.api.http.sessions import PATH, handle_of

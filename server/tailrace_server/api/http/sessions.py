@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Unauthenticated
 from tailrace_server.access.door import Identified
-from tailrace_server.access.handles import Handles
 from tailrace_server.access.identity import is_same
+from tailrace_server.access.tickets import Handles
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -1,6 +1,6 @@
-"""The one place that decides what is recorded; only the door and the engine's admissions call it.
+"""The audit of a server: it decides which events are recorded. The door and the engine's admissions call it.
 
-Without a file to write to nothing is made or kept.
+If the audit is off, nothing is made or stored.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from tailrace.errors import ServerFull
-from tailrace_server.access.audit.audit_file import AuditFile
-from tailrace_server.access.audit.events import (
+from tailrace_server.access.audit_trail import (
+    AuditFile,
     AuditLine,
     AuditStarted,
     AuditStopped,
+    AuditTrail,
     Authenticated,
     KeysChanged,
     OperatorAction,
@@ -27,7 +28,6 @@ from tailrace_server.access.audit.events import (
     Refused,
     moment,
 )
-from tailrace_server.access.audit.trail import AuditTrail
 from tailrace_server.access.identity import Identity
 from tailrace_server.access.settings import AuditSettings
 from tailrace_server.grants.principal import IN_PROCESS, Peer
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tailrace.errors import TailraceError
-    from tailrace_server.access.audit.trail import TrailStatistics
+    from tailrace_server.access.audit_trail import TrailStatistics
     from tailrace_server.grants.principal import Principal
 
 _STDERR: Final = "stderr"

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog.testing
 
-from tailrace_server.access.audit.audit_file import AuditFile
-from tailrace_server.access.audit.events import AuditLine, Ended, Refused, moment
-from tailrace_server.access.audit.trail import AuditTrail
+from tailrace_server.access.audit_trail import (
+    AuditFile,
+    AuditLine,
+    AuditTrail,
+    Ended,
+    Refused,
+    moment,
+)
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:

@@ -2,28 +2,32 @@
 
 A use is charged to two accounts: that of its principal, and that of its address, which may have several times
 as much, since people share addresses. Anonymous callers have no account of their own. Whatever is taken is
-given back by `Taken`, once, however its use ends.
+given back by `Taken`, once, however its use ends. A rate is a token bucket, which fills with time.
 
-There are at most so many accounts. The one that was used longest ago goes first, unless it holds something:
-those are as many as the open connections at most.
+The number of accounts has a bound. The account that was used longest ago goes first, unless it holds something:
+those are at most as many as the open connections.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import QuotaExceeded
 from tailrace_server.access.identity import Identity, IdentityKind
-from tailrace_server.access.quotas.addresses import block_of
-from tailrace_server.access.quotas.token_bucket import TokenBucket
 from tailrace_server.access.settings import QuotaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from tailrace_server.grants.principal import Principal
+
+
+_HOST_BITS = 64
+"""Of an IPv6 address: whoever has one has the whole block, and a new address for each connection."""
+
 
 _ACCOUNTS_MAX: Final = 50_000
 _AGAIN_S: Final = 5.0
@@ -39,6 +43,47 @@ _CLASSES: Final = {
     IdentityKind.API_KEY: "api_key",
     IdentityKind.CERTIFICATE: "certificate",
 }
+
+
+def block_of(address: str) -> str:
+    """Return an IPv4 address as it is, the /64 of an IPv6 one, and any other text unchanged."""
+    try:
+        found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        network = int(found) >> _HOST_BITS << _HOST_BITS
+        return f"{IPv6Address(network)}/{128 - _HOST_BITS}"
+    return str(found)
+
+
+class TokenBucket:
+    """Holds at most ``capacity``, and fills at ``rate`` a second. The clock is its caller's."""
+
+    __slots__ = ("_at", "_level", "capacity", "rate")
+
+    def __init__(self, rate: float, capacity: float, now: float) -> None:
+        """Begin full."""
+        self.rate = rate
+        self.capacity = capacity
+        self._level = capacity
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """Return what it holds; below 0 it is in debt."""
+        self._level = min(self.capacity, self._level + max(0.0, now - self._at) * self.rate)
+        self._at = max(self._at, now)
+        return self._level
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return in how many seconds it holds an amount; 0 now."""
+        return max(0.0, (amount - self.level(now)) / self.rate)
+
+    def take(self, amount: float, now: float) -> None:
+        """Take an amount, into debt where there is less."""
+        self._level = self.level(now) - amount
 
 
 class Account:

@@ -10,11 +10,10 @@ import pytest
 import structlog.testing
 
 from tailrace.errors import NotPermitted, ServerFull, Unauthenticated
-from tailrace_server.access.audit.audit import Audit, address_of
-from tailrace_server.access.audit.events import Ended
-from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.audit import Audit, address_of
+from tailrace_server.access.audit_trail import Ended
 from tailrace_server.access.door import Door, Identified
-from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.identity import Credentials, Identity, IdentityKind
 from tailrace_server.access.settings import AuditSettings
 from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tests.support.polling import until

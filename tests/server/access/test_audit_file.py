@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.access.audit.audit_file import AuditFile
+from tailrace_server.access.audit_trail import AuditFile
 from tailrace_server.errors import CannotStart
 
 if TYPE_CHECKING:

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import QuotaExceeded, Unauthenticated
-from tailrace_server.access.certificates import CertificateNames
-from tailrace_server.access.credentials import Credentials
+from tailrace_server.access import quotas as module
+from tailrace_server.access.configured import CertificateNames
 from tailrace_server.access.door import Door, Identified
-from tailrace_server.access.identity import Identity, IdentityKind
-from tailrace_server.access.quotas import quotas as module
-from tailrace_server.access.quotas.addresses import block_of
-from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.identity import Credentials, Identity, IdentityKind
+from tailrace_server.access.quotas import Quotas, block_of
 from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from tailrace_server.access.quotas.quotas import Taken
+    from tailrace_server.access.quotas import Taken
 
 
 class Known:

@@ -1,1 +1,0 @@
-"""The audit: admissions, refusals, requests, and changes of the rules."""
