@@ -13,8 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import httpx
-
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.capture_pb2 import BODY_AFTER
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
@@ -294,32 +292,6 @@ async def _schemas_that_change(server: ServerProcess, stack: ExitStack) -> None:
     await _say_all(_connect(server.http, stack, 5), head + ask)
 
 
-async def _reservations_unused(server: ServerProcess, stack: ExitStack) -> None:
-    """More event streams than may be reserved, none of which is opened; the oldest make room."""
-    put = f"PUT {_GRAPHQL} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-    peers = _connect(server.http, stack, 50)
-    await _say_all(peers, *([put] * 30))
-
-
-async def _reserved_streams_unread(server: ServerProcess, stack: ExitStack) -> None:
-    """Reserved streams with an operation each, which nobody reads."""
-    try:
-        async with httpx.AsyncClient(base_url=f"http://{server.http}", trust_env=False) as http:
-            for peer, version in _versions(_connect(server.http, stack, 2 * LARGE_ROWS)):
-                token = (await http.put(_GRAPHQL)).text
-                query = (
-                    f"subscription {{ onCatalogChange(sinceVersion: {version}) {{ afterText }} }}"
-                )
-                headers = {"x-graphql-event-stream-token": token}
-                asked = {"query": query, "extensions": {"operationId": "1"}}
-                await http.post(_GRAPHQL, json=asked, headers=headers)
-                get = f"GET {_GRAPHQL}?token={token} HTTP/1.1\r\nHost: localhost"
-                await _say_all([peer], f"{get}\r\nAccept: text/event-stream\r\n\r\n".encode())
-    except httpx.HTTPError as error:  # a server at its bounds refuses the attacker, too
-        raise ConnectionError(str(error)) from error
-    await asyncio.sleep(_WHILE_S)
-
-
 INBOUND: Final = "inbound_memory"
 """The guard of the budget for what peers send."""
 
@@ -346,6 +318,4 @@ ATTACKS: Final = (
     Attack("paths that are no text, over gRPC", _paths_of_no_text),
     Attack("sockets that close in bursts", _sockets_that_close),
     Attack("schemas that change under GraphQL clients", _schemas_that_change),
-    Attack("reservations that nobody opens", _reservations_unused),
-    Attack("reserved streams that nobody reads", _reserved_streams_unread, None, True),
 )

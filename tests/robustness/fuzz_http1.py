@@ -27,7 +27,6 @@ _PATHS: Final = (
     "/v1/catalogs",
     "/v1/catalogs/live",
     "/v1/openapi.json",
-    "/v1/asyncapi.json",
     "/v1/docs",
     _CATALOG,
     f"{_CATALOG}/schema",

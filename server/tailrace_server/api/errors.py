@@ -136,16 +136,12 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
         "Allow the page with the setting `ws_origins`.",
     ),
     404: (
-        "there is no such path, or none with a WebSocket, or no such reservation of an event stream",
-        "Correct the path; `/v1/openapi.json` and `/v1/asyncapi.json` list them. Reserve again with PUT.",
+        "there is no such path, or none with a WebSocket",
+        "Correct the path; `/v1/openapi.json` lists them.",
     ),
     405: ("the path has other methods", "Take one that `Allow` names."),
     406: ("`Accept` names no format that there is", "Take one that the text names."),
     408: ("the body did not arrive in time", "Send it at once."),
-    409: (
-        "a reserved event stream is open already, or has an operation of this id",
-        "End the first one, or reserve another stream; take another id.",
-    ),
     413: ("the body is too large", "Ask for less at once."),
     415: ("the body is of another type", "Send `application/json`."),
     421: (

@@ -135,15 +135,6 @@ class HttpSettings:
         "valid documents that are cached, so that equal ones are not validated again",
     )
 
-    graphql_reservations: int = setting(
-        1_000,
-        "reservations",
-        "reserved event streams (graphql-sse) that are not open yet; the oldest ends first",
-    )
-    graphql_reservation_s: float = setting(
-        10.0, "seconds", "how long a reserved event stream may take to be opened"
-    )
-
     @property
     def hosts(self) -> tuple[str, ...]:
         """Those of ``http_hosts``, one by one."""

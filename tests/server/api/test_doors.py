@@ -46,9 +46,7 @@ ROUTES = {
     "/subscriptions/{id}/end": GUARDED,
     "/publishers": GUARDED,
     "/v1/openapi.json": GUARDED,
-    "/v1/asyncapi.json": GUARDED,
     "/v1/docs": PUBLIC,
-    "/v1/docs/live": PUBLIC,
     "/v1/docs/{name}": PUBLIC,
     "/v1/graphiql/{name}": PUBLIC,
     "/v1/tickets": GUARDED,
@@ -336,7 +334,6 @@ async def test_the_pages_have_a_place_to_type_a_token(
         page.on("request", lambda request: asked.append(request.url))
         for path, shown in (
             ("/v1/docs", "The catalogs that are served now"),
-            ("/v1/docs/live", "connection_init"),
             ("/v1/catalogs/shop/graphql", "subscription Live"),
         ):
             await page.goto(f"{root}{path}")

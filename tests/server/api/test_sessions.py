@@ -213,7 +213,7 @@ async def test_an_event_source_comes_back_by_itself_by_its_session(
     root = f"http://127.0.0.1:{guarded.face.address.port}"
     async with chromium() as browser:
         page = await browser.new_page()
-        await page.goto(f"{root}/v1/docs/live")
+        await page.goto(f"{root}/v1/docs")
         await page.evaluate(
             """async ([token, path]) => {
                 const headers = {authorization: `Bearer ${token}`};

@@ -3,7 +3,6 @@
 ::
 
     /v1/catalogs/{c}/graphql     GET, POST: queries, as an event stream everything; WebSocket: everything;
-                                 PUT, DELETE: of event streams that carry several operations;
                                  GET from a browser: GraphiQL
     /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
     /v1/graphiql/…               what GraphiQL is made of
@@ -30,19 +29,13 @@ from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports import distinct_streams
-from tailrace_server.api.graphql.transports.legacy_websocket import (
-    LEGACY_SUBPROTOCOL,
-    refuse_legacy,
-)
-from tailrace_server.api.graphql.transports.reserved_streams import Reservations
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, HEADERS
 from tailrace_server.api.http.guard import GRAPHQL_TYPE, caller_of, entrance_of
 from tailrace_server.api.json_requests import decode
-from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
+from tailrace_server.api.peers import GRAPHQL, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
-from tailrace_server.api.websocket.messages import ID_CHARACTERS_MAX
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -61,8 +54,7 @@ _log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = GRAPHQL_TYPE
 HTML_TYPE: Final = "text/html"
-TOKEN_HEADER: Final = "x-graphql-event-stream-token"
-_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
+_METHODS: Final = ("GET", "POST")
 _CHUNK_BYTES: Final = 64 << 10
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
@@ -76,7 +68,6 @@ class GraphqlFace:
         self._settings = settings
         self._sockets = sockets
         self.documents = DocumentCache(settings)
-        self.reservations = Reservations(settings)
         self._catalogs: dict[str, GraphqlCatalog] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -106,8 +97,7 @@ class GraphqlFace:
         peer = over_http(GRAPHQL_WEBSOCKET, websocket)
         catalog = self.catalog(_catalog_of(websocket))
         face = GraphqlSocketFace(catalog, self._sockets.answers, peer, entrance_of(websocket))
-        refusals = {LEGACY_SUBPROTOCOL: refuse_legacy}
-        await self._sockets.serve(websocket, {SUBPROTOCOL: face}, refusals)
+        await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     async def _answer(self, request: Request) -> ASGIApp:
         form = RESPONSE_TYPE
@@ -115,13 +105,7 @@ class GraphqlFace:
             if _wants_page(request) and self._settings.graphql_graphiql:
                 below = _catalog_of(request) != SYSTEM_CATALOG
                 return await graphiql.page("../../" if below else "../")
-            if request.method == "PUT":
-                return await self._reserve(request)
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE, EVENTS_TYPE))
-            if (token := _token(request)) is not None:
-                return await self._reserved(request, token, form)
-            if request.method == "DELETE":
-                raise InvalidRequest(f"the reservation is missing: name its token ({TOKEN_HEADER})")
             if form == EVENTS_TYPE:
                 return await self._stream(request)
             return await self._result(request, form)
@@ -165,41 +149,6 @@ class GraphqlFace:
             if refused is None:
                 raise
             return refused
-
-    async def _reserve(self, request: Request) -> Response:
-        """Reserve an event stream; a catalog that is not there is said now."""
-        catalog = self.catalog(_catalog_of(request))
-        await catalog.schema(caller_of(request))
-        token = self.reservations.reserve(
-            catalog, self._sockets, over_http(GRAPHQL_EVENTS, request), entrance_of(request)
-        )
-        return Response(token, 201, _HEADERS, "text/plain")
-
-    async def _reserved(self, request: Request, token: str, form: str) -> ASGIApp:
-        """Open a reserved stream, or begin or end an operation on it."""
-        catalog = self.catalog(_catalog_of(request))
-        stream = self.reservations.of(token, catalog, caller_of(request))
-        if request.method == "GET" and form == EVENTS_TYPE:
-            stream.open()
-            self.reservations.opened(token)
-            return stream
-        if request.method == "DELETE":
-            stream.complete(_id_in(dict(parameters(request)).get("operationId"), "operationId"))
-            return Response(headers=_HEADERS)
-        value = await self._asked(request)
-        asked, id = asked_of(value), _operation_id(value)
-        await catalog.prepare(
-            asked, caller_of(request)
-        )  # what is wrong with a document is told by the answer
-        stream.begin(id, asked, self._size_of(request))
-        return Response(status_code=202, headers=_HEADERS)
-
-    def _size_of(self, request: Request) -> int:
-        """Return how much a request may hold: what it says, or as much as it may have."""
-        if request.method == "GET":
-            return len(request.scope["query_string"])
-        said = request.headers.get("content-length", "")
-        return int(said) if said.isdigit() else self._settings.ws_message_bytes
 
     def _refused(self, error: Exception, form: str) -> Response:
         """Log and count an error, and return an answer without data.
@@ -260,24 +209,6 @@ def asked_of(value: object) -> Asked:
     if not isinstance(name, str | None):
         raise InvalidRequest("operationName: must be a text")
     return Asked(query, variables or {}, name)
-
-
-def _operation_id(value: object) -> str:
-    """Return the id by which a client knows the results of an operation."""
-    extensions = value.get("extensions") if isinstance(value, dict) else None
-    given = extensions.get("operationId") if isinstance(extensions, dict) else None
-    return _id_in(given, "extensions.operationId")
-
-
-def _id_in(value: object, name: str) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= ID_CHARACTERS_MAX:
-        raise InvalidRequest(f"{name}: must be a text of 1 to {ID_CHARACTERS_MAX} characters")
-    return value
-
-
-def _token(request: Request) -> str | None:
-    """Return the token of a reservation; None where there is none."""
-    return request.headers.get(TOKEN_HEADER) or request.query_params.get("token")
 
 
 def _json_form(form: str) -> str:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of everything that crosses the REST face, shared by OpenAPI and AsyncAPI.
+"""The JSON Schemas of everything that crosses the REST face, as components of the OpenAPI document.
 
 Requests and the values around captures are made from the descriptors of proto/tailrace/v1, and errors from the
 error table: a field or code that is added there is in the documents too. The capture is written out, since its

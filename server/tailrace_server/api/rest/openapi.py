@@ -140,8 +140,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "tailrace",
             "version": version("tailrace"),
-            "description": "Tables, history and live changes of catalogs. The WebSocket on the live path is "
-            "described by /v1/asyncapi.json; both share their components.",
+            "description": "Tables, history and live changes of catalogs. The payloads of the WebSocket on "
+            "the live path are components, too; docs/rest.md describes its messages.",
         },
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,

@@ -1,10 +1,9 @@
-"""The OpenAPI and AsyncAPI documents for a browser.
+"""The OpenAPI document for a browser.
 
 ::
 
     /v1/docs          the OpenAPI document, by RapiDoc; paths can be tried out
-    /v1/docs/live     the AsyncAPI document, by a page of ours: its viewers weigh more than all the rest
-    /v1/docs/{name}   what both are made of
+    /v1/docs/{name}   the parts of that page
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _OWN_STYLE: Final = "'sha256-hxMHPWsJKxnbIchS5PxfP/9Ipo9IhwZEbB+Wb8Dt+uw='"
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=("rapidoc-9.3.8.min.js",),
-    own=("docs.js", "docs.css", "live.js", "token.js"),
+    own=("docs.js", "docs.css", "token.js"),
     # RapiDoc's templates have styles of elements; no other style and no script in the page is allowed.
     policy=STRICT_POLICY.replace("style-src 'self'", f"style-src 'self' {_OWN_STYLE}")
     + "; style-src-attr 'unsafe-inline'",
@@ -34,11 +33,6 @@ FILES: Final = _ASSETS.files
 async def docs(_request: Request) -> Response:
     """Answer ``/v1/docs``."""
     return await _ASSETS.page("docs.html")
-
-
-async def live(_request: Request) -> Response:
-    """Answer ``/v1/docs/live``."""
-    return await _ASSETS.page("live.html")
 
 
 async def asset(request: Request) -> Response:

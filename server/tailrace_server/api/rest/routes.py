@@ -14,8 +14,8 @@
     POST       /v1/catalogs/{c}/sql               a statement in SQL
     …          /v1/catalogs/{c}/subscriptions…    named subscriptions
     …          /v1/system/changes…                the same of the system log
-    GET        /v1/openapi.json, asyncapi.json    what all of it looks like
-    GET        /v1/docs, /v1/docs/live            the same for a browser
+    GET        /v1/openapi.json                   the description of all of it
+    GET        /v1/docs                           the same for a browser
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tailrace_server.api.errors import (
 )
 from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
-from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses, state
+from tailrace_server.api.rest import events, history, openapi, pages, responses, state
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.named import NamedResources
 from tailrace_server.api.rest.requests import no_parameters, parameters
@@ -81,9 +81,7 @@ class RestFace:
         """Return what a Starlette application mounts."""
         found: list[BaseRoute] = [
             Route("/v1/openapi.json", self._answered(self._openapi)),
-            Route("/v1/asyncapi.json", self._answered(self._asyncapi)),
             Route("/v1/docs", pages.docs),
-            Route("/v1/docs/live", pages.live),
             Route("/v1/docs/{name}", pages.asset),
             Route("/v1/tickets", self._answered(self._tickets), methods=["POST"]),
             Route("/v1/catalogs", self._answered(self._catalogs)),
@@ -114,18 +112,6 @@ class RestFace:
         if not (root_path := self._settings.root_path):
             return _json(openapi.document())
         return _json({**openapi.document(), "servers": [{"url": root_path}]})
-
-    async def _asyncapi(self, request: Request) -> Response:
-        no_parameters(request)
-        if not (root_path := self._settings.root_path):
-            return _json(asyncapi.document())
-        secure = request.url.scheme == "https"
-        server = {
-            "host": request.headers.get("host", ""),
-            "pathname": root_path,
-            "protocol": "wss" if secure else "ws",
-        }
-        return _json({**asyncapi.document(), "servers": {"here": server}})
 
     async def _tickets(self, request: Request) -> Response:
         no_parameters(request)

@@ -52,7 +52,7 @@ from tailrace_server.api.websocket.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from starlette.websockets import WebSocket
 
@@ -151,18 +151,12 @@ class Sockets:
             on_cut=self.count,
         )
 
-    async def serve(
-        self,
-        websocket: WebSocket,
-        faces: Mapping[str, Face],
-        refusals: Mapping[str, Callable[[WebSocket], Awaitable[None]]] | None = None,
-    ) -> None:
+    async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
         """Serve a handshake and everything after it with the face of the sub-protocol that is chosen.
 
         Args:
             websocket: The handshake.
             faces: By sub-protocol.
-            refusals: Sub-protocols that are refused, each with its way to say which other to take.
         """
         # 1. Refusals with an HTTP status, before the handshake: a page of a foreign origin, then a server
         #    that is full. The origin comes first, or such pages could take the room of others.
@@ -178,21 +172,16 @@ class Sockets:
         # 2. From `enter` on the socket counts, so every way out passes `leave`.
         try:
             offered = websocket.scope["subprotocols"]
-            refusals = refusals or {}
-            chosen = next((name for name in (*faces, *refusals) if name in offered), None)
+            chosen = next((name for name in faces if name in offered), None)
             await websocket.accept(chosen)
             # 3. A wrong sub-protocol is refused after the handshake: browsers show a close code to the page,
             #    but not the status of a handshake.
             if chosen is None:
                 self.count_close(CloseCode.SUBPROTOCOL)
+                self._subprotocols_refused.tell(", ".join(offered), offer=", ".join(faces))
                 await websocket.close(
                     CloseCode.SUBPROTOCOL, f"sub-protocol not acceptable: offer {', '.join(faces)}"
                 )
-                return
-            if chosen in refusals:
-                self.count_close(CloseCode.SUBPROTOCOL)
-                self._subprotocols_refused.tell(chosen, offer=", ".join(faces))
-                await refusals[chosen](websocket)
                 return
             await self._serve(websocket, faces[chosen])
         except WebSocketDisconnect:
@@ -208,7 +197,7 @@ class Sockets:
 
     async def nowhere(self, websocket: WebSocket) -> None:
         """Refuse a handshake at a path that has no WebSocket."""
-        text = f"no WebSocket is at {websocket.url.path}; /v1/asyncapi.json lists those there are"
+        text = f"no WebSocket is at {websocket.url.path}; /v1/openapi.json lists the paths"
         await self.refuse(websocket, InvalidRequest(text), 404)
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:

@@ -102,9 +102,6 @@ async def test_paths_are_the_same_below_the_root_path_and_documents_name_it(engi
         assert (moved.status_code, moved.headers["location"]) == (308, "/changes/")
         openapi = (await http.get("/v1/openapi.json")).json()
         assert openapi["servers"] == [{"url": "/changes"}]
-        asyncapi = (await http.get("/v1/asyncapi.json", headers=SAID)).json()
-        assert asyncapi["servers"]["here"]["pathname"] == "/changes"
-        assert asyncapi["servers"]["here"]["protocol"] == "wss"
 
 
 async def asked(engine: Engine, settings: HttpSettings, **request: Any) -> httpx.Response:
@@ -150,7 +147,7 @@ async def test_an_origin_that_may_read_may_not_open_websockets_by_that(engine: E
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/health", "/metrics", "/nowhere", "/v1/catalogs", "/v1/docs", "/v1/docs/live"]
+    "path", ["/", "/health", "/metrics", "/nowhere", "/v1/catalogs", "/v1/docs"]
 )
 async def test_browsers_neither_guess_types_nor_show_us_in_frames(
     engine: Engine, path: str
