@@ -1,8 +1,7 @@
-"""Which bases a log has: the newest object of a sequence of its own says it.
+"""The list of a log's bases: the newest object of a sequence of its own (files/numbered.py).
 
-The sequence is bases/1.json, 2, 3, …, dense and created exclusively, like checkpoints: who loses n + 1 reads
-it and decides again. It is not part of the checkpoints, so that a tailrace that knows no bases neither
-stumbles over them nor forgets them when it writes a checkpoint (docs/adr/0086).
+It is not part of the checkpoints, so that a tailrace that knows no bases neither fails at them nor drops them
+when it writes a checkpoint (docs/adr/0086).
 
 Each object lists all current bases. A base is of use at a version if the log has every record behind it, up
 to there.
@@ -24,11 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace.position import FIRST
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.numbered import Newest, NumberedSequence, numbered_path
 from tailrace_server.wal.files.sequence_documents import (
     BASES,
     BaseDocument,
@@ -44,22 +42,27 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.view import LogView
 
-_FIRST_CRC: Final = 0
 _DOCUMENTS_MAX: Final = 64
 """Lists that a process remembers; the one that was read first goes first."""
+
+_NONE: Final[Newest[BasesDocument]] = Newest()
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBases:
-    """The newest object of the sequence, or that there is none."""
+    """The bases that the newest object of the sequence names."""
 
-    document: BasesDocument | None = None
-    crc: int = _FIRST_CRC
+    newest: Newest[BasesDocument] = _NONE
 
     @property
     def number(self) -> int:
-        """Its number; 0 for none."""
-        return 0 if self.document is None else self.document.number
+        """The number of the object; 0 for none."""
+        return self.newest.number
+
+    @property
+    def document(self) -> BasesDocument | None:
+        """The object."""
+        return self.newest.document
 
     @property
     def bases(self) -> Sequence[BaseDocument]:
@@ -92,27 +95,27 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
         LogCorrupted: The object is damaged.
         LogUnreadable: It has a newer format version.
     """
-    numbers = object_numbers(store.names(BASES))
-    if not numbers:
+    sequence = base_sequence(store, uuid)
+    number = sequence.newest_number()
+    if not number:
         return KnownBases()
-    path = bases_path(numbers[-1])
+    path = bases_path(number)
     key = (uuid, path, store.stamp(path))
     known = _read.get(key)
     if known is None:
-        found = store.read(path)
-        if found is None:
-            raise LogCorrupted(path, 0, "the list of bases is missing")
-        document, crc = documents.load(path, found.data, BasesDocument)
-        if document.uuid != uuid:
-            raise CatalogReplaced(path, uuid, document.uuid)
-        if document.number != numbers[-1]:
-            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
-        known = KnownBases(document, crc)
+        known = KnownBases(sequence.read())
+        if known.number != number:
+            return known  # a newer one came between, whose stamp is unknown
         with suppress(KeyError, StopIteration, RuntimeError):  # another thread may do the same
             while len(_read) >= _DOCUMENTS_MAX:
                 del _read[next(iter(_read))]
         _read[key] = known
     return known
+
+
+def base_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[BasesDocument]:
+    """Return the sequence of the objects."""
+    return NumberedSequence(store, BASES, BasesDocument, uuid, "base")
 
 
 _read: Final[dict[Hashable, KnownBases]] = {}
@@ -146,18 +149,15 @@ def write_bases(
     removed |= {path: now for path in paths_in(known.bases) if path not in named}
     document = BasesDocument(
         format_version=FORMAT_VERSION,
-        number=known.number + 1,
+        number=0,
         uuid=uuid,
-        previous_crc32c=known.crc,
+        previous_crc32c=0,
         timestamp=now,
         bases=list(bases),
         removed=list(removed.items()),
         reserved=sorted(reserved),
     )
-    store.make_folder(BASES)
-    return store.create(
-        bases_path(document.number), documents.sealed(document)[0], failpoint="base"
-    )
+    return base_sequence(store, uuid).create_after(known.newest, document) is not None
 
 
 def superseded(document: BasesDocument) -> bytes:
@@ -168,7 +168,7 @@ def superseded(document: BasesDocument) -> bytes:
 
 def bases_path(number: int) -> str:
     """Return the path of an object of the sequence."""
-    return f"{BASES}/{object_name(number)}"
+    return numbered_path(BASES, number)
 
 
 def paths_in(bases: Iterable[BaseDocument]) -> list[str]:

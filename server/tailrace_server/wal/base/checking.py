@@ -15,13 +15,11 @@ import numpy as np
 from tailrace.errors import LogCorrupted
 from tailrace.position import FIRST
 from tailrace_server.wal.base.base_files import read_batch
-from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases
+from tailrace_server.wal.base.bases import KnownBases, base_sequence, newest_bases
 from tailrace_server.wal.base.reading import state_over
 from tailrace_server.wal.base.state_rows import joined_rows
 from tailrace_server.wal.base.winners import HASHES_END, Wanted, are_equal
-from tailrace_server.wal.files import documents
-from tailrace_server.wal.files.sealed import object_numbers
-from tailrace_server.wal.files.sequence_documents import BASES, BasesDocument
+from tailrace_server.wal.files.sequence_documents import BASES
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.wal.base.state_rows import StateRows
-    from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.files.sequence_documents import (
         BaseDocument,
         BaseFileDocument,
@@ -58,7 +55,7 @@ def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorru
         log: Its log.
         whole: Compare all rows with what they were made from, also of large tables.
     """
-    yield from _check_objects(log.store)
+    yield from base_sequence(log.store, log.uuid).check(_MEND, chained=False)
     with BatchReader(path) as reader:
         while True:
             try:
@@ -74,20 +71,6 @@ def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorru
                     return
             else:
                 return
-
-
-def _check_objects(store: ObjectStore) -> Iterator[LogCorrupted]:
-    numbers = object_numbers(store.names(BASES))
-    for number in range(1, max(numbers, default=0) + 1):
-        path = bases_path(number)
-        try:
-            found = documents.read(store, path, BasesDocument)
-            if found is None:
-                raise LogCorrupted(path, 0, "the list of bases is missing")
-            if found[0].number != number:
-                raise LogCorrupted(path, 0, f"it says that it is number {found[0].number}")
-        except LogCorrupted as error:
-            yield error
 
 
 def _check(

@@ -1,42 +1,56 @@
 """Sequences of numbered objects; each object is complete, and the newest one counts.
 
-``<folder>/1.json, 2, 3, …`` are dense and created exclusively, by any process, at any time. Each carries the
-CRC of the one before. Of two processes that change something at once one gets the number; the other reads it
-and decides again.
+``<folder>/1.json, 2, 3, …`` are created exclusively, by any process, at any time. Each has the CRC of the one
+before. If two processes change something at once, one of them gets the number n + 1; the other reads that
+object, decides again, and gets n + 2.
+
+A sequence of which old objects are deleted (``retained``) needs more care. A writer that was held up for long
+might create a number that was used before. So after the creation it looks if its object is the newest. If not,
+it decides again: its change is part of what it reads then, or another writer came first. The numbers of such a
+sequence may leave gaps, and its objects have no CRC of the one before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from tailrace.errors import CatalogReplaced, LogCorrupted
+import msgspec
+
+from tailrace.errors import CatalogReplaced, LogCorrupted, LogError
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.sealed import object_name, object_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from tailrace_server.wal.files.object_store import ObjectStore
 
+_ATTEMPTS: Final = 256
+
 
 class NumberedDocument(Protocol):
-    """The common fields of the objects of such a sequence."""
+    """The common fields of the objects of such a sequence; a chained one also has ``previous_crc32c``."""
 
     @property
     def number(self) -> int:
-        """Its place in the sequence, from 1."""
+        """Its place in the sequence, from 1. In a document that is to be created: the least that it may be."""
 
     @property
     def uuid(self) -> UUID:
         """The log's."""
 
-    @property
-    def previous_crc32c(self) -> int:
-        """CRC-32C of the object before; 0 for the first."""
-
 
 _N = TypeVar("_N", bound=NumberedDocument)
+
+
+class Newest(NamedTuple, Generic[_N]):
+    """The newest object of a sequence; number 0 where there is none."""
+
+    number: int = 0
+    crc: int = 0
+    document: _N | None = None
 
 
 def numbered_path(folder: str, number: int) -> str:
@@ -49,56 +63,138 @@ def newest_number(store: ObjectStore, folder: str) -> int:
     return max(object_numbers(store.names(folder)), default=0)
 
 
-def read_numbered(
-    store: ObjectStore, folder: str, number: int, uuid: UUID, kind: type[_N]
-) -> tuple[_N, int]:
-    """Return an object of a sequence and its CRC.
+@dataclass(frozen=True, slots=True)
+class NumberedSequence(Generic[_N]):
+    """One sequence of a log. Any thread may use it; every method does I/O."""
 
-    Raises:
-        CatalogReplaced: It is of another log.
-        LogCorrupted: It is damaged or missing.
-        LogUnreadable: It has a newer format version.
-    """
-    path = numbered_path(folder, number)
-    found = documents.read(store, path, kind)
-    if found is None:
-        raise LogCorrupted(path, 0, f"the {folder} are missing")
-    document, crc = found
-    if document.uuid != uuid:
-        raise CatalogReplaced(path, uuid, document.uuid)
-    if document.number != number:
-        raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
-    return document, crc
+    store: ObjectStore
+    """The catalog's objects."""
+    folder: str
+    kind: type[_N]
+    """The type of its objects."""
+    uuid: UUID
+    """The log's."""
+    failpoint: str
+    retained: int | None = None
+    """Superseded objects that stay, so that a concurrent listing finds one that still exists; None: all."""
 
+    def newest_number(self) -> int:
+        """Return the number of the newest object; 0 where there is none."""
+        return newest_number(self.store, self.folder)
 
-def check_numbered(
-    store: ObjectStore, folder: str, uuid: UUID, kind: type[NumberedDocument], mend: str
-) -> Iterator[LogCorrupted]:
-    """Yield the faults of a sequence; continue behind each.
+    def read(self) -> Newest[_N]:
+        """Return the newest object.
 
-    Args:
-        store: The catalog's objects.
-        folder: Of the sequence.
-        uuid: The log's.
-        kind: What its objects are.
-        mend: What to do about a fault.
-    """
-    before: int | None = 0
-    for number in range(1, newest_number(store, folder) + 1):
-        path = numbered_path(folder, number)
-        try:
-            found = documents.read(store, path, kind)
-            if found is None:
-                raise LogCorrupted(path, 0, f"the {folder} are missing")
-        except LogCorrupted as error:
-            yield LogCorrupted(path, error.offset, f"{error.reason}; {mend}")
-            before = None  # nothing is known of what it would be continued with
-            continue
+        Raises:
+            CatalogReplaced: It is of another log.
+            LogCorrupted: It is damaged or missing.
+            LogUnreadable: It has a newer format version.
+        """
+        for _ in range(_ATTEMPTS):
+            number = self.newest_number()
+            if not number:
+                return Newest()
+            found = self._at(number)
+            if found is not None:
+                return found
+            # Where old objects are deleted, it was superseded many times over between the listing and now.
+            if self.retained is None:
+                raise LogCorrupted(
+                    numbered_path(self.folder, number), 0, f"the {self.folder} are missing"
+                )
+        raise self._contended()
+
+    def change(self, decide: Callable[[Newest[_N]], _N | None]) -> Newest[_N]:
+        """Bring the sequence to what is decided, whoever else changes it; return the newest object then.
+
+        Args:
+            decide: Given the newest object, returns the next one; None: it stays. It may be called several
+                times, and may raise.
+
+        Raises:
+            LogFull: No room; nothing was changed.
+            LogError: Other processes came first, many times.
+            TailraceError: As ``read`` and ``decide``.
+        """
+        for _ in range(_ATTEMPTS):
+            newest = self.read()
+            wanted = decide(newest)
+            if wanted is None:
+                return newest
+            if (created := self.create_after(newest, wanted)) is not None:
+                return created
+        raise self._contended()
+
+    def create_after(self, newest: Newest[_N], document: _N) -> Newest[_N] | None:
+        """Create the object that follows the newest one; None if another process came first."""
+        # 1. The number decides: only one process can create it.
+        number = max(newest.number + 1, document.number)
+        fields: dict[str, Any] = {"number": number}
+        if self.retained is None:
+            fields["previous_crc32c"] = newest.crc
+        created: Any = msgspec.structs.replace(document, **fields)  # type: ignore[type-var]
+        data, crc = documents.sealed(created)
+        if (
+            not newest.number
+        ):  # a folder that is gone later was removed with all that a caller has read
+            self.store.make_folder(self.folder)
+        path = numbered_path(self.folder, number)
+        if not self.store.create(path, data, failpoint=self.failpoint):
+            return None
+        if self.retained is not None:
+            # 2. The number may have been free because its first object was deleted. Then a newer one exists,
+            #    and this one counts for nothing.
+            numbers = object_numbers(self.store.names(self.folder))
+            for each in numbers:
+                if each <= numbers[-1] - self.retained:
+                    self.store.delete(numbered_path(self.folder, each))
+            if not numbers or numbers[-1] != number:
+                return None
+        return Newest(number, crc, created)
+
+    def check(self, remedy: str, *, chained: bool = True) -> Iterator[LogCorrupted]:
+        """Yield the faults of a sequence of which no object is deleted; continue behind each.
+
+        Args:
+            remedy: What to do about a fault.
+            chained: False if old objects are replaced, so that the CRC of the object before may be another.
+        """
+        before: int | None = 0
+        for number in range(1, self.newest_number() + 1):
+            path = numbered_path(self.folder, number)
+            try:
+                found = documents.read(self.store, path, self.kind)
+                if found is None:
+                    raise LogCorrupted(path, 0, f"the {self.folder} are missing")
+            except LogCorrupted as error:
+                yield LogCorrupted(path, error.offset, f"{error.reason}; {remedy}")
+                before = None  # its CRC is unknown, so the next object cannot be compared with it
+                continue
+            document: Any = found[0]
+            if (document.number, document.uuid) != (number, self.uuid):
+                yield LogCorrupted(
+                    path, 0, f"it is number {document.number} of {document.uuid}; {remedy}"
+                )
+            elif chained and before is not None and document.previous_crc32c != before:
+                yield LogCorrupted(
+                    path, 0, f"it does not continue the {self.folder} before it; {remedy}"
+                )
+            before = found[1]
+
+    def _at(self, number: int) -> Newest[_N] | None:
+        """Return the object of a number; None if it does not exist."""
+        path = numbered_path(self.folder, number)
+        found = documents.read(self.store, path, self.kind)
+        if found is None:
+            return None
         document, crc = found
-        if (document.number, document.uuid) != (number, uuid):
-            yield LogCorrupted(
-                path, 0, f"it is number {document.number} of {document.uuid}; {mend}"
-            )
-        elif before is not None and document.previous_crc32c != before:
-            yield LogCorrupted(path, 0, f"it does not continue the {folder} before it; {mend}")
-        before = crc
+        if document.uuid != self.uuid:
+            raise CatalogReplaced(path, self.uuid, document.uuid)
+        if document.number != number:
+            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
+        return Newest(number, crc, document)
+
+    def _contended(self) -> LogError:
+        return LogError(
+            f"{self.folder} was changed by other processes {_ATTEMPTS} times meanwhile; try again"
+        )

@@ -1,7 +1,7 @@
-"""The definitions of a catalog: a sequence of numbered objects; each is complete.
+"""The definitions of a catalog, views and change tables: a sequence of numbered objects (files/numbered.py).
 
-Any process may add the next object at any time, whoever writes the log. A process that finds its number taken
-reads the other's definitions, and decides again: a name may no longer be free.
+A process that finds its number taken reads the other's definitions, and decides again: a name may no longer be
+free.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
+from tailrace_server.wal.files.numbered import NumberedSequence
 from tailrace_server.wal.files.sequence_documents import (
     DEFINITIONS,
     ChangeTableDocument,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
+    from tailrace_server.wal.files.numbered import Newest
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Decide = Callable[["Definitions"], "Definitions"]
@@ -39,7 +39,6 @@ class Definitions:
 
     number: int = 0
     """Of the object that says it; 0 for none."""
-    crc: int = 0
     views: Mapping[str, ViewDocument] = field(default_factory=dict)
     """By name, as ``change_tables``; a name is of one of them alone."""
     change_tables: Mapping[str, ChangeTableDocument] = field(default_factory=dict)
@@ -68,64 +67,72 @@ class Definitions:
 def newest_definitions(
     store: ObjectStore, uuid: UUID, known: Definitions | None = None
 ) -> Definitions:
-    """Return what is defined of a catalog now: ``known`` itself, unless something was defined since.
+    """Return the definitions of a catalog now: ``known`` itself, unless they were changed since.
 
     Raises:
         CatalogReplaced: The definitions are of another log.
         LogCorrupted: The object is damaged.
         LogUnreadable: It has a newer format version.
     """
-    number = newest_number(store, DEFINITIONS)
-    if known is not None and known.number == number:
+    sequence = definition_sequence(store, uuid)
+    if known is not None and known.number == sequence.newest_number():
         return known
-    if not number:
-        return Definitions()
-    document, crc = read_numbered(store, DEFINITIONS, number, uuid, DefinitionsDocument)
-    return Definitions(
-        number,
-        crc,
-        {each.name: each for each in document.views},
-        {each.name: each for each in document.change_tables},
-    )
+    return _definitions_in(sequence.read())
 
 
 def change_definitions(
     store: ObjectStore, uuid: UUID, decide: Decide, now: int
 ) -> tuple[Definitions, Definitions]:
-    """Define what is decided, whoever else defines something meanwhile; return what was and what is defined.
+    """Define what is decided, whoever else defines something meanwhile; return the old and the new definitions.
 
     Args:
         store: The catalog's objects.
         uuid: The log's.
-        decide: Given what is defined, returns what is to be; equal to it: nothing is written.
+        decide: Given the definitions, returns those that replace them; if they are equal, nothing is written.
         now: µs since the epoch.
 
     Raises:
         InvalidRequest: There would be too many.
         LogFull: No room; nothing was changed.
         LogCorrupted: The newest definitions are damaged.
-        TailraceError: What ``decide`` raises.
+        TailraceError: As ``decide``.
     """
-    while True:
-        known = newest_definitions(store, uuid)
+    known = Definitions()
+
+    def next_document(newest: Newest[DefinitionsDocument]) -> DefinitionsDocument | None:
+        nonlocal known
+        known = _definitions_in(newest)
         wanted = decide(known)
         if wanted == known:
-            return known, known
+            return None
         if len(wanted) > max(_COUNT_MAX, len(known)):
             raise InvalidRequest(
                 f"a catalog has {_COUNT_MAX:,} views and change tables at most; drop some"
             )
-        document = DefinitionsDocument(
+        return DefinitionsDocument(
             format_version=FORMAT_VERSION,
-            number=known.number + 1,
+            number=0,
             uuid=uuid,
-            previous_crc32c=known.crc,
+            previous_crc32c=0,
             timestamp=now,
             views=list(wanted.views.values()),
             change_tables=list(wanted.change_tables.values()),
         )
-        data, crc = documents.sealed(document)
-        store.make_folder(DEFINITIONS)
-        path = numbered_path(DEFINITIONS, document.number)
-        if store.create(path, data, failpoint="definitions"):
-            return known, replace(wanted, number=document.number, crc=crc)
+
+    after = definition_sequence(store, uuid).change(next_document)
+    return known, _definitions_in(after)
+
+
+def definition_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[DefinitionsDocument]:
+    """Return the sequence of the objects."""
+    return NumberedSequence(store, DEFINITIONS, DefinitionsDocument, uuid, "definitions")
+
+
+def _definitions_in(newest: Newest[DefinitionsDocument]) -> Definitions:
+    if newest.document is None:
+        return Definitions()
+    return Definitions(
+        newest.number,
+        {each.name: each for each in newest.document.views},
+        {each.name: each for each in newest.document.change_tables},
+    )

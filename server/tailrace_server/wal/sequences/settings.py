@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace_server.units import format_bytes, format_seconds, parse_bytes, parse_seconds
-from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import FORMAT_VERSION
-from tailrace_server.wal.files.numbered import newest_number, numbered_path, read_numbered
+from tailrace_server.wal.files.numbered import NumberedSequence
 from tailrace_server.wal.files.sequence_documents import (
     SETTINGS,
     SettingsDocument,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from uuid import UUID
 
+    from tailrace_server.wal.files.numbered import Newest
     from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.view import LogView
 
@@ -144,16 +144,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else "; none is known yet"
 
 
-_FIRST_CRC: Final = 0
-
-
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
     """The settings of a catalog: the newest object of the sequence, or none."""
 
     number: int = 0
     """Of the object; 0 for none."""
-    crc: int = _FIRST_CRC
     settings: Mapping[str, int] = field(default_factory=dict)
     """Of the catalog as a whole, by name."""
     of_types: tuple[TypeSettingsDocument, ...] = ()
@@ -171,11 +167,7 @@ def newest_settings(store: ObjectStore, uuid: UUID) -> CatalogSettings:
         LogCorrupted: The object is damaged.
         LogUnreadable: It has a newer format version.
     """
-    number = newest_number(store, SETTINGS)
-    if not number:
-        return CatalogSettings()
-    document, crc = read_numbered(store, SETTINGS, number, uuid, SettingsDocument)
-    return CatalogSettings(number, crc, document.settings, tuple(document.entity_types))
+    return _settings_in(setting_sequence(store, uuid).read())
 
 
 def change_settings(
@@ -204,27 +196,41 @@ def change_settings(
     types = view.schema_of(view.published).entity_types
     if entity_type is not None and entity_type not in types:
         raise EntityTypeUnknown(view.name, entity_type, sorted(types))
-    begun = known = newest_settings(store, view.uuid)
-    while True:
+    begun: CatalogSettings | None = None
+
+    def next_document(newest: Newest[SettingsDocument]) -> SettingsDocument | None:
+        nonlocal begun
+        known = _settings_in(newest)
+        if begun is None:
+            begun = known
+        # Where another process got the number: its settings may be a reason not to make this change.
+        _refuse_conflict(begun, known, view, changes, entity_type)
         changed = _changed(known, view, changes, entity_type)
         if changed == known:
-            return known
-        document = SettingsDocument(
+            return None
+        return SettingsDocument(
             format_version=FORMAT_VERSION,
-            number=known.number + 1,
+            number=0,
             uuid=view.uuid,
-            previous_crc32c=known.crc,
+            previous_crc32c=0,
             timestamp=now,
             settings=dict(changed.settings),
             entity_types=list(changed.of_types),
         )
-        data, crc = documents.sealed(document)
-        store.make_folder(SETTINGS)
-        if store.create(numbered_path(SETTINGS, document.number), data, failpoint="settings"):
-            return CatalogSettings(document.number, crc, changed.settings, changed.of_types)
-        # Somebody else got the number. What they set may be why this caller would not.
-        known = newest_settings(store, view.uuid)
-        _refuse_conflict(begun, known, view, changes, entity_type)
+
+    return _settings_in(setting_sequence(store, view.uuid).change(next_document))
+
+
+def setting_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[SettingsDocument]:
+    """Return the sequence of the objects."""
+    return NumberedSequence(store, SETTINGS, SettingsDocument, uuid, "settings")
+
+
+def _settings_in(newest: Newest[SettingsDocument]) -> CatalogSettings:
+    document = newest.document
+    if document is None:
+        return CatalogSettings()
+    return CatalogSettings(newest.number, document.settings, tuple(document.entity_types))
 
 
 def current_name(view: LogView, document: TypeSettingsDocument) -> str:

@@ -8,16 +8,13 @@
 Each owner has names of its own, so that it neither learns nor blocks the names of others. The name in the log
 is the given name, an ``@``, and a digest of the owner; without an owner it is the given name alone.
 
-Whoever changes a subscription reads object n and creates n + 1. Another who wanted the same has lost, reads
-n + 1 and decides again. That alone keeps two servers apart, and decides between two readers.
+A writer reads object n, decides, and creates n + 1 (files/numbered.py). That alone keeps two servers apart, and
+decides between two readers.
 
-Old objects are deleted, so a writer that was held up for long might create a number that was used before. So
-each writer looks, after it has created an object, whether that object is the newest. If not, it decides again:
-what it wanted is then part of what it reads, or another writer came first.
-
-For the same reason the first object of a name has the time of its creation, in µs, as its number. A name
-changes less than once in a µs, so this number is above all that an earlier subscription of the name had, also
-if nothing of that one is left. A late writer of the earlier one then finds that its object is not the newest.
+Old objects are deleted. So the first object of a name has the time of its creation, in µs, as its number. A
+name changes less than once in a µs, so this number is above all numbers of an earlier subscription of the name,
+also if no object of that one is left. A late writer of the earlier one then finds that its object is not
+the newest.
 """
 
 from __future__ import annotations
@@ -29,16 +26,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tailrace.errors import (
-    CatalogReplaced,
     InvalidRequest,
-    LogCorrupted,
-    LogError,
     SubscriptionExists,
     SubscriptionUnknown,
 )
-from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.sealed import object_name, object_numbers
+from tailrace_server.wal.files.numbered import NumberedSequence, numbered_path
+from tailrace_server.wal.files.sealed import object_numbers
 from tailrace_server.wal.files.sequence_documents import SUBSCRIPTIONS, SubscriptionDocument
 
 if TYPE_CHECKING:
@@ -46,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace_server.wal.files.numbered import Newest
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Decide = Callable[[SubscriptionDocument], SubscriptionDocument | None]
@@ -56,9 +51,8 @@ _NAME_RULE: Final = (
     "first"
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(@[0-9a-f]{16})?", re.ASCII)
-_KEPT: Final = 8
+_RETAINED: Final = 8
 """Superseded objects that stay, so that a concurrent listing finds one that still exists."""
-_ATTEMPTS: Final = 256
 _FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
 """How long a deleted name leaves one object: no writer that knew the name is held up for a week."""
 _DELETED_MAX: Final = 100
@@ -114,10 +108,7 @@ class SubscriptionSequences:
             InvalidRequest: The name is not of the form.
         """
         check_subscription_name(name)
-        found = self.newest(name)
-        if found is None or found.deleted:
-            raise SubscriptionUnknown(self._catalog, name, [each.name for each in self.all()])
-        return found
+        return self._existing(name, self.newest(name))
 
     def create(
         self,
@@ -152,17 +143,17 @@ class SubscriptionSequences:
                 f"catalog {self._catalog!r} has {names_max:,} named subscriptions, the limit "
                 "(named_subscriptions); delete some, or raise it"
             )
-        self._store.make_folder(SUBSCRIPTIONS)
-        self._store.make_folder(f"{SUBSCRIPTIONS}/{wanted.name}")
-        for _ in range(_ATTEMPTS):
-            found = self.newest(wanted.name)
+
+        def first_document(newest: Newest[SubscriptionDocument]) -> SubscriptionDocument | None:
+            found = newest.document
             if found is not None and found.id == wanted.id:
-                return
+                return None
             if found is not None and not found.deleted:
                 raise SubscriptionExists(self._catalog, given_name(wanted.name))
-            if self._put(wanted, max(wanted.created, 1 if found is None else found.number + 1)):
-                return
-        raise self._contended(wanted.name)
+            return msgspec.structs.replace(wanted, number=wanted.created)
+
+        self._store.make_folder(SUBSCRIPTIONS)
+        self._sequence(wanted.name).change(first_document)
 
     def change(self, name: str, decide: Decide) -> SubscriptionDocument:
         """Bring a subscription to what is decided of it, whoever else changes it; return it as it is then.
@@ -171,14 +162,14 @@ class SubscriptionSequences:
             SubscriptionUnknown: There is none of that name.
             TailraceError: What ``decide`` raises.
         """
-        for _ in range(_ATTEMPTS):
-            found = self.get(name)
-            wanted = decide(found)
-            if wanted is None:
-                return found
-            if self._put(wanted, found.number + 1):
-                return msgspec.structs.replace(wanted, number=found.number + 1)
-        raise self._contended(name)
+        check_subscription_name(name)
+
+        def next_document(newest: Newest[SubscriptionDocument]) -> SubscriptionDocument | None:
+            return decide(self._existing(name, newest.document))
+
+        changed = self._sequence(name).change(next_document).document
+        assert changed is not None, "there is one, or ``next_document`` has raised"
+        return changed
 
     def delete(self, name: str, now: int) -> None:
         """Delete a subscription at a time, µs: what comes late from its reader finds that it is gone.
@@ -196,37 +187,18 @@ class SubscriptionSequences:
             LogCorrupted: It is damaged.
             CatalogReplaced: It is of another log.
         """
-        for _ in range(_ATTEMPTS):
-            numbers = self._numbers(name)
-            if not numbers:
-                return None
-            path = _path(name, numbers[-1])
-            # One that is gone was superseded between the listing and now, many times over.
-            found = documents.read(self._store, path, SubscriptionDocument)
-            if found is not None:
-                return self._checked(path, found[0], numbers[-1])
-        raise self._contended(name)
+        return self._sequence(name).read().document
 
-    def _checked(
-        self, path: str, document: SubscriptionDocument, number: int
-    ) -> SubscriptionDocument:
-        if document.uuid != self._uuid:
-            raise CatalogReplaced(path, self._uuid, document.uuid)
-        if document.number != number:
-            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
-        return document
+    def _existing(self, name: str, found: SubscriptionDocument | None) -> SubscriptionDocument:
+        if found is None or found.deleted:
+            raise SubscriptionUnknown(self._catalog, name, [each.name for each in self.all()])
+        return found
 
-    def _put(self, document: SubscriptionDocument, number: int) -> bool:
-        """Create the object of a number; return whether it is the newest, and so what was decided by it."""
-        name = document.name
-        data = documents.sealed(msgspec.structs.replace(document, number=number))[0]
-        if not self._store.create(_path(name, number), data, failpoint="named"):
-            return False
-        numbers = self._numbers(name)
-        for each in numbers:
-            if each <= numbers[-1] - _KEPT:
-                self._store.delete(_path(name, each))
-        return bool(numbers) and numbers[-1] == number
+    def _sequence(self, name: str) -> NumberedSequence[SubscriptionDocument]:
+        folder = f"{SUBSCRIPTIONS}/{name}"
+        return NumberedSequence(
+            self._store, folder, SubscriptionDocument, self._uuid, "named", _RETAINED
+        )
 
     def _forget_deleted(self, now: int) -> list[SubscriptionDocument]:
         """Remove what names have left that were deleted a week ago, or before many others; return the rest."""
@@ -241,20 +213,8 @@ class SubscriptionSequences:
 
     def _forget(self, gone: SubscriptionDocument) -> None:
         """Remove the objects of a deleted name, but not those by which it was created anew meanwhile."""
-        for each in self._numbers(gone.name):
+        folder = f"{SUBSCRIPTIONS}/{gone.name}"
+        for each in object_numbers(self._store.names(folder)):
             if each <= gone.number:
-                self._store.delete(_path(gone.name, each))
-        self._store.remove_folder(f"{SUBSCRIPTIONS}/{gone.name}")
-
-    def _numbers(self, name: str) -> list[int]:
-        return object_numbers(self._store.names(f"{SUBSCRIPTIONS}/{name}"))
-
-    def _contended(self, name: str) -> LogError:
-        return LogError(
-            f"subscription {name!r} of catalog {self._catalog!r} was changed by others {_ATTEMPTS} times "
-            "meanwhile; try again"
-        )
-
-
-def _path(name: str, number: int) -> str:
-    return f"{SUBSCRIPTIONS}/{name}/{object_name(number)}"
+                self._store.delete(numbered_path(folder, each))
+        self._store.remove_folder(folder)

@@ -50,8 +50,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify_objects import (
     Fault,
     Verification,
-    check_definitions,
-    check_settings,
+    check_sequences,
     check_subscriptions,
     compare,
     note_fault,
@@ -121,9 +120,8 @@ def verify(
 
 def _verify_documents(path: Path, chain: LogState, result: Verification) -> None:
     """Check the documents beside the records, which need no view of the log."""
-    for check in (check_settings, check_definitions):
-        for fault in check(LocalFiles(path), chain.uuid):
-            note_fault(result, fault)
+    for fault in check_sequences(LocalFiles(path), chain.uuid):
+        note_fault(result, fault)
     for found in check_subscriptions(path, chain.uuid):
         note_fault(result, found)
 

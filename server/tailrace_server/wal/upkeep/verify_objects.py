@@ -23,15 +23,12 @@ from tailrace_server.wal.files.documents import (
     PublicationDocument,
 )
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.numbered import check_numbered
 from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
 from tailrace_server.wal.files.sequence_documents import (
-    DEFINITIONS,
-    SETTINGS,
     SUBSCRIPTIONS,
-    DefinitionsDocument,
-    SettingsDocument,
 )
+from tailrace_server.wal.sequences.definitions import definition_sequence
+from tailrace_server.wal.sequences.settings import setting_sequence
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
@@ -207,24 +204,15 @@ def note_fault(result: Verification, error: LogError, path: str = "", offset: in
         result.faults.append(fault)
 
 
-_DEFINITIONS_REMEDY: Final = (
-    "take the newest object out of the folder, then what the one before says holds; define it again"
+_REMEDY: Final = (
+    "take the newest object out of the folder, then what the one before says holds; {} it again"
 )
 
 
-def check_definitions(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
-    """Yield the faults in the definitions of a catalog; continue behind each."""
-    return check_numbered(store, DEFINITIONS, uuid, DefinitionsDocument, _DEFINITIONS_REMEDY)
-
-
-_SETTINGS_REMEDY: Final = (
-    "take the newest object out of the folder, then what the one before says holds; set it again"
-)
-
-
-def check_settings(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
-    """Yield the faults in the settings of a catalog; continue behind each."""
-    return check_numbered(store, SETTINGS, uuid, SettingsDocument, _SETTINGS_REMEDY)
+def check_sequences(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
+    """Yield the faults in the settings and definitions of a catalog; continue behind each."""
+    yield from setting_sequence(store, uuid).check(_REMEDY.format("set"))
+    yield from definition_sequence(store, uuid).check(_REMEDY.format("define"))
 
 
 def check_subscriptions(path: Path, uuid: UUID) -> Iterator[LogError]:

@@ -10,8 +10,8 @@ import pytest
 
 from tailrace.errors import EntityTypeUnknown, InvalidRequest, LogCorrupted, LogFull
 from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.files.numbered import Newest, NumberedSequence
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.sequences import settings
 from tailrace_server.wal.sequences.settings import CatalogSettings, change_settings, newest_settings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.copying import copy_log
@@ -19,7 +19,10 @@ from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import armed, finish, python, upsert, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tailrace_server.wal.files.sequence_documents import SettingsDocument
 
 SETTER = """
 import sys
@@ -107,18 +110,17 @@ def test_of_two_that_set_the_same_at_once_the_second_is_told_and_changes_nothing
     assert change(mine, max_lookback=7).number == 3
 
 
-def behind(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
-    """Have somebody act once between the next look at the settings and what follows."""
-    assert callable(act)
-    real = settings.newest_settings
+def behind(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have another process act once between the next look at the settings and what follows."""
+    real = NumberedSequence.read
 
-    def look(*arguments: object) -> CatalogSettings:
-        found = real(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(settings, "newest_settings", real)
+    def look(sequence: NumberedSequence[SettingsDocument]) -> Newest[SettingsDocument]:
+        found = real(sequence)
+        monkeypatch.setattr(NumberedSequence, "read", real)
         act()
         return found
 
-    monkeypatch.setattr(settings, "newest_settings", look)
+    monkeypatch.setattr(NumberedSequence, "read", look)
 
 
 def test_many_setters_lose_nothing(log_root: Path) -> None:
