@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import requests
-from tailrace_server.named.requests import NamedAsked
+from tailrace_server.named.requests import NewSubscription
 
 if TYPE_CHECKING:
     from tailrace.v1.named_subscription_pb2 import AcknowledgeRequest, CreateSubscriptionRequest
 
 
-def create(request: CreateSubscriptionRequest) -> NamedAsked:
+def create(request: CreateSubscriptionRequest) -> NewSubscription:
     """Return the subscription that is to be created.
 
     Raises:
         InvalidRequest: Criteria that contradict themselves.
     """
-    return NamedAsked(
+    return NewSubscription(
         name=request.name,
         criteria=requests.criteria(request.criteria),
         place=getattr(request, "from") if request.HasField("from") else "latest",

@@ -38,10 +38,10 @@ from tailrace.v1.change_capture_pb2 import (
 )
 from tailrace.wire import condition_members
 from tailrace_server.api.many_keys import KEYS_AT_ONCE
-from tailrace_server.named.requests import NameAsked
+from tailrace_server.named.requests import NamedReader
 from tailrace_server.reads.history import HistoryBounds
 from tailrace_server.reads.state_place import StatePage
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.resources.version_waits import VersionWait
 from tailrace_server.wal.sequences.subscriptions import check_subscription_name
@@ -101,7 +101,7 @@ class Wish:
     """Whether the changes are to come as CDCv2 statements."""
     decoded: bool = False
     """Whether values are to be decoded."""
-    named: NameAsked | None = None
+    named: NamedReader | None = None
     """The named subscription that is to be read; None: none."""
 
 
@@ -187,7 +187,7 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
     )
 
 
-def name_asked(request: SubscribeRequest) -> NameAsked | None:
+def name_asked(request: SubscribeRequest) -> NamedReader | None:
     """Return the named subscription that is asked for; None: none.
 
     Raises:
@@ -198,7 +198,7 @@ def name_asked(request: SubscribeRequest) -> NameAsked | None:
             raise InvalidRequest("epoch: it needs a name")
         return None
     check_subscription_name(request.name)
-    return NameAsked(request.name, request.epoch if request.HasField("epoch") else None)
+    return NamedReader(request.name, request.epoch if request.HasField("epoch") else None)
 
 
 def _beginning(request: SubscribeRequest) -> Beginning | None:
@@ -372,7 +372,7 @@ def limit(request: ReadChangesRequest) -> int | None:
     return at_least(1, request.limit, "limit") if request.HasField("limit") else None
 
 
-def state(request: ReadStateRequest) -> StateAsked:
+def state(request: ReadStateRequest) -> StateRequest:
     """Return what state a request asks for.
 
     Raises:
@@ -388,7 +388,7 @@ def state(request: ReadStateRequest) -> StateAsked:
         value: int = getattr(request, name)
         return value if name == "at_time" else at_least(0, value, name)
 
-    return StateAsked(
+    return StateRequest(
         entity_type=request.entity_type,
         primary_keys=tuple(request.primary_key),
         at_version=given("at_version"),

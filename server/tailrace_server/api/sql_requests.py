@@ -10,7 +10,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.v1.sql_pb2 import SQL_FORM_ARROW, SQL_MISFITS_NULL
 from tailrace_server.api import requests
-from tailrace_server.reads.sql_request import SqlAsked, SqlForm
+from tailrace_server.reads.sql_request import SqlForm, SqlRequest
 from tailrace_server.typed.misfits import OnMisfit
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _VALUES_MAX: Final = 100_000
 """In the lists of one parameter."""
 
 
-def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
+def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlRequest:
     """Return what a request asks for; without ``form`` it says itself as what its answer comes.
 
     Raises:
@@ -42,7 +42,7 @@ def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlAsked:
         more["after"] = Cursor.parse(request.after)
     if form is None:
         form = SqlForm.ARROW if request.form == SQL_FORM_ARROW else SqlForm.ROWS
-    return SqlAsked(
+    return SqlRequest(
         statement=request.statement,
         parameters=_parameters(request.parameter),
         form=form,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tailrace_server.log_cache.catalog_reader import CatalogReader
     from tailrace_server.log_cache.start import ResolvedStart
     from tailrace_server.resources.event_loop import LoopTurns
-    from tailrace_server.resources.memory import Kept, KeptBytes, LargeMessages
+    from tailrace_server.resources.memory import LargeMessages, MemoryCharge, MemoryShare
     from tailrace_server.resources.settings import EngineSettings
     from tailrace_server.resources.statistics import Counters
     from tailrace_server.rows.batch_images import Images
@@ -84,7 +84,7 @@ class SharedParts:
     cache: BatchCache
     rings: RingBudget
     large: LargeMessages
-    criteria: KeptBytes
+    criteria: MemoryShare
     """The charge for the criteria of open subscriptions and reads."""
     turns: LoopTurns
     """Turns on the event loop for streams that begin or catch up."""
@@ -164,32 +164,32 @@ class Observer:
         """
         criteria, shown, _ = options.use.narrowed
         if options.wait is not None:
-            with self.keep_criteria(criteria):
+            with self.charge_criteria(criteria):
                 await self.log.reach(*options.wait)
         key = criteria, shown
         known = self._by_criteria.get(key)
         kept = (
-            self._shared.criteria.nothing() if known is not None else self.keep_criteria(criteria)
+            self._shared.criteria.empty() if known is not None else self.charge_criteria(criteria)
         )
         try:
             return await self._subscribe(key, known, kept, start, options)
         finally:
-            kept.give_back()  # what a publisher keeps is its own by now
+            kept.release()  # what a publisher keeps is its own by now
 
-    def keep_criteria(self, criteria: Sequence[Criteria]) -> Kept:
+    def charge_criteria(self, criteria: Sequence[Criteria]) -> MemoryCharge:
         """Charge criteria until what is returned gives the bytes back.
 
         Raises:
             ServerFull: There is no room for them.
         """
         types = len(self.log.view.schema_of(self.log.view.published).entity_types)
-        return self._shared.criteria.keep(criteria_bytes(criteria, types))
+        return self._shared.criteria.charge(criteria_bytes(criteria, types))
 
     async def _subscribe(
         self,
         key: tuple[tuple[Criteria, ...], Visibility | None],
         known: Publisher[Subscription] | None,
-        kept: Kept,
+        kept: MemoryCharge,
         start: Beginning | None,
         options: DeliveryOptions,
     ) -> Subscription:
@@ -273,7 +273,7 @@ class Observer:
             del self._by_criteria[publisher.predicate.criteria, publisher.predicate.shown]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
-            publisher.kept.give_back()
+            publisher.kept.release()
         subscription.options.admission.ended(partial(_ending, subscription))
         self._pace.notify()
 
@@ -442,7 +442,7 @@ class Observer:
             for subscription in publisher.subscriptions:
                 subscription.wake()
 
-    def _open_publisher(self, predicate: Predicate, kept: Kept) -> Publisher[Subscription]:
+    def _open_publisher(self, predicate: Predicate, kept: MemoryCharge) -> Publisher[Subscription]:
         """Open a publisher, which takes over what is charged for its criteria."""
         publisher: Publisher[Subscription] = Publisher(
             next(self._ids),
@@ -451,7 +451,7 @@ class Observer:
             self._shared.settings,
             self._shared.rings,
             self._pace,
-            self._shared.criteria.nothing(),
+            self._shared.criteria.empty(),
         )
         kept.move_to(publisher.kept)
         self._publishers[publisher.id] = publisher

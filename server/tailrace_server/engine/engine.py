@@ -33,7 +33,7 @@ from tailrace_server.named.named_subscriptions import NamedSubscriptions
 from tailrace_server.resources.admission import FREE, Admissions
 from tailrace_server.resources.event_loop import LoopTurns, Turn, shut_down
 from tailrace_server.resources.faults import FaultWatch
-from tailrace_server.resources.memory import CRITERIA_SHARE, PAGES_SHARE, KeptBytes, LargeMessages
+from tailrace_server.resources.memory import CRITERIA_SHARE, PAGES_SHARE, LargeMessages, MemoryShare
 from tailrace_server.resources.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.resources.statistics import Counters, EngineStatistics
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from tailrace_server.live.publisher import Publisher
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.log_cache.memory_governor import Stallable
-    from tailrace_server.named.requests import NameAsked
+    from tailrace_server.named.requests import NamedReader
     from tailrace_server.reads.history import HistoryBounds, HistoryRead
     from tailrace_server.reads.log_read import LogRead
     from tailrace_server.reads.state import StateRead
-    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.reads.state_request import StateRequest
     from tailrace_server.resources.faults import ServerFault
     from tailrace_server.resources.version_waits import VersionWait
     from tailrace_server.wal.state.view import LogView
@@ -86,9 +86,9 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.counters = Counters()  # of all subscriptions since it began
         memory_bytes = self.settings.memory_bytes
-        self.criteria = KeptBytes("criteria", memory_bytes, CRITERIA_SHARE)
+        self.criteria = MemoryShare("criteria", memory_bytes, CRITERIA_SHARE)
         """The charge for the criteria of open subscriptions and reads."""
-        self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
+        self.pages = MemoryShare("pages of history", memory_bytes, PAGES_SHARE)
         """The charge for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
         self._stack = AsyncExitStack()
@@ -178,7 +178,7 @@ class Engine:
         demand: int | None = None,
         limits: SubscriptionLimits | None = None,
         peer: Peer = IN_PROCESS,
-        named: NameAsked | None = None,
+        named: NamedReader | None = None,
     ) -> Subscription:
         """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
 
@@ -270,7 +270,7 @@ class Engine:
         self,
         caller: Principal,
         catalog: str,
-        asked: StateAsked,
+        request: StateRequest,
         *,
         codec: Codec,
         max_message_bytes: int | None = None,
@@ -283,7 +283,7 @@ class Engine:
             TailraceError: As ``StateRead.begin``.
         """
         return await self.reads.state(
-            caller, peer, catalog, asked, codec=codec, max_message_bytes=max_message_bytes
+            caller, peer, catalog, request, codec=codec, max_message_bytes=max_message_bytes
         )
 
     async def view(

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from tailrace_server.log_cache.batch_cache import OpenScans
     from tailrace_server.reads.log_read import LogRead
     from tailrace_server.reads.sql_read import SqlRead
-    from tailrace_server.reads.sql_request import SqlAsked
-    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.reads.sql_request import SqlRequest
+    from tailrace_server.reads.state_request import StateRequest
     from tailrace_server.resources.admission import Admission, Admissions
-    from tailrace_server.resources.memory import Kept, LargeMessages
+    from tailrace_server.resources.memory import LargeMessages, MemoryCharge
     from tailrace_server.resources.settings import EngineSettings
 
 _Read = TypeVar("_Read", bound="LogRead")
@@ -124,38 +124,38 @@ class Reads:
         caller: Principal,
         peer: Peer,
         catalog: str,
-        asked: StateAsked,
+        request: StateRequest,
         *,
         codec: Codec,
         max_message_bytes: int | None,
     ) -> StateRead:
         """Open a read of state; as ``Engine.state``."""
-        criteria = (_criteria_of(asked),)
-        content = Content.HEADER if asked.keys_only else Content.AFTER
+        criteria = (_criteria_of(request),)
+        content = Content.HEADER if request.keys_only else Content.AFTER
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._catalogs.observer(caller, catalog)
             await tell_unknown_grants(observer.log, caller)
-            of_view = await view_rows(observer.log, caller, asked)
+            of_view = await view_rows(observer.log, caller, request)
             if of_view is not None:
-                asked = of_view.pinned(asked)
+                request = of_view.pinned(request)
             by_view = None if of_view is None else of_view.by_view
-            use = _state_use(caller, catalog, asked, content, by_view)
+            use = _state_use(caller, catalog, request, content, by_view)
             condition = None
-            if asked.where is not None:
-                condition = await read_condition(asked.where, asked.where_parameters)
+            if request.where is not None:
+                condition = await read_condition(request.where, request.where_parameters)
             if condition is not None and of_view is None:
-                # Its columns are judged as those that are asked for: their values show in what is given. Of
+                # Its columns are judged as those that are requested: their values show in what is given. Of
                 # a view it can name only those that it shows, which are granted.
-                named = replace(asked, columns=condition.columns, keys_only=False)
+                named = replace(request, columns=condition.columns, keys_only=False)
                 columns = (_criteria_of(named),)
                 use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
             with self._charged(observer, use, admission) as kept:
                 codec = codec_of(codec, use.narrowed)
                 if of_view is not None:
-                    codec = of_view.codec(codec, asked.columns)
+                    codec = of_view.codec(codec, request.columns)
                 read = StateRead(
                     observer.log,
-                    asked,
+                    request,
                     self._terms(kept, use, admission, max_message_bytes),
                     codec=codec,
                     condition=condition,
@@ -170,7 +170,7 @@ class Reads:
         caller: Principal,
         peer: Peer,
         catalog: str,
-        asked: SqlAsked,
+        request: SqlRequest,
         *,
         max_message_bytes: int | None = None,
     ) -> SqlRead:
@@ -195,20 +195,20 @@ class Reads:
             shown = granted_tables(allowances_of(caller, catalog, Action.HISTORY))
             may_define = shown is None and may(caller, Action.OPERATE, catalog)
             with self._charged(observer, use, admission) as kept:
-                if asked.wait_for_version is not None:
-                    await observer.log.reach(asked.wait_for_version, asked.wait_s)
+                if request.wait_for_version is not None:
+                    await observer.log.reach(request.wait_for_version, request.wait_s)
                 # Another server may have answered last, which had read the folder a moment earlier.
-                await observer.log.view_with(asked.read_version)
+                await observer.log.view_with(request.read_version)
                 terms = self._terms(kept, use, admission, max_message_bytes)
                 bytes_max = max_message_bytes or self._settings.max_message_bytes
                 read = await self.statements.begun(
-                    *(observer.log, asked, terms, shown, bytes_max),
+                    *(observer.log, request, terms, shown, bytes_max),
                     may_define=may_define,
                     readers_of=observer.views.used_by,
                 )
                 try:
                     admission.began(
-                        uuid4().hex, f"SQL at version {read.version}: {asked.statement}"
+                        uuid4().hex, f"SQL at version {read.version}: {request.statement}"
                     )
                 except BaseException:
                     read.close()
@@ -216,14 +216,16 @@ class Reads:
         return self._opened(read, caller)
 
     @contextmanager
-    def _charged(self, observer: Observer, use: GrantUse, admission: Admission) -> Iterator[Kept]:
+    def _charged(
+        self, observer: Observer, use: GrantUse, admission: Admission
+    ) -> Iterator[MemoryCharge]:
         """Charge the criteria to the caller's quotas and to the server's memory, unless it fails within."""
         admission.take(use.narrowed.criteria)
-        kept = observer.keep_criteria(use.narrowed.criteria)
+        kept = observer.charge_criteria(use.narrowed.criteria)
         try:
             yield kept
         except BaseException:
-            kept.give_back()
+            kept.release()
             raise
 
     def _opened(self, read: _Read, caller: Principal) -> _Read:
@@ -233,7 +235,7 @@ class Reads:
         return read
 
     def _terms(
-        self, kept: Kept, use: GrantUse, admission: Admission, message_bytes: int | None
+        self, kept: MemoryCharge, use: GrantUse, admission: Admission, message_bytes: int | None
     ) -> ReadTerms:
         bytes_max = self._settings.message_bytes
         return ReadTerms(
@@ -253,7 +255,7 @@ class Reads:
 def _state_use(
     caller: Principal,
     catalog: str,
-    asked: StateAsked,
+    request: StateRequest,
     content: Content,
     by_view: ViewGrant | None,
 ) -> GrantUse:
@@ -262,28 +264,28 @@ def _state_use(
     A requested column that is not granted is left to ``StateRead``: it refuses such a column at the version
     that is read, in the same words as a column that does not exist.
     """
-    whole = replace(asked, columns=())
+    whole = replace(request, columns=())
     use = use_of(
         *(caller, catalog, Action.HISTORY, (_criteria_of(whole),), content),
         judges_rows=True,
         by_view=by_view,
     )
-    granted = use.columns_of(asked.entity_type)
-    columns = tuple(filter(granted.shows, asked.columns))
+    granted = use.columns_of(request.entity_type)
+    columns = tuple(filter(granted.shows, request.columns))
     if not columns:
         return use
-    criteria = (_criteria_of(replace(asked, columns=columns)),)
+    criteria = (_criteria_of(replace(request, columns=columns)),)
     return use_of(
         *(caller, catalog, Action.HISTORY, criteria, content), judges_rows=True, by_view=by_view
     )
 
 
-def _criteria_of(asked: StateAsked) -> Criteria:
+def _criteria_of(request: StateRequest) -> Criteria:
     """Return the criteria with which history would request the same, so that the same grants apply."""
     return Criteria(
         area=Area.DATA,
-        entity_type=(asked.entity_type,),
-        primary_key=asked.primary_keys,
-        container_type=(ContainerType.ENTITY, *COLUMN_TYPES) if asked.columns else (),
-        container_name=asked.columns,
+        entity_type=(request.entity_type,),
+        primary_key=request.primary_keys,
+        container_type=(ContainerType.ENTITY, *COLUMN_TYPES) if request.columns else (),
+        container_name=request.columns,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
-    from tailrace_server.live.index.condition_index import FoundConditions
+    from tailrace_server.live.index.condition_index import ConditionLookup
     from tailrace_server.rows.batch_images import Images
     from tailrace_server.wal.segment.reader import BatchHead
 
@@ -37,7 +37,7 @@ class DecodedBatch:
         self._types: dict[int, TypedImages] = {}
         self._rows_by_type: dict[int, NDArray[np.int32]] = {}
         self._are_rows: dict[int, bool] = {}
-        self.found: dict[int, FoundConditions] = {}
+        self.found: dict[int, ConditionLookup] = {}
         """By entity type, the rows that an index has found; for other types every row is evaluated."""
         self._cpu_ns: dict[int, int] = {}
         """By entity type, the CPU time that it took to decode."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tailrace_server.live.latest_passes import NewestPasses
 from tailrace_server.live.ring import Ring
-from tailrace_server.live.routing_cost import JudgingCost
+from tailrace_server.live.routing_cost import EvaluationCost
 from tailrace_server.resources.statistics import PublisherStatistics
 
 if TYPE_CHECKING:
     from tailrace_server.live.ring import RingBudget, RoutingPace
-    from tailrace_server.resources.memory import Kept
+    from tailrace_server.resources.memory import MemoryCharge
     from tailrace_server.resources.settings import EngineSettings
     from tailrace_server.rows.predicate import Predicate
     from tailrace_server.rows.run import Run
@@ -46,7 +46,7 @@ class Publisher(Generic[_Subscription]):
         settings: EngineSettings,
         rings: RingBudget,
         pace: RoutingPace,
-        kept: Kept,
+        kept: MemoryCharge,
     ) -> None:
         """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
         self._pace = pace
@@ -54,7 +54,7 @@ class Publisher(Generic[_Subscription]):
         """The bytes charged for its criteria; the observer gives them back."""
         self.id = id
         self.predicate = predicate
-        self.judging = JudgingCost()
+        self.judging = EvaluationCost()
         """The cost of its conditions; the observer puts the router's account there."""
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes

@@ -24,8 +24,8 @@ import numpy as np
 
 from tailrace_server.live.decoded_batch import DecodedBatch
 from tailrace_server.live.index.condition_index import ConditionIndex
-from tailrace_server.live.index.told_rows import ToldRows
-from tailrace_server.live.routing_cost import JudgingCost, SharedCost
+from tailrace_server.live.index.grouped_matches import GroupedMatches
+from tailrace_server.live.routing_cost import EvaluationCost, SharedCost
 from tailrace_server.rows.judging import all_may_be_judged
 from tailrace_server.rows.record_classes import RecordClass
 from tailrace_server.rows.run import BatchSelection, whole_batch
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.live.index.condition_index import Hits
-    from tailrace_server.live.index.looked_up import ConditionKind
+    from tailrace_server.live.index.lookup_terms import ConditionKind
     from tailrace_server.rows.batch_images import Images
     from tailrace_server.rows.predicate import Alternative, Predicate
     from tailrace_server.rows.record_classes import GroupedHead
@@ -65,7 +65,7 @@ class Router:
         """By entity type, the conditions of all predicates."""
         self._shared: dict[str, SharedCost] = {}
         """The same, of what is done once for all of them."""
-        self._costs: dict[int, JudgingCost] = {}
+        self._costs: dict[int, EvaluationCost] = {}
         """Of predicates that have conditions."""
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
@@ -81,7 +81,7 @@ class Router:
             (predicate.images for predicate in self._selecting.values()), key=len, default=()
         )
 
-    def add(self, id: int, predicate: Predicate) -> JudgingCost:
+    def add(self, id: int, predicate: Predicate) -> EvaluationCost:
         """Register a predicate; the next batch is routed to it. Return what its conditions will cost."""
         # A predicate with columns needs images, and the tables have none.
         assert id not in self._predicates
@@ -95,7 +95,7 @@ class Router:
         if broad:
             self._broad[id] = broad
             self._ids_by_class.clear()
-        return JudgingCost()
+        return EvaluationCost()
 
     def remove(self, id: int) -> None:
         """Forget a predicate."""
@@ -108,14 +108,14 @@ class Router:
         if predicate.has_keys:
             self._keys.remove(id, predicate)
 
-    def _add_conditions(self, id: int, predicate: Predicate) -> JudgingCost:
+    def _add_conditions(self, id: int, predicate: Predicate) -> EvaluationCost:
         asked = _conditions_of(predicate)
         for name, condition in asked:
             self._conditions.setdefault(name, ConditionIndex()).add(condition, id)
         if len(asked) < len(predicate.alternatives):
             self._always[id] = None
         names = dict.fromkeys(name for name, _ in asked)
-        cost = JudgingCost(self._shared.setdefault(name, SharedCost()) for name in names)
+        cost = EvaluationCost(self._shared.setdefault(name, SharedCost()) for name in names)
         if cost:
             self._costs[id] = cost
         return cost
@@ -219,7 +219,7 @@ class Router:
             return
         for one in found.whole:
             looking.update(one.ids)
-        # 2. Who has the condition and nothing else is told of its rows; others choose among them.
+        # 2. Who has the condition and nothing else is matches of its rows; others choose among them.
         groups: dict[_Alike, list[tuple[int, Predicate, Sequence[int]]]] = {}
         for one, hits in found:
             for id in one.ids:
@@ -231,15 +231,15 @@ class Router:
                 alike = hits, one.kind, None if shown is None else shown.identity
                 groups.setdefault(alike, []).append((id, predicate, hits.numbers[one]))
         for (hits, kind, _), asking in groups.items():
-            told = self._told(decoded, code, hits, kind, asking)
-            if told is None:
+            matches = self._grouped_matches(decoded, code, hits, kind, asking)
+            if matches is None:
                 looking.update(dict.fromkeys(id for id, _, _ in asking))
                 continue
             for id, predicate, numbers in asking:
-                cost = None if told.is_shared else self._costs.get(id)
+                cost = None if matches.is_shared else self._costs.get(id)
                 begun = 0 if cost is None else thread_time_ns()
                 try:
-                    rows, codes = told.of(numbers)
+                    rows, codes = matches.of(numbers)
                 except Exception as error:
                     yield id, error
                     continue
@@ -248,25 +248,25 @@ class Router:
                 if len(rows):
                     yield id, BatchSelection(predicate.identity, rows, transitions=codes)
 
-    def _told(
+    def _grouped_matches(
         self,
         decoded: DecodedBatch,
         code: int,
         hits: Hits,
         kind: ConditionKind,
         asking: Sequence[tuple[int, Predicate, Sequence[int]]],
-    ) -> ToldRows | None:
+    ) -> GroupedMatches | None:
         """Return the matches of predicates that differ only in a value; None: they have to evaluate rows."""
         begun = thread_time_ns()
         typed, shown = decoded.of(code), asking[0][1].shown
-        told: ToldRows | None = None
+        matches: GroupedMatches | None = None
         if shown is None or all_may_be_judged(shown, typed, kind.asked):
-            with suppress(Exception):  # each of them meets it, and is told, as it looks
-                told = ToldRows(decoded.head, typed, hits, kind, shown, len(asking))
+            with suppress(Exception):  # each of them meets it, and is matches, as it looks
+                matches = GroupedMatches(decoded.head, typed, hits, kind, shown, len(asking))
         shared = self._shared.get(decoded.entity_type(code))
         if shared is not None:  # else all of them were removed while this was iterated
             shared.add(thread_time_ns() - begun, 0)
-        return told
+        return matches
 
     def _route_broad(
         self,

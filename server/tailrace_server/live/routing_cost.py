@@ -35,7 +35,7 @@ class SharedCost:
             self.image_bytes += image_bytes / self.publishers
 
 
-class JudgingCost:
+class EvaluationCost:
     """Of one publisher, since it began; it only rises."""
 
     __slots__ = ("_since", "own_ns")

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class AcknowledgementLine:
     """Those of one reader. Lives on the event loop."""
 
-    __slots__ = ("asked", "durable", "lock", "waiting")
+    __slots__ = ("durable", "lock", "requested", "waiting")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.asked: Cursor | None = None
-        """The furthest that was asked for."""
+        self.requested: Cursor | None = None
+        """The furthest that was requested."""
         self.durable: Cursor | None = None
         """The furthest that is in the log."""
         self.waiting = 0
@@ -42,22 +42,22 @@ class AcknowledgementLines:
         """Make a reader's cursor durable; return what is durable then.
 
         Raises:
-            InvalidRequest: The same reader has asked for a later one already.
+            InvalidRequest: The same reader has requested a later one already.
             TailraceError: What ``write`` raises.
         """
         line = self._lines.setdefault(reader, AcknowledgementLine())
-        # 1. In the order in which they came: what is asked for next never lies before.
-        if line.asked is not None and cursor < line.asked:
+        # 1. In the order in which they came: what is requested next never lies before.
+        if line.requested is not None and cursor < line.requested:
             raise InvalidRequest(
-                f"acknowledge {cursor}: {line.asked} was acknowledged already, which lies behind it"
+                f"acknowledge {cursor}: {line.requested} was acknowledged already, which lies behind it"
             )
-        line.asked = cursor
+        line.requested = cursor
         line.waiting += 1
         try:
             # 2. Whoever gets the turn writes the furthest for all who wait; they find it done.
             async with line.lock:
                 if line.durable is None or line.durable < cursor:
-                    line.durable = await write(line.asked)
+                    line.durable = await write(line.requested)
                 return line.durable
         finally:
             line.waiting -= 1

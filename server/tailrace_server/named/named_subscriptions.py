@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.principal import Principal
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.named.loss_watch import WatchedSubscription
-    from tailrace_server.named.requests import NameAsked, NamedAsked
+    from tailrace_server.named.requests import NamedReader, NewSubscription
     from tailrace_server.resources.admission import Admissions
     from tailrace_server.resources.settings import EngineSettings
     from tailrace_server.wal.files.sequence_documents import SubscriptionDocument
@@ -122,7 +122,7 @@ class NamedSubscriptions:
         ]
 
     async def create(
-        self, caller: Principal, catalog: str, asked: NamedAsked, peer: Peer = IN_PROCESS
+        self, caller: Principal, catalog: str, request: NewSubscription, peer: Peer = IN_PROCESS
     ) -> NamedView:
         """Create a named subscription; it belongs to the caller.
 
@@ -134,19 +134,21 @@ class NamedSubscriptions:
             conditions.
             EntityTypeUnknown: A condition is for an entity type that no published version has.
         """
-        with self._admissions.action(caller, peer, catalog, "create_subscription", asked.name, ""):
+        with self._admissions.action(
+            caller, peer, catalog, "create_subscription", request.name, ""
+        ):
             observer, sequences = await self._enter(caller, catalog)
-            await _refuse_ungranted(caller, observer, asked.criteria)
+            await _refuse_ungranted(caller, observer, request.criteria)
             # One of no owner is the caller's to use, and would be hidden by one of its own.
-            if await usable(caller, catalog, sequences, asked.name):
-                raise SubscriptionExists(catalog, asked.name)
+            if await usable(caller, catalog, sequences, request.name):
+                raise SubscriptionExists(catalog, request.name)
             document = new_subscription(
                 await observer.log.view_with(0),
-                asked.name,
-                asked.criteria,
-                asked.place,
-                hold_us=asked.hold_us,
-                hold_bytes=asked.hold_bytes,
+                request.name,
+                request.criteria,
+                request.place,
+                hold_us=request.hold_us,
+                hold_bytes=request.hold_bytes,
                 cap=HoldCap(int(self._settings.hold_max_s * 1e6), self._settings.hold_bytes_max),
                 owner=owner_of(caller),
                 now=_now(),
@@ -327,7 +329,7 @@ class NamedSubscriptions:
 
     async def read(
         self,
-        asked: NameAsked,
+        request: NamedReader,
         caller: Principal,
         catalog: str,
         criteria: Sequence[Criteria] = (),
@@ -350,9 +352,9 @@ class NamedSubscriptions:
             raise InvalidRequest(
                 "name: a named subscription begins behind its cursor; beside it only after may say where"
             )
-        with self._admissions.action(caller, peer, catalog, "read_subscription", asked.name, ""):
+        with self._admissions.action(caller, peer, catalog, "read_subscription", request.name, ""):
             observer, sequences = await self._enter(caller, catalog)
-            found = await self._found(caller, catalog, sequences, asked.name)
+            found = await self._found(caller, catalog, sequences, request.name)
             await _refuse_ungranted(caller, observer, criteria_in(found.criteria))
             # 2. From here on the one before is fenced, on every server.
             who = f"{caller.name} at {peer.address or peer.transport}"
@@ -360,7 +362,7 @@ class NamedSubscriptions:
             document = await _changed(
                 key,
                 sequences,
-                lambda latest: changes.taken_over(latest, who, _now(), asked.epoch),
+                lambda latest: changes.taken_over(latest, who, _now(), request.epoch),
             )
         epoch = document.epoch
         given = given_name(found.name)
@@ -375,7 +377,7 @@ class NamedSubscriptions:
         except PositionCompacted as error:
             raise _lost(named, error) from None
         subscription.acknowledgement = replace(
-            subscription.acknowledgement, name=asked.name, epoch=epoch
+            subscription.acknowledgement, name=request.name, epoch=epoch
         )
         if not document.broken:
             subscription.hold = (document.hold_us, document.hold_bytes)
@@ -384,7 +386,7 @@ class NamedSubscriptions:
         newer = self._readers.get(key)
         if newer is not None and newer.subscription.error is None and newer.epoch > epoch:
             holder = newer.subscription.options.peer.principal
-            subscription.end(SubscriptionTakenOver(asked.name, epoch, newer.epoch, holder))
+            subscription.end(SubscriptionTakenOver(request.name, epoch, newer.epoch, holder))
         else:
             self._readers[key] = _Reader(subscription, epoch)
         return subscription

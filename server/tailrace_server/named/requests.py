@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class NameAsked:
+class NamedReader:
     """The named subscription that a reader asks for."""
 
     name: str
@@ -41,7 +41,7 @@ class NameAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedAsked:
+class NewSubscription:
     """A named subscription that is to be created."""
 
     name: str

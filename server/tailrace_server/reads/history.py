@@ -113,7 +113,7 @@ class HistoryRead(LogRead):
             content: Which bodies captures carry.
             codec: The wire form of the frames.
             limit: How many records at most; None = all.
-            keeps: Whether it may keep a block of so many bytes until the next message is asked for.
+            keeps: Whether it may keep a block of so many bytes until the next message is requested.
         """
         super().__init__(terms)
         view = log.view
@@ -192,7 +192,7 @@ class HistoryRead(LogRead):
         """Yield messages in order of the direction; whole records, never split by the limit.
 
         Raises:
-            BodiesExpired: The next record matches, bodies are asked for, and its own are gone. A read with a
+            BodiesExpired: The next record matches, bodies are requested, and its own are gone. A read with a
                 limit that has given something ends before it instead.
             ChangeNotJudged: It is unknown whether the next record's row is granted. As above with a limit.
             SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.

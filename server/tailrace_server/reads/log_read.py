@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.use import GrantUse
     from tailrace_server.log_cache.frames import Frames
     from tailrace_server.resources.admission import Admission
-    from tailrace_server.resources.memory import Kept, LargeMessages
+    from tailrace_server.resources.memory import LargeMessages, MemoryCharge
 
 _MOMENT_S: Final = 0.1
 """A reader that has not moved for so long may have stalled, and the cache alone keeps its block."""
@@ -40,7 +40,7 @@ class ReadTerms:
     """Gives room to messages that are larger than that."""
     patience_s: float
     """How long such a message waits for room."""
-    kept: Kept
+    kept: MemoryCharge
     """The bytes charged for the criteria; given back when the read is closed."""
     use: GrantUse
     """The granted part of the request."""
@@ -98,7 +98,7 @@ class LogRead(ABC):
         self._let_go()
         self.on_end = None  # which has the transport, and that this read
         self.last.end(self)
-        self._terms.kept.give_back()
+        self._terms.kept.release()
         self._terms.admission.ended(partial(self._ending, self.error))
 
     def _ending(self, error: TailraceError | None) -> Ending:
@@ -125,7 +125,7 @@ class LogRead(ABC):
             self._waiter.set_result(None)
 
     def let_go_of_block(self, now: float) -> None:
-        """Keep no block if the reader has not moved for a moment: its next message may never be asked for."""
+        """Keep no block if the reader has not moved for a moment: its next message may never be requested."""
         if self.last.stalled_for(now) >= _MOMENT_S:
             self._let_go()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.reads.log_read import ReadTerms
     from tailrace_server.reads.sql_forms import AnswerColumn, AnswerForm, Piece
-    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.reads.sql_request import SqlRequest
     from tailrace_server.resources.settings import EngineSettings
     from tailrace_server.sql.duck.databases import Databases
     from tailrace_server.sql.query import Query
@@ -124,7 +124,7 @@ class SqlRead(LogRead):
     def __init__(
         self,
         log: FollowedLog,
-        asked: SqlAsked,
+        request: SqlRequest,
         terms: ReadTerms,
         *,
         settings: EngineSettings,
@@ -140,7 +140,7 @@ class SqlRead(LogRead):
 
         Args:
             log: What is read.
-            asked: The statement.
+            request: The statement.
             terms: What it was admitted with.
             settings: What it may take.
             row_bytes_max: A larger row is refused.
@@ -153,7 +153,7 @@ class SqlRead(LogRead):
         """
         super().__init__(terms)
         self._log = log
-        self._asked = asked
+        self._request = request
         self._settings = settings
         self._row_bytes_max = row_bytes_max
         self._databases = databases
@@ -209,18 +209,18 @@ class SqlRead(LogRead):
         pass  # what was computed cannot be read again, and is one batch
 
     def _first_version(self) -> int | None:
-        asked, view = self._asked, self._view
-        if asked.from_time is not None:
+        request, view = self._request, self._view
+        if request.from_time is not None:
             oldest = view.oldest
-            if oldest > FIRST and asked.from_time < view.timestamp_of(oldest.version):
+            if oldest > FIRST and request.from_time < view.timestamp_of(oldest.version):
                 raise PositionCompacted(oldest.preceding(), oldest, self._log.newest)
-            return view.version_at(asked.from_time)
-        if not asked.is_poll:
+            return view.version_at(request.from_time)
+        if not request.is_poll:
             return None
-        if asked.since_version == 0:
+        if request.since_version == 0:
             return view.oldest.version
         # Who begins behind a version has read it. A number does not say of which log; a cursor does.
-        passed = asked.after or Cursor(view.uuid, asked.read_version, END)
+        passed = request.after or Cursor(view.uuid, request.read_version, END)
         refuse_other_history(view, passed)
         return passed.version + 1
 
@@ -258,18 +258,18 @@ class SqlRead(LogRead):
 
         settings = self._settings
         limits = QueryLimits(settings.sql_memory_bytes, settings.sql_s, settings.sql_rows)
-        asked = self._asked
+        request = self._request
         polled = None if self.since_version is None else (self.since_version, self.version)
         self._query = query = Query(
-            *(source, asked.statement, asked.parameters, limits, self._interruption),
+            *(source, request.statement, request.parameters, limits, self._interruption),
             polled=polled,
             may_define=self._may_define,
             databases=self._databases(),
             readers_of=readers_of,
-            on_misfit=asked.on_misfit,
+            on_misfit=request.on_misfit,
         )
         self._batches: Iterator[pa.RecordBatch] = query.batches()
-        return form_of(asked.form, query.schema), answer_columns(query.schema)
+        return form_of(request.form, query.schema), answer_columns(query.schema)
 
     async def _run(self, job: Callable[[], _T]) -> _T:
         """Return what a job returns; of one that was ended on the way, why."""

@@ -32,7 +32,7 @@ class SqlForm(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlAsked:
+class SqlRequest:
     """One statement."""
 
     statement: str

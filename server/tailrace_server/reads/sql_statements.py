@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.reads.log_read import ReadTerms
-    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.reads.sql_request import SqlRequest
     from tailrace_server.resources.settings import EngineSettings
     from tailrace_server.sql.duck.processes import DatabasesBeside
     from tailrace_server.sql.shown import ShownTables
@@ -45,7 +45,7 @@ class Statements:
     async def begun(
         self,
         log: FollowedLog,
-        asked: SqlAsked,
+        request: SqlRequest,
         terms: ReadTerms,
         shown: ShownTables | None,
         row_bytes_max: int,
@@ -68,7 +68,7 @@ class Statements:
 
         try:
             read = SqlRead(
-                *(log, asked, terms),
+                *(log, request, terms),
                 settings=self._settings,
                 row_bytes_max=row_bytes_max,
                 threads=self._threads,

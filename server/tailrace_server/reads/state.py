@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.log_cache.frames import Frames
     from tailrace_server.reads.log_read import ReadTerms
     from tailrace_server.reads.state_blocks import StateBlock
-    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.reads.state_request import StateRequest
     from tailrace_server.reads.view_rows import ViewRows
     from tailrace_server.rows.state_filter import StateCondition
     from tailrace_server.wal.base.state_rows import StatePlace
@@ -48,7 +48,7 @@ class StateRead(LogRead):
     def __init__(
         self,
         log: FollowedLog,
-        asked: StateAsked,
+        request: StateRequest,
         terms: ReadTerms,
         *,
         codec: Codec,
@@ -59,11 +59,11 @@ class StateRead(LogRead):
 
         Args:
             log: What is read.
-            asked: What of it.
+            request: What of it.
             terms: What it was admitted with.
             codec: The wire form of the frames, cut to what is granted.
             condition: Which rows are given; None: all of them.
-            of_view: The view that was asked for, whose entity type is read; None: none.
+            of_view: The view that was requested, whose entity type is read; None: none.
         """
         super().__init__(terms)
         self.version = 0
@@ -72,15 +72,15 @@ class StateRead(LogRead):
         """After the last message: whether the limit cut the rows short."""
         self._log = log
         self._view = log.view
-        self._asked = asked
+        self._request = request
         self._whole_codec = self._codec = codec
         self._condition = condition
         self._of_view = of_view
-        self._name = asked.entity_type if of_view is None else of_view.name
+        self._name = request.entity_type if of_view is None else of_view.name
         """The identity of the read that pages belong to."""
         self._chosen: Hashable = None
         """The key of its blocks, which differs between conditions."""
-        self._left = asked.limit
+        self._left = request.limit
         """Rows that it may still give; None without a limit."""
         self._place: StatePlace | None = None
         """Behind the last row that was handed over or left out; None before the first."""
@@ -96,13 +96,13 @@ class StateRead(LogRead):
 
     @property
     def entity_type(self) -> str:
-        """The entity type whose rows are read, also where a view was asked for."""
-        return self._asked.entity_type
+        """The entity type whose rows are read, also where a view was requested."""
+        return self._request.entity_type
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names, as of V, of the columns that images have; empty: all of them."""
-        return self._asked.columns
+        return self._request.columns
 
     @property
     def definition(self) -> bytes:
@@ -122,7 +122,7 @@ class StateRead(LogRead):
     def resume_cursor(self) -> StatePage | None:
         """Return the page behind the last row that was handed over; None before the first."""
         if self._last is None:
-            return self._asked.page
+            return self._request.page
         return StatePage.behind(self.cursor, self._name, *self._last)
 
     def page_behind(self, primary_key: str) -> StatePage:
@@ -148,8 +148,8 @@ class StateRead(LogRead):
             EntityTypeUnknown: No published version has the entity type.
             InvalidRequest, NotPermitted: A requested column does not exist at V, as `ids_asked`.
         """
-        page = self._asked.page
-        self.version = await version_asked(self._log, self._asked, self._name)
+        page = self._request.page
+        self.version = await version_asked(self._log, self._request, self._name)
         await self._open()
         if page is not None:
             granted, shown = self._encoder.granted, self.use.narrowed.shown
@@ -164,7 +164,7 @@ class StateRead(LogRead):
         await table.open()
         self._table, self._view = table, table.view
         shown, of_view, granted = self.use.narrowed.shown, self._of_view, None
-        if of_view is None and self._asked.columns:
+        if of_view is None and self._request.columns:
             self._codec = column_codec(self._whole_codec, self._ids_asked(table))
         else:
             at = table.schema_of(self.version)
@@ -180,7 +180,7 @@ class StateRead(LogRead):
             else [(self._condition, None if of_view is None else of_view.shown)]
         )
         if of_view is not None and of_view.condition is not None:
-            conditions.insert(0, (of_view.condition, of_view.asked))
+            conditions.insert(0, (of_view.condition, of_view.request))
         filters = []
         for condition, named in conditions:
             given = (condition, table.view, self.entity_type, self.version, shown, named)
@@ -191,7 +191,7 @@ class StateRead(LogRead):
         self._encoder = StateEncoder(
             self.entity_type,
             self._codec,
-            not self._asked.keys_only,
+            not self._request.keys_only,
             shown,
             self._terms.message_bytes,
             granted,
@@ -206,7 +206,7 @@ class StateRead(LogRead):
             schema = table.view.schema_of(table.view.published)
         columns = schema.columns(self.entity_type)
         granted = self.use.columns_of(self.entity_type)
-        return ids_asked(self._asked, self.version, columns, granted)
+        return ids_asked(self._request, self.version, columns, granted)
 
     def _refuse_unknown_type(self, view: LogView) -> None:
         name = self.entity_type
@@ -266,4 +266,4 @@ class StateRead(LogRead):
         return block
 
     def _form(self) -> tuple[Hashable, ...]:
-        return self._codec.name, self._asked.keys_only, self._chosen
+        return self._codec.name, self._request.keys_only, self._chosen

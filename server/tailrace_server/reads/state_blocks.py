@@ -78,8 +78,8 @@ class StateEncoder:
     """Which rows are given: those that meet all of them."""
 
     def block(self, table: PinnedTable, part: TablePart) -> StateBlock:
-        """Return the rows of a part, without those that are not granted or not asked for."""
-        (rows, codes), end = self._asked(self._granted(part.rows)), part.end
+        """Return the rows of a part, without those that are not granted or not requested."""
+        (rows, codes), end = self._request(self._granted(part.rows)), part.end
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
         columns = replace(self._columns(table, rows), transitions=codes)
@@ -91,7 +91,7 @@ class StateEncoder:
         )
         return StateBlock(frames, rows.key_hashes, rows.primary_keys, end)
 
-    def _asked(self, rows: StateRows) -> tuple[StateRows, NDArray[np.uint8] | None]:
+    def _request(self, rows: StateRows) -> tuple[StateRows, NDArray[np.uint8] | None]:
         """Return the rows that meet the filters or may do so, and codes that mark the latter; None: all do."""
         is_true = may_be = np.ones(len(rows), np.bool_)
         for each in self.filters if len(rows) else ():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateAsked:
+class StateRequest:
     """A request for a state."""
 
     entity_type: str
@@ -78,27 +78,27 @@ class StateAsked:
             )
 
 
-async def version_asked(log: FollowedLog, asked: StateAsked, name: str | None = None) -> int:
-    """Return the version that is asked for, once it is published.
+async def version_asked(log: FollowedLog, request: StateRequest, name: str | None = None) -> int:
+    """Return the version that is requested, once it is published.
 
     Args:
         log: The log.
-        asked: What is asked for.
+        request: What is requested.
         name: That of the table in pages, where it is not the entity type's.
 
     Raises:
         TailraceError: As ``StateRead.begin``.
     """
-    if asked.wait_for_version is not None:
-        await log.reach(asked.wait_for_version, asked.wait_s)
-    page = asked.page
+    if request.wait_for_version is not None:
+        await log.reach(request.wait_for_version, request.wait_s)
+    page = request.page
     if page is not None:
         refuse_other_history(await log.view_with(page.passed.version), page.passed)
-    if page is not None and page.type_digest != type_digest(name or asked.entity_type):
+    if page is not None and page.type_digest != type_digest(name or request.entity_type):
         raise unknown_page()
-    if asked.at_time is not None:
-        return _version_at(log, asked.at_time)
-    wanted = asked.at_version if page is None else page.passed.version
+    if request.at_time is not None:
+        return _version_at(log, request.at_time)
+    wanted = request.at_version if page is None else page.passed.version
     if wanted is None:
         return log.view.published
     view = await log.view_with(wanted)
@@ -111,12 +111,12 @@ async def version_asked(log: FollowedLog, asked: StateAsked, name: str | None = 
 
 
 def ids_asked(
-    asked: StateAsked, version: int, columns: Sequence[Column], granted: Columns
+    request: StateRequest, version: int, columns: Sequence[Column], granted: Columns
 ) -> frozenset[int]:
     """Return the ids of the requested columns.
 
     Args:
-        asked: The request, which names columns.
+        request: The request, which names columns.
         version: The version that is read.
         columns: The columns of the table at that version.
         granted: The columns that the caller may see.
@@ -127,16 +127,16 @@ def ids_asked(
             does not exist get the same answer, and the hint names visible columns only.
     """
     known = {each.name: each.id for each in columns if granted.shows(each.name)}
-    for name in asked.columns:
+    for name in request.columns:
         if name in known:
             continue
         hint = nearest(name, known)
         if not granted.are_all:
             raise NotPermitted(f"column {name!r} is not granted{hint}")
         raise InvalidRequest(
-            f"column: {asked.entity_type!r} has no column {name!r} at version {version}{hint}"
+            f"column: {request.entity_type!r} has no column {name!r} at version {version}{hint}"
         )
-    return frozenset(known[name] for name in asked.columns)
+    return frozenset(known[name] for name in request.columns)
 
 
 def _version_at(log: FollowedLog, timestamp: int) -> int:

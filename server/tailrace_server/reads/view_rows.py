@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.principal import Principal
     from tailrace_server.grants.view_grants import ViewGrant
     from tailrace_server.log_cache.followed_log import FollowedLog
-    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.reads.state_request import StateRequest
     from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.state.view import LogView
 
@@ -49,7 +49,7 @@ class ViewRows:
     """The name of the entity type at the version."""
     condition: StateCondition | None
     """Which rows it has; None: all of them."""
-    asked: tuple[Column, ...]
+    request: tuple[Column, ...]
     """The columns at the version that its condition may name, under the names that they have there."""
     shown: tuple[Column, ...]
     """Its columns, as they are at the version, under the view's names."""
@@ -65,36 +65,38 @@ class ViewRows:
         ids = frozenset(each.id for each in self.shown if self.written[each.name] in columns)
         return column_codec(codec, ids) if ids else codec
 
-    def pinned(self, asked: StateAsked) -> StateAsked:
-        """Return what is asked for of the entity type, as of the version that was found.
+    def pinned(self, request: StateRequest) -> StateRequest:
+        """Return what is requested of the entity type, as of the version that was found.
 
         Raises:
             InvalidRequest: It asks for a column that the view does not show.
         """
-        for name in asked.columns:
+        for name in request.columns:
             if name not in self.written:
                 raise InvalidRequest(
                     f"view {self.name} has no column {name!r}{nearest(name, self.written)}"
                 )
-        chosen = asked.columns or (() if self.shows_all or asked.keys_only else (*self.written,))
+        chosen = request.columns or (
+            () if self.shows_all or request.keys_only else (*self.written,)
+        )
         return replace(
-            asked,
+            request,
             entity_type=self.entity_type,
             columns=tuple(self.written[name] for name in chosen),
-            at_version=self.version if asked.page is None else None,
+            at_version=self.version if request.page is None else None,
             at_time=None,
             wait_for_version=None,
         )
 
 
-async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> ViewRows | None:
+async def view_rows(log: FollowedLog, caller: Principal, request: StateRequest) -> ViewRows | None:
     """Return the view that a read of state names; None where the caller knows of none.
 
     Raises:
         InvalidRequest: An entity type has the name as well; or the view needs a column that is not there.
         TailraceError: As ``version_asked``, of a view that there is.
     """
-    name, view = asked.entity_type, log.view
+    name, view = request.entity_type, log.view
     definitions = await log.definitions.of((name,), view.schema_of(view.published))
     document = definitions.views.get(name)
     if document is None:
@@ -106,7 +108,7 @@ async def view_rows(log: FollowedLog, caller: Principal, asked: StateAsked) -> V
     # A view that needs what is hidden is none, whatever else is wrong with the request.
     if await asyncio.to_thread(known, view) is None:
         return None
-    version = await version_asked(log, asked)
+    version = await version_asked(log, request)
     return await asyncio.to_thread(_rows_of, document, allowances, log.view, version)
 
 

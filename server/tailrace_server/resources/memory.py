@@ -134,77 +134,77 @@ class LargeMessages:
 
 
 CRITERIA_SHARE: Final = 5
-"""Criteria may come to one part in so many of the memory budget: 100,000 subscribers of a key each need it."""
+"""Criteria may take 1/5 of the memory budget: 100,000 subscribers of one key each need that."""
 PAGES_SHARE: Final = 8
-"""The same of pages."""
+"""Pages may take 1/8 of the memory budget."""
 
 
-class KeptBytes:
-    """The share of one kind."""
+class MemoryShare:
+    """The part of the memory budget that one kind of requests may hold."""
 
-    def __init__(self, what: str, memory_bytes: int, share: int) -> None:
-        """Begin with nothing, of one part in ``share``; ``what`` names the kind in errors, in the plural."""
-        self._what = what
+    def __init__(self, kind: str, memory_bytes: int, share: int) -> None:
+        """Begin without a charge; 1/``share`` of the budget; errors name the kind, in the plural."""
+        self._kind = kind
         self._share = share
         self.bytes_max = memory_bytes // share
         self.bytes = 0
-        """The memory of all requests now."""
+        """Bytes charged by all requests now."""
 
-    def nothing(self) -> Kept:
-        """Return what has nothing yet."""
-        return Kept(self)
+    def empty(self) -> MemoryCharge:
+        """Return a charge of no bytes."""
+        return MemoryCharge(self)
 
-    def keep(self, nbytes: int) -> Kept:
-        """Charge bytes until what is returned gives them back.
+    def charge(self, nbytes: int) -> MemoryCharge:
+        """Charge bytes until the result is released.
 
         Raises:
             ServerFull: There is no room for them.
         """
-        kept = Kept(self)
-        kept.add(nbytes)
-        return kept
+        charge = MemoryCharge(self)
+        charge.add(nbytes)
+        return charge
 
     def refusal(self) -> ServerFull:
-        """Return why there is no room."""
+        """Return the error of a request for which there is no room."""
         return ServerFull(
-            f"{self._what} that are kept for requests have {self.bytes_max} bytes together, one part in "
-            f"{self._share} of the server's memory (memory), and these would not fit; try again later, or ask "
-            "for less"
+            f"{self._kind} of all open requests may take {self.bytes_max} bytes together, 1/{self._share} of "
+            "the server's memory (memory), and these do not fit; try again later, or ask for less"
         )
 
 
 @dataclass(slots=True)
-class Kept:
-    """The memory of one request; used by ``with``, or given back by hand."""
+class MemoryCharge:
+    """The bytes of one request in a share; a context manager, or released by hand."""
 
-    _share: KeptBytes
+    _share: MemoryShare
     nbytes: int = 0
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the charge."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_back()
+        self.release()
 
     def add(self, nbytes: int) -> None:
-        """Charge more.
+        """Charge more bytes.
 
         Raises:
-            ServerFull: There is no room for it, and others have some.
+            ServerFull: There is no room for them, and other requests hold some.
         """
         share = self._share
+        # A request that is alone is admitted whatever it takes: a refusal would never end.
         if share.bytes + nbytes > share.bytes_max and share.bytes > self.nbytes:
             raise share.refusal()
         self.nbytes += nbytes
         share.bytes += nbytes
 
-    def move_to(self, other: Kept) -> None:
-        """Let another have what this one has."""
+    def move_to(self, other: MemoryCharge) -> None:
+        """Hand the bytes over to another charge of the same share."""
         other.nbytes += self.nbytes
         self.nbytes = 0
 
-    def give_back(self) -> None:
-        """Charge nothing any more. Idempotent."""
+    def release(self) -> None:
+        """Release all bytes. Idempotent."""
         self._share.bytes -= self.nbytes
         self.nbytes = 0

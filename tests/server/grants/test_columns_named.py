@@ -13,7 +13,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.grant import READING, Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS
-from tailrace_server.named.requests import NameAsked, NamedAsked
+from tailrace_server.named.requests import NamedReader, NewSubscription
 from tailrace_server.reads.history import HistoryBounds
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -168,12 +168,12 @@ async def test_a_named_subscription_keeps_the_columns_that_it_was_created_with(
     write(log_root, {"id": 1, "status": "open"})
     async with Engine(log_root) as engine:
         await engine.named.create(
-            ANONYMOUS, "shop", NamedAsked(name="open-tasks", criteria=(OPEN,))
+            ANONYMOUS, "shop", NewSubscription(name="open-tasks", criteria=(OPEN,))
         )
         rename(log_root)
         await observer_of(engine, "shop").log.reach(2, 10)
         reader = await engine.subscribe(
-            ANONYMOUS, "shop", codec=JSON, content=Content.AFTER, named=NameAsked("open-tasks")
+            ANONYMOUS, "shop", codec=JSON, content=Content.AFTER, named=NamedReader("open-tasks")
         )
         reader.request(10)
         assert await keys(reader, 1) == ["2"]

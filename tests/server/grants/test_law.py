@@ -20,7 +20,7 @@ from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.reads.sql_request import SqlAsked
+from tailrace_server.reads.sql_request import SqlRequest
 from tailrace_server.resources.settings import EngineSettings, SubscriptionLimits
 from tests.server.grants.grants import grants, moved, names_what_is_not_granted, plain, shown
 from tests.support.inprocess import PATIENCE_S, ModelWriter, has_passed
@@ -169,7 +169,7 @@ async def _in_sql(engine: Engine, caller: Principal) -> list[list[Any]]:
         "SELECT _commit_version, _index, _primary_key, _change_type, before, after "
         "FROM CHANGES('product') ORDER BY 1, 2"
     )
-    asked = SqlAsked(statement=statement)
+    asked = SqlRequest(statement=statement)
     with await engine.reads.sql(caller, IN_PROCESS, "shop", asked) as read:
         return [json.loads(line) async for piece in read for line in piece.data.splitlines()]
 

@@ -21,7 +21,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.grant import READING, Action, Allowance, Grant
 from tailrace_server.grants.principal import ANONYMOUS
-from tailrace_server.named.requests import NameAsked, NamedAsked
+from tailrace_server.named.requests import NamedReader, NewSubscription
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import trim
@@ -47,7 +47,7 @@ def holder(name: str, actions: frozenset[Action] = OWN, *types: str) -> Holder:
 async def read(engine: Engine, caller: Holder, name: str) -> Subscription:
     """Subscribe by a name."""
     return await engine.subscribe(
-        caller, "shop", content=Content.HEADER, codec=JSON, named=NameAsked(name)
+        caller, "shop", content=Content.HEADER, codec=JSON, named=NamedReader(name)
     )
 
 
@@ -57,7 +57,7 @@ async def test_contract_51_a_subscription_is_its_owners_and_the_operators(log_ro
     operator = holder("oscar", OWN | {Action.OPERATE})
     async with Engine(log_root) as engine:
         names = engine.named
-        made = await names.create(ann, "shop", NamedAsked(name="billing"))
+        made = await names.create(ann, "shop", NewSubscription(name="billing"))
         assert made.document.owner == "ann"
         assert [each.name for each in await names.list(ann, "shop")] == ["billing"]
         (its_name,) = [each.name for each in await names.list(operator, "shop")]
@@ -88,21 +88,21 @@ async def test_two_owners_have_the_same_name_and_do_not_learn_of_each_other(log_
     ann, bob = holder("ann"), holder("bob")
     async with Engine(log_root) as engine:
         names = engine.named
-        await names.create(ann, "shop", NamedAsked(name="billing", place="2"))
-        await names.create(bob, "shop", NamedAsked(name="billing", place="3"))
+        await names.create(ann, "shop", NewSubscription(name="billing", place="2"))
+        await names.create(bob, "shop", NewSubscription(name="billing", place="3"))
         with pytest.raises(SubscriptionExists, match="'billing' already"):
-            await names.create(bob, "shop", NamedAsked(name="billing"))
+            await names.create(bob, "shop", NewSubscription(name="billing"))
         foreign = (await names.get(ann, "shop", "billing")).document.name
         with pytest.raises(SubscriptionUnknown, match=f"'{foreign}'; it has: billing$"):
             await names.delete(bob, "shop", foreign)
         await names.delete(bob, "shop", "billing")
         assert (await names.get(ann, "shop", "billing")).hold.needed == Position(2, 0)
         # A name of no owner is usable, so it is known to be taken.
-        await names.create(ANONYMOUS, "shop", NamedAsked(name="shared"))
+        await names.create(ANONYMOUS, "shop", NewSubscription(name="shared"))
         with pytest.raises(SubscriptionExists, match="'shared' already"):
-            await names.create(ann, "shop", NamedAsked(name="shared"))
+            await names.create(ann, "shop", NewSubscription(name="shared"))
         with pytest.raises(InvalidRequest, match="cannot name a subscription"):
-            await names.create(bob, "shop", NamedAsked(name=foreign))
+            await names.create(bob, "shop", NewSubscription(name=foreign))
 
 
 async def test_an_owner_leaves_names_to_others_also_if_it_asks_for_many_at_once(
@@ -120,7 +120,7 @@ async def test_an_owner_leaves_names_to_others_also_if_it_asks_for_many_at_once(
         for caller, made in callers:
             found = await asyncio.gather(
                 *(
-                    engine.named.create(caller, "shop", NamedAsked(name=f"n{each}"))
+                    engine.named.create(caller, "shop", NewSubscription(name=f"n{each}"))
                     for each in range(5)
                 ),
                 return_exceptions=True,
@@ -136,8 +136,8 @@ async def test_a_reader_whose_name_was_deleted_elsewhere_learns_no_other_names(
     write(log_root, "shop", 3)
     ann = holder("ann")
     async with Engine(log_root) as engine, Engine(log_root) as other:
-        await engine.named.create(holder("bob"), "shop", NamedAsked(name="secret"))
-        await engine.named.create(ann, "shop", NamedAsked(name="billing"))
+        await engine.named.create(holder("bob"), "shop", NewSubscription(name="secret"))
+        await engine.named.create(ann, "shop", NewSubscription(name="billing"))
         reader = await read(engine, ann, "billing")
         at = reader.resume_cursor()
         await other.named.delete(ann, "shop", "billing")
@@ -152,9 +152,9 @@ async def test_without_the_right_there_are_none(log_root: Path) -> None:
     write(log_root, "shop", 3)
     caller = holder("ann", READING)
     async with Engine(log_root) as engine:
-        await engine.named.create(ANONYMOUS, "shop", NamedAsked(name="billing"))
+        await engine.named.create(ANONYMOUS, "shop", NewSubscription(name="billing"))
         for call in (
-            engine.named.create(caller, "shop", NamedAsked(name="mine")),
+            engine.named.create(caller, "shop", NewSubscription(name="mine")),
             engine.named.list(caller, "shop"),
             engine.named.acknowledge(caller, "shop", "billing", 1, _cursor(log_root)),
             read(engine, caller, "billing"),
@@ -168,7 +168,7 @@ async def test_without_the_right_there_are_none(log_root: Path) -> None:
 async def test_criteria_that_are_not_granted_are_neither_created_nor_read(log_root: Path) -> None:
     write(log_root, "shop", 3)
     caller = holder("ann", OWN, "product")
-    orders = NamedAsked(name="orders", criteria=(Criteria(entity_type=("order",)),))
+    orders = NewSubscription(name="orders", criteria=(Criteria(entity_type=("order",)),))
     async with Engine(log_root) as engine:
         with pytest.raises(NotPermitted):
             await engine.named.create(caller, "shop", orders)
@@ -182,13 +182,13 @@ async def test_criteria_that_are_not_granted_are_neither_created_nor_read(log_ro
 async def test_contract_51_a_reader_that_comes_too_late_learns_of_the_state(log_root: Path) -> None:
     write(log_root, "shop", 10)
     async with Engine(log_root) as engine:
-        asked = NamedAsked(name="billing", place="4", hold_us=0)
+        asked = NewSubscription(name="billing", place="4", hold_us=0)
         await engine.named.create(ANONYMOUS, "shop", asked)
         trim(log_root / "shop", 8, CommitLog.open(log_root / "shop").view.newest_timestamp)
         await until(lambda: engine.catalogs(ANONYMOUS)[0].oldest.version == 8)
         with pytest.raises(PositionCompacted, match="Read the state of its tables") as caught:
             await engine.subscribe(
-                ANONYMOUS, "shop", content=Content.HEADER, codec=JSON, named=NameAsked("billing")
+                ANONYMOUS, "shop", content=Content.HEADER, codec=JSON, named=NamedReader("billing")
             )
         assert caught.value.oldest.version == 8
 

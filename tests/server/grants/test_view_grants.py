@@ -17,7 +17,7 @@ from tailrace_server.engine.engine import Engine
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import ALL_COLUMNS, EVERYTHING, Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
-from tailrace_server.reads.sql_request import SqlAsked
+from tailrace_server.reads.sql_request import SqlRequest
 from tailrace_server.wal.record.mutation import Mutation
 from tests.server.grants.test_views import CHANGES, history, subscribe
 from tests.server.reads.test_state import rows_of, state
@@ -63,7 +63,7 @@ def of_view(name: str, **more: Any) -> Allowance:
 
 async def sql(engine: Engine, text: str, caller: Principal) -> list[Any]:
     found: list[Any] = []
-    with await engine.reads.sql(caller, IN_PROCESS, "shop", SqlAsked(statement=text)) as read:
+    with await engine.reads.sql(caller, IN_PROCESS, "shop", SqlRequest(statement=text)) as read:
         async for frames in read:
             found += map(json.loads, frames.data.splitlines())
     return found
@@ -294,9 +294,9 @@ async def test_contract_47_a_stream_of_a_view_ends_when_its_grant_or_its_view_do
 
 
 def asked_state() -> Any:
-    from tailrace_server.reads.state_request import StateAsked
+    from tailrace_server.reads.state_request import StateRequest
 
-    return StateAsked(entity_type="cheap")
+    return StateRequest(entity_type="cheap")
 
 
 async def test_contract_47_a_view_without_images_is_keys_alone(log_root: Path) -> None:

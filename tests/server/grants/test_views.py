@@ -27,8 +27,8 @@ from tailrace_server.engine.engine import Engine
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
-from tailrace_server.named.requests import NameAsked, NamedAsked
-from tailrace_server.reads.sql_request import SqlAsked
+from tailrace_server.named.requests import NamedReader, NewSubscription
+from tailrace_server.reads.sql_request import SqlRequest
 from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.wal.record.mutation import Mutation
 from tests.server.reads.test_view_rows import CHEAP, PRODUCTS, write
@@ -233,11 +233,11 @@ async def test_contract_50_a_view_in_use_cannot_be_dropped_here_and_ends_what_re
     define(log_root, CHEAP)
     async with Engine(log_root) as engine:
         await engine.named.create(
-            ANONYMOUS, "shop", NamedAsked(name="bills", criteria=(VIEW,), place="earliest")
+            ANONYMOUS, "shop", NewSubscription(name="bills", criteria=(VIEW,), place="earliest")
         )
         with pytest.raises(InvalidRequest, match="needed by the named subscription bills"):
             define(log_root, "DROP VIEW cheap")
-        bills = NameAsked("bills")
+        bills = NamedReader("bills")
         named = await engine.subscribe(
             ANONYMOUS, "shop", content=Content.BODY, codec=JSON, named=bills
         )
@@ -247,7 +247,7 @@ async def test_contract_50_a_view_in_use_cannot_be_dropped_here_and_ends_what_re
         await receive(live, 1)
         with pytest.raises(InvalidRequest, match="view cheap is in use by 1 subscription"):
             await engine.reads.sql(
-                ANONYMOUS, IN_PROCESS, "shop", SqlAsked(statement="DROP VIEW cheap")
+                ANONYMOUS, IN_PROCESS, "shop", SqlRequest(statement="DROP VIEW cheap")
             )
         define(
             log_root, "DROP VIEW cheap"

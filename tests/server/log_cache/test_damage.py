@@ -13,7 +13,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tailrace_server.named import loss_watch
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.resources import faults
 from tailrace_server.wal.files.sequence_documents import ViewDocument
 from tailrace_server.wal.log_writer import LogWriter
@@ -53,7 +53,7 @@ def flipped(data: bytes, place: int) -> bytes:
 
 async def read_all(engine: Engine) -> None:
     """Read a table's rows; fails where a batch cannot be read."""
-    asked = StateAsked(entity_type="product")
+    asked = StateRequest(entity_type="product")
     peer = Peer("grpc", "10.0.0.1:5000", "grpc-python")
     with await engine.state(ANONYMOUS, "shop", asked, codec=JSON, peer=peer) as read:
         async for _ in read:

@@ -17,7 +17,7 @@ from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.log_cache.loss import NO_LOSS, NO_TERMS, Loss, RetentionTerms, loss_of
 from tailrace_server.named import loss_watch
-from tailrace_server.named.requests import NameAsked, NamedAsked
+from tailrace_server.named.requests import NamedReader, NewSubscription
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.sequences.settings import change_settings
@@ -89,7 +89,7 @@ async def test_contract_38_heartbeats_metrics_and_the_log_warn_of_a_loss_that_is
     with capture_logs() as lines:
         async with Engine(log_root, EngineSettings(heartbeat_interval_s=0.05)) as engine:
             await engine.named.create(
-                ANONYMOUS, "shop", NamedAsked(name="billing", place="4", hold_us=1)
+                ANONYMOUS, "shop", NewSubscription(name="billing", place="4", hold_us=1)
             )
             await until(lambda: bool(engine.named.watched(ANONYMOUS)))
             # 1. Who is behind is told; who has everything is not.
@@ -112,7 +112,7 @@ async def test_contract_38_heartbeats_metrics_and_the_log_warn_of_a_loss_that_is
                 content=Content.HEADER,
                 codec=JSON,
                 demand=0,
-                named=NameAsked("billing"),
+                named=NamedReader("billing"),
             )
             assert named.hold == (1, 10 << 30)
             # 3. A metric for each name; one that has lost its place is told in the log, once.
@@ -141,7 +141,9 @@ async def test_a_hold_that_is_nearly_over_is_told_once(
     with capture_logs() as lines:
         async with Engine(log_root, EngineSettings()) as engine:
             await engine.named.create(
-                ANONYMOUS, "shop", NamedAsked(name="billing", criteria=(Criteria(),), place="4")
+                ANONYMOUS,
+                "shop",
+                NewSubscription(name="billing", criteria=(Criteria(),), place="4"),
             )
             near = "named subscription loses its place soon"
             await until(lambda: any(line["event"] == near for line in lines))

@@ -28,7 +28,7 @@ from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import Action, Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
 from tailrace_server.reads import sql_statements
-from tailrace_server.reads.sql_request import SqlAsked, SqlForm
+from tailrace_server.reads.sql_request import SqlForm, SqlRequest
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -85,7 +85,7 @@ async def engine(log_root: Path, write: LogWriter) -> AsyncIterator[Engine]:
 
 
 async def begun(engine: Engine, text: str, caller: Principal = ANONYMOUS, **more: Any) -> SqlRead:
-    asked = SqlAsked(statement=text, **more)
+    asked = SqlRequest(statement=text, **more)
     return await engine.reads.sql(caller, IN_PROCESS, "shop", asked)
 
 

@@ -30,7 +30,7 @@ from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import EVERYTHING, READING, Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tailrace_server.log_cache import batch_cache
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -77,7 +77,7 @@ def shop(writer: ModelWriter) -> None:
 async def state(
     engine: Engine, caller: Principal = ANONYMOUS, entity_type: str = "product", **asked: Any
 ) -> StateRead:
-    wanted = StateAsked(entity_type=entity_type, **asked)
+    wanted = StateRequest(entity_type=entity_type, **asked)
     return await engine.state(caller, "shop", wanted, codec=JSON, peer=PEER)
 
 
@@ -335,7 +335,7 @@ async def test_an_unknown_type_names_those_that_are_granted(
             await state(engine, some, "later")
         assert caught.value.known == ("order",)
         with pytest.raises(CatalogUnknown):
-            await engine.state(ANONYMOUS, "ship", StateAsked(entity_type="order"), codec=JSON)
+            await engine.state(ANONYMOUS, "ship", StateRequest(entity_type="order"), codec=JSON)
 
 
 async def test_contract_47_a_read_of_state_ends_when_a_policy_no_longer_grants_it(

@@ -19,7 +19,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS, Peer
 from tailrace_server.named import loss_watch
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.resources import faults
 from tailrace_server.resources.faults import (
     UNPUBLISHED_S,
@@ -156,7 +156,7 @@ async def test_contract_33_a_damaged_base_costs_no_reader_its_rows_and_is_told_u
         path.unlink()
     with structlog.testing.capture_logs() as lines:
         async with Engine(log_root) as engine:
-            asked = StateAsked(entity_type="product")
+            asked = StateRequest(entity_type="product")
             peer = Peer("grpc", "10.0.0.1:5000", "grpc-python")
             with await engine.state(ANONYMOUS, "shop", asked, codec=JSON, peer=peer) as read:
                 assert sum([frames.count async for frames in read]) == 9

@@ -14,7 +14,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.reads.history import HistoryBounds
-from tailrace_server.resources.memory import CRITERIA_SHARE, KeptBytes
+from tailrace_server.resources.memory import CRITERIA_SHARE, MemoryShare
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.rows.row_condition import criteria_bytes
 from tests.server.engine.test_engine import upsert
@@ -34,15 +34,15 @@ def keys(first: int) -> list[Criteria]:
 
 
 def test_who_is_alone_is_never_refused_and_others_pay_for_nobody() -> None:
-    share = KeptBytes("pages", 80, 8)
-    alone, other = share.keep(8), share.nothing()
+    share = MemoryShare("pages", 80, 8)
+    alone, other = share.charge(8), share.empty()
     with pytest.raises(ServerFull, match="memory"):
         other.add(3)
     other.add(2)
-    other.give_back()
+    other.release()
     alone.add(100)
-    alone.give_back()
-    alone.give_back()
+    alone.release()
+    alone.release()
     assert share.bytes == 0
 
 

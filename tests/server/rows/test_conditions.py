@@ -17,7 +17,7 @@ from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.reads.history import HistoryBounds
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -118,7 +118,7 @@ async def test_another_table_under_the_same_name_is_not_judged_by_the_columns_of
             with pytest.raises(InvalidRequest, match="'product' was renamed"):
                 await receive(each, 9)
         # The table of that name in an earlier version is the other one.
-        state = StateAsked(entity_type="product", at_version=1)
+        state = StateRequest(entity_type="product", at_version=1)
         with await engine.state(tenant, "shop", state, codec=JSON) as read:
             assert [frames async for frames in read if frames.count] == []
         history = await engine.history(tenant, "shop", [Criteria()], codec=JSON)

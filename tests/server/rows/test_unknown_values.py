@@ -21,8 +21,8 @@ from tailrace_server.filters.errors import ChangeNotJudged
 from tailrace_server.grants.grant import Allowance, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.reads.sql_request import SqlAsked
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.sql_request import SqlRequest
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.log_writer import LogWriter
@@ -88,7 +88,7 @@ def tenant(where: str) -> Holder:
 async def read_state(
     engine: Engine, caller: Principal, where: str | None = None, of: str = "item"
 ) -> Keys:
-    asked = StateAsked(entity_type=of, where=where)
+    asked = StateRequest(entity_type=of, where=where)
     found: Keys = set(), set()
     with await engine.state(caller, "shop", asked, codec=JSON) as read:
         async for frames in read:
@@ -126,7 +126,9 @@ async def received(stream: Subscription, version: int) -> list[dict[str, Any]]:
 
 
 async def sql(engine: Engine, caller: Principal, statement: str) -> list[list[Any]]:
-    with await engine.reads.sql(caller, IN_PROCESS, "shop", SqlAsked(statement=statement)) as read:
+    with await engine.reads.sql(
+        caller, IN_PROCESS, "shop", SqlRequest(statement=statement)
+    ) as read:
         return [json.loads(line) async for piece in read for line in piece.data.splitlines()]
 
 

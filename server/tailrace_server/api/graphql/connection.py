@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.engine.engine import Engine
     from tailrace_server.grants.principal import Peer, Principal
     from tailrace_server.reads.history import HistoryBounds, HistoryRead
-    from tailrace_server.resources.memory import Kept
+    from tailrace_server.resources.memory import MemoryCharge
     from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = (
@@ -61,7 +61,7 @@ async def read_page(
     condition: TypedCondition | None,
     *,
     bytes_max: int,
-    pages: Kept,
+    pages: MemoryCharge,
 ) -> types.HistoryPage:
     """Read a page; it ends behind the record that takes it above ``bytes_max``, and is charged to ``pages``.
 
@@ -190,7 +190,7 @@ def _bounds(
 
 
 async def _read(
-    history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: Kept
+    history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[Capture], bool, int]:
     """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
     captures: list[Capture] = []

@@ -51,7 +51,7 @@ class Context:
         self.built = built
         self._reading = asyncio.Lock()
         self._history_bytes = settings.graphql_history_bytes
-        self.pages = engine.pages.nothing()
+        self.pages = engine.pages.empty()
         """The bytes charged for the pages of this operation, until its answer is made."""
         self.schema_of: Callable[[int], Schema] = no_schema
         """The schema of each version of the history that was read last."""

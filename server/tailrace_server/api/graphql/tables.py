@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace_server.engine.engine import Engine
     from tailrace_server.grants.principal import Peer, Principal
     from tailrace_server.reads.state import StateRead
-    from tailrace_server.resources.memory import Kept
+    from tailrace_server.resources.memory import MemoryCharge
 
 
 async def read_table(
@@ -38,7 +38,7 @@ async def read_table(
     *,
     with_images: bool,
     bytes_max: int,
-    pages: Kept,
+    pages: MemoryCharge,
 ) -> types.TablePage:
     """Read rows; it ends behind the row that takes it above ``bytes_max``, and is charged to ``pages``.
 
@@ -87,7 +87,7 @@ async def read_table(
 
 
 async def _edges_of(
-    read: StateRead, bytes_max: int, row_bytes_max: int, pages: Kept
+    read: StateRead, bytes_max: int, row_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[types.Edge], bool, int]:
     """Return edges, whether there are more rows, and their bytes; a row too large comes as its header."""
     edges: list[types.Edge] = []

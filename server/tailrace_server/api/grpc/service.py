@@ -142,7 +142,7 @@ class ChangeCaptureService:
         async with self._answering(context):
             request = self._parse(SubscribeRequest, data, context)
             # grpc.aio keeps the request for as long as the call is open.
-            with self._engine.criteria.keep(len(data)):
+            with self._engine.criteria.charge(len(data)):
                 opening = self._opened(request, context, demand=None)
                 del request  # its keys are the subscription's from here on
                 subscription = await opening
@@ -165,14 +165,14 @@ class ChangeCaptureService:
         """Stream a closed range of history, then complete."""
         async with self._answering(context):
             request = self._parse(ReadChangesRequest, data, context)
-            with self._engine.criteria.keep(len(data)):  # as above, for the request
+            with self._engine.criteria.charge(len(data)):  # as above, for the request
                 await self._reads.changes(request, context)
 
     async def read_state(self, data: bytes, context: Context) -> None:
         """Stream the rows of an entity type as of one version, then complete."""
         async with self._answering(context):
             request = self._parse(ReadStateRequest, data, context)
-            with self._engine.criteria.keep(len(data)):
+            with self._engine.criteria.charge(len(data)):
                 await self._reads.state(request, context)
 
     async def query_sql(self, data: bytes, context: Context) -> None:

@@ -23,8 +23,8 @@ import numpy as np
 
 from tailrace.errors import ColumnsChanged
 from tailrace_server.filters.errors import ConditionRefused
-from tailrace_server.live.index.found_rows import PointTable, RangeTable, joined
-from tailrace_server.live.index.looked_up import ConditionKind, Indexed
+from tailrace_server.live.index.lookup_terms import ConditionKind, Indexed
+from tailrace_server.live.index.value_tables import PointTable, RangeTable, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.filters.evaluation import RowFilter
-    from tailrace_server.live.index.found_rows import Finder, GroupedRows
-    from tailrace_server.live.index.looked_up import LookedUp
+    from tailrace_server.live.index.lookup_terms import LookupTerm
+    from tailrace_server.live.index.value_tables import Finder, GroupedRows
     from tailrace_server.rows.row_condition import RowCondition
     from tailrace_server.rows.transitions import RowsFound
     from tailrace_server.rows.typed_images import TypedImages
@@ -98,11 +98,11 @@ class ConditionIndex:
             self._take_out(one)
             self._forget_columns(one)
 
-    def find(self, typed: TypedImages) -> FoundConditions:
+    def find(self, typed: TypedImages) -> ConditionLookup:
         """Return what is found in a batch, whose columns are decoded as far as they are not yet."""
         self._fit(typed)
         typed.decode(self._columns)
-        found = FoundConditions(typed, self._indexed, tuple(self._whole))
+        found = ConditionLookup(typed, self._indexed, tuple(self._whole))
         for (column, _), table in self._tables.items():
             found.add(table.find(typed.column(column)), table.asking, typed.open_rows((column,)))
         # An unknown value may leave the rest of a condition undecided, also where the part looked up is NULL.
@@ -151,13 +151,13 @@ class ConditionIndex:
             self._tables[part.column, by_values] = table
         table.add(one)
 
-    def _chosen(self, one: Indexed) -> LookedUp | None:
+    def _chosen(self, one: Indexed) -> LookupTerm | None:
         """Return what a condition is found by: of several values those that the fewest others ask for."""
         # So `state = 'open' AND tenant = 't17'` is found by the tenant, whichever comes first.
         if len(one.found_by) < 2:
             return one.found_by[0] if one.found_by else None
 
-        def askers(part: LookedUp) -> int:
+        def askers(part: LookupTerm) -> int:
             table = self._tables.get((part.column, True))
             assert part.values is not None
             return table.askers(part.values) if isinstance(table, PointTable) else 0
@@ -218,7 +218,7 @@ class Hits:
         return joined(count, [*map(self._finder.rows, numbers), self._open_rows])
 
 
-class FoundConditions:
+class ConditionLookup:
     """The conditions of an index that may match something of a batch."""
 
     def __init__(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tailrace_server.log_cache.frames import Frames
     from tailrace_server.reads.sql_forms import AnswerColumn
     from tailrace_server.reads.sql_read import SqlRead
-    from tailrace_server.reads.sql_request import SqlAsked
+    from tailrace_server.reads.sql_request import SqlRequest
 
 SQL_HEADERS: Final = {
     "Tailrace-Catalog-Uuid": "catalogUuid",
@@ -97,7 +97,7 @@ async def _begun(
     sockets: Sockets,
     catalog: str,
     kind: str,
-    asked: SqlAsked,
+    asked: SqlRequest,
     bytes_max: int,
 ) -> StreamedAnswer:
     read = await engine.reads.sql(

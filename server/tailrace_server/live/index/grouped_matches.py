@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.grants.shown import Visibility
     from tailrace_server.live.index.condition_index import Hits
-    from tailrace_server.live.index.looked_up import ConditionKind
+    from tailrace_server.live.index.lookup_terms import ConditionKind
     from tailrace_server.rows.transitions import RowsFound
     from tailrace_server.rows.typed_images import TypedImages
     from tailrace_server.wal.segment.reader import BatchHead
@@ -32,14 +32,14 @@ _FEW: Final = 4
 """So many conditions of a kind look at their own rows alone."""
 
 
-class RowsTold(NamedTuple):
+class MatchedRows(NamedTuple):
     """Rows of a batch, rising, each with its code of ``transitions``."""
 
     rows: NDArray[np.int32]
     codes: NDArray[np.uint8]
 
 
-class ToldRows:
+class GroupedMatches:
     """The matches of the conditions of one kind in a batch; their readers see the same columns."""
 
     def __init__(
@@ -68,27 +68,29 @@ class ToldRows:
         self._shown = shown
         self._allowed: NDArray[np.uint8] | None = None
         """By row, which of its images meet the rest; None: it is asked of few rows at a time."""
-        self._is_kept: NDArray[np.bool_] | None = None
+        self._is_visible: NDArray[np.bool_] | None = None
         """By row, whether it has changed something that is shown; None: the same."""
-        self._told: RowsTold | None = None
+        self._all_matches: MatchedRows | None = None
         """The matched rows of all numbers of the table, and …"""
         self._bounds: list[int] = []
         """… the begin of each one's rows, and the end of the last one's."""
         self.is_shared = count > _FEW
         """True if all of them were matched as a group; else each evaluates its own rows."""
         if self.is_shared:
-            self._tell_all()
+            self._match_all()
 
-    def of(self, numbers: Sequence[int]) -> RowsTold:
+    def of(self, numbers: Sequence[int]) -> MatchedRows:
         """Return the matches of a condition that was found by some numbers of the table; may be empty."""
-        if self._told is not None and len(numbers) == 1:
-            (rows, codes), bounds = self._told, self._bounds
+        if self._all_matches is not None and len(numbers) == 1:
+            (rows, codes), bounds = self._all_matches, self._bounds
             part = slice(bounds[numbers[0]], bounds[numbers[0] + 1])
-            return RowsTold(rows[part], codes[part])
-        found, is_told = self._look_at(self._hits.rows(len(self._typed.rows), numbers))
-        return found if is_told is None else RowsTold(found.rows[is_told], found.codes[is_told])
+            return MatchedRows(rows[part], codes[part])
+        found, is_match = self._match(self._hits.rows(len(self._typed.rows), numbers))
+        return (
+            found if is_match is None else MatchedRows(found.rows[is_match], found.codes[is_match])
+        )
 
-    def _tell_all(self) -> None:
+    def _match_all(self) -> None:
         # 1. What is asked of a row is the same for every condition.
         typed, shown = self._typed, self._shown
         if self._kind.rest:
@@ -96,38 +98,40 @@ class ToldRows:
         if shown is not None:
             shown.check(self._head)
             kept = shown.kept(self._head, typed.rows)
-            is_kept = np.zeros(len(self._head.versions), np.bool_)
-            is_kept[kept] = True
-            self._is_kept = is_kept[typed.rows]
+            is_visible = np.zeros(len(self._head.versions), np.bool_)
+            is_visible[kept] = True
+            self._is_visible = is_visible[typed.rows]
         # 2. Rows that are grouped by values are looked at all at once. What is left of a group lies together.
         grouped = self._hits.grouped
         if grouped is None:
             return
-        self._told, is_told = self._look_at(grouped.found)
+        self._all_matches, is_match = self._match(grouped.found)
         self._bounds = grouped.bounds
-        if is_told is not None:
-            left = np.concatenate(([0], np.cumsum(is_told)))
+        if is_match is not None:
+            left = np.concatenate(([0], np.cumsum(is_match)))
             self._bounds = left[grouped.bounds].tolist()
-            self._told = RowsTold(self._told.rows[is_told], self._told.codes[is_told])
+            self._all_matches = MatchedRows(
+                self._all_matches.rows[is_match], self._all_matches.codes[is_match]
+            )
 
-    def _look_at(self, found: RowsFound) -> tuple[RowsTold, NDArray[np.bool_] | None]:
+    def _match(self, found: RowsFound) -> tuple[MatchedRows, NDArray[np.bool_] | None]:
         """Return the codes of some rows, and the rows that match; None: all."""
         places, bits = found
-        is_told: NDArray[np.bool_] | None = None
+        is_match: NDArray[np.bool_] | None = None
         rows = self._typed.rows[places]
         if self._kind.rest:
             bits = bits & (
                 self._allowed_at(places) | np.uint8(MAY_HAVE_BEEN)
             )  # all values are known here
-            is_told = bits != 0
+            is_match = bits != 0
         codes = codes_of(bits)
         if self._kind.is_granted:
             codes |= np.uint8(VEILED)
         if self._shown is not None:
-            is_shown = self._kept_at(places, rows, self._shown)
+            is_shown = self._visible_at(places, rows, self._shown)
             is_shown |= self._shown.moves_shown(self._head, rows, codes)
-            is_told = is_shown if is_told is None else is_told & is_shown
-        return RowsTold(rows, codes), is_told
+            is_match = is_shown if is_match is None else is_match & is_shown
+        return MatchedRows(rows, codes), is_match
 
     def _allowed_at(self, places: NDArray[np.intp]) -> NDArray[np.uint8]:
         if self._allowed is not None:
@@ -135,11 +139,11 @@ class ToldRows:
             return allowed
         return self._typed.bits(self._kind.rest, self._kind.columns, places)
 
-    def _kept_at(
+    def _visible_at(
         self, places: NDArray[np.intp], rows: NDArray[np.int32], shown: Visibility
     ) -> NDArray[np.bool_]:
-        if self._is_kept is not None:
-            found: NDArray[np.bool_] = self._is_kept[places]
+        if self._is_visible is not None:
+            found: NDArray[np.bool_] = self._is_visible[places]
             return found
         shown.check(self._head)
         return np.isin(rows, shown.kept(self._head, rows))

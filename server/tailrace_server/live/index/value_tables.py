@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.live.index.looked_up import plain, sortable
+from tailrace_server.live.index.lookup_terms import plain, sortable
 from tailrace_server.rows.transitions import IS_IN, WAS_IN, RowsFound
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace_server.live.index.looked_up import Indexed
+    from tailrace_server.live.index.lookup_terms import Indexed
 
 _NONE: Final = -1
 """The number of values that no condition names."""
@@ -99,15 +99,15 @@ class PointTable:
         values = plain(array)
         # What a commit of a few rows costs must not grow with the conditions, and they need no arrays.
         if len(values) < len(self._owners):
-            return _few_found(values.to_pylist(), self._owners)
+            return _few_matches(values.to_pylist(), self._owners)
         if self._listed is None:
             self._listed = pa.array([*self._owners], values.type), [*self._owners.values()]
         value_set, owners = self._listed
         codes = pc.index_in(values, value_set=value_set).fill_null(_NONE).to_numpy()
-        return _many_found(codes, owners)
+        return _many_matches(codes, owners)
 
 
-class _FoundPoints:
+class _PointMatches:
     """The rows by the values that they have."""
 
     def __init__(self, grouped: GroupedRows, owners: Sequence[Iterable[Indexed]]) -> None:
@@ -123,7 +123,7 @@ class _FoundPoints:
         return RowsFound(places[part], bits[part])
 
 
-def _few_found(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> _FoundPoints:
+def _few_matches(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> _PointMatches:
     """Look up fewer values than there are that are asked for."""
     count = len(values) // 2
     by_value: dict[Any, dict[int, int]] = {}
@@ -140,10 +140,10 @@ def _few_found(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -
         bits += (known[row] for row in sorted(known))
         bounds.append(len(places))
     found = RowsFound(np.array(places, np.intp), np.array(bits, np.uint8))
-    return _FoundPoints(GroupedRows(found, bounds), [owners[value] for value in by_value])
+    return _PointMatches(GroupedRows(found, bounds), [owners[value] for value in by_value])
 
 
-def _many_found(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -> _FoundPoints:
+def _many_matches(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -> _PointMatches:
     """Group images by the numbers of their values."""
     count = len(codes) // 2
     images = np.flatnonzero(codes != _NONE)
@@ -161,7 +161,7 @@ def _many_found(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -
     firsts = _firsts(values)
     bounds = [*firsts.tolist(), len(values)]
     grouped = GroupedRows(RowsFound(places, bits), bounds)
-    return _FoundPoints(grouped, [owners[number] for number in values[firsts].tolist()])
+    return _PointMatches(grouped, [owners[number] for number in values[firsts].tolist()])
 
 
 def _firsts(values: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -201,7 +201,7 @@ class RangeTable:
         values = sortable(array.drop_null())
         if self._ranks is None:
             self._ranks = _RankedRanges([*self.asking], values.type)
-        return _FoundRanges(self._ranks, images, values, len(array) // 2)
+        return _RangeMatches(self._ranks, images, values, len(array) // 2)
 
 
 class _RankedRanges:
@@ -233,7 +233,7 @@ class _RankedRanges:
         return left + right  # type: ignore[no-any-return]
 
 
-class _FoundRanges:
+class _RangeMatches:
     """The images in the order of their ranks."""
 
     grouped = None

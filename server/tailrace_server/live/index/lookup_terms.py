@@ -45,7 +45,7 @@ class RangeEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookupTerm:
     """The values or the range."""
 
     column: Column
@@ -89,7 +89,7 @@ class Indexed:
         """The condition, bound to the schema of now; None: it does not fit."""
         self.found_by = looked_up(condition.row_filter)
         """The lookups to choose from; empty: the condition is evaluated on each row."""
-        self.part: LookedUp | None = None
+        self.part: LookupTerm | None = None
         """Which of these its index has chosen."""
         self.kind: ConditionKind | None = None
         """The part in common with other conditions; None: the index does not have the condition yet."""
@@ -110,7 +110,7 @@ class Indexed:
         return () if self.part is None else self.part.values or ()
 
 
-def looked_up(row_filter: RowFilter) -> tuple[LookedUp, ...]:
+def looked_up(row_filter: RowFilter) -> tuple[LookupTerm, ...]:
     """Return what a condition can be found by: equalities or else a range, any of them."""
     columns = {each.name: each for each in row_filter.columns}
     parts = [*_conjuncts(row_filter.mask)]
@@ -126,7 +126,7 @@ def looked_up(row_filter: RowFilter) -> tuple[LookedUp, ...]:
         values = _values(asked, borders)
         if values is not None:
             rest = tuple(each for each in parts if each is not part)
-            found.append(LookedUp(columns[asked.column], rest, values))
+            found.append(LookupTerm(columns[asked.column], rest, values))
     if found:
         return tuple(found)
     ranges: dict[str, list[Compared]] = {}
@@ -202,7 +202,7 @@ def _has_order(comparison: Compared) -> bool:
     return border.scalar is None or not pa.types.is_decimal256(border.scalar.type)
 
 
-def _range(column: Column, comparisons: Sequence[Compared], rest: tuple[Mask, ...]) -> LookedUp:
+def _range(column: Column, comparisons: Sequence[Compared], rest: tuple[Mask, ...]) -> LookupTerm:
     """Return the range that comparisons with values of a column take together."""
     begins: list[RangeEnd] = []
     ends: list[RangeEnd] = []
@@ -225,4 +225,4 @@ def _range(column: Column, comparisons: Sequence[Compared], rest: tuple[Mask, ..
             begins.append(RangeEnd(value, is_behind=operator is Operator.GREATER))
         if operator not in _GREATER:
             ends.append(RangeEnd(value, is_behind=operator is not Operator.LESS))
-    return LookedUp(column, rest, None, tuple(begins), tuple(ends), is_empty=is_empty)
+    return LookupTerm(column, rest, None, tuple(begins), tuple(ends), is_empty=is_empty)
