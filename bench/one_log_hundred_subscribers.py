@@ -108,7 +108,7 @@ def warm_up(subject: Server, size: int, ca: str | None = None, token: str | None
         ca: Of one over TLS.
         token: For one that asks for it.
     """
-    subject.wait_for(b"compiled encoder")
+    subject.wait_for(b"compiled loops loaded")
     options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG, "ca": ca, "token": token}
     with subscribers(subject.address, 2, WARM_UP, **options) as process:
         result(process)

@@ -37,9 +37,9 @@ from tailrace.criteria import Criteria
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.sql.query import Query, QueryLimits
 from tailrace_server.sql.scans import LogSource
-from tailrace_server.typed.loops import loops_made
 from tailrace_server.wal.base.key_files import make_key_files
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter

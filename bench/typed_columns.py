@@ -28,7 +28,7 @@ from pyarrow import json as arrow_json
 
 from bench._harness import machine, median, table
 from tailrace.schema import Column
-from tailrace_server.typed.loops import loops_made
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.typed.reader import ColumnReader
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.process import quiet_core
 from tests.support.contract import contract_numbers
 from tests.support.loop import WatchedLoop
@@ -37,6 +38,11 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 quiet_core()
 
 pytest_plugins = ["tests.support.fix_leftovers", "tests.support.fix_log"]
+
+
+def pytest_sessionstart() -> None:
+    """Have the compiled loops, so that no test begins to compile them in the background."""
+    loops_made()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -49,12 +49,12 @@ from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.operator import RecentLines
 from tailrace_server.api.transport_security.configured import tls_files
 from tailrace_server.api.transport_security.exposure import check_exposure
-from tailrace_server.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.collector import CYCLES
 from tailrace_server.engine.engine import Engine
 from tailrace_server.errors import CannotStart
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.log_root import check_log_root
+from tailrace_server.machine_code import loader
 from tailrace_server.process import hand_over_soon, raise_descriptor_limit, schedule
 from tailrace_server.statistics_log import StatisticsReporter
 from tailrace_server.stop_deadline import StopDeadline
@@ -215,7 +215,7 @@ def _warm_up() -> None:
     """Load what would otherwise be loaded for the first subscriber; any thread may call it."""
     for each in _LOADED_ON_DEMAND:
         import_module(each)
-    wait_while_loading()
+    loader.prepare()
 
 
 def _stop() -> None:

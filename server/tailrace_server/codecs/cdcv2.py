@@ -34,7 +34,7 @@ from tailrace_server.codecs.columns import (
     lengths,
     present,
 )
-from tailrace_server.codecs.protobuf import append_field, message_start, tags_and_lengths
+from tailrace_server.codecs.protobuf import message_start
 from tailrace_server.rows.transitions import NONE, UNSURE, hidden_after, is_unknown
 from tailrace_server.wal.record.columns import multiplicity_of
 
@@ -137,18 +137,77 @@ def _elements(
     types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
     parts = [types.take(pa.array(columns.type_codes[places]))]
     total = lengths(parts[0]).astype(np.int64)
-    total += append_field(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
+    total += _append_field(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
     if images is not None:
-        total += append_field(parts, _DATA, images.take(taken))
+        total += _append_field(parts, _DATA, images.take(taken))
     numbers = _numbers(columns.versions[places], diff)
     parts.append(equal_elements(numbers))
     total += numbers.dtype.itemsize
-    prefix, _ = tags_and_lengths(_UPDATE, total)
+    prefix, _ = _tags_and_lengths(_UPDATE, total)
     elements = pc.binary_join_element_wise(prefix, *parts, EMPTY)
     # 2. Their bytes lie end to end, so sizes of 0 in between give the other records an empty element.
     sizes = np.zeros(len(chosen), np.int64)
     sizes[places] = lengths(elements)
     return binary_array(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
+
+
+def _append_field(
+    parts: list[pa.BinaryArray], tag: int, values: pa.StringArray | pa.BinaryArray
+) -> NDArray[np.int64]:
+    """Append a length-delimited field, absent where the value is null, and return its sizes."""
+    sizes = lengths(values)
+    prefix, prefix_sizes = _tags_and_lengths(
+        tag, sizes, present(values) if values.null_count else None
+    )
+    if values.null_count:
+        values = values.fill_null(b"" if pa.types.is_binary(values.type) else "")
+    parts.extend((prefix, values.view(pa.binary()) if pa.types.is_string(values.type) else values))
+    return sizes + prefix_sizes
+
+
+def _tags_and_lengths(
+    tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
+) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
+    """Return tag and varint length of each element, and the sizes of these; empty where not present."""
+    sizes = lengths.astype(np.int64)
+    least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+    places = _varint_bytes(most)
+    if places == _varint_bytes(least) and present is None:
+        return _equal_tags_and_lengths(tag, sizes, places)
+    # 1. Lay out tag and length as wide as the widest needs them; `used` says which bytes count.
+    digits = np.empty((len(sizes), 1 + places), np.uint8)
+    used = np.ones(digits.shape, np.bool_)
+    prefix_sizes = np.full(len(sizes), 2, np.int64)
+    digits[:, 0] = tag
+    for place in range(places):
+        rest = sizes >> (7 * place)
+        more = rest > 0x7F
+        digits[:, 1 + place] = (rest & 0x7F) | (more.view(np.uint8) << 7)
+        if place + 1 < places:
+            used[:, 2 + place] = more
+            prefix_sizes += more
+    # 2. An absent element has no tag either. The mask leaves the bytes that count end to end.
+    if present is not None:
+        used &= present[:, None]
+        prefix_sizes *= present
+    return binary_array(digits[used], prefix_sizes), prefix_sizes
+
+
+def _equal_tags_and_lengths(
+    tag: int, sizes: NDArray[np.int64], places: int
+) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
+    """Return the same for lengths that all take as many bytes, the common case: no mask is needed."""
+    digits = np.empty((len(sizes), 1 + places), np.uint8)
+    digits[:, 0] = tag
+    for place in range(places):
+        last = place + 1 == places
+        digits[:, 1 + place] = ((sizes >> (7 * place)) & 0x7F) | (0 if last else 0x80)
+    rows = digits.view(np.dtype((np.void, 1 + places)))[:, 0]
+    return equal_elements(rows), np.full(len(sizes), 1 + places, np.int64)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
 
 
 def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area
 from tailrace_server.codecs.columns import Codec
-from tailrace_server.codecs.compiled_encoder_loader import cutter_for
+from tailrace_server.codecs.member_cutter import cutter_for
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns
 from tailrace_server.grants.shown import Rule, Visibility, columns_of, image_columns_of
 from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of

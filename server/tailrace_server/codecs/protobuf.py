@@ -1,45 +1,45 @@
 """Captures as elements of ``tailrace.v1.SubscribeResponse.captures``; ``fields.py`` has their bytes.
 
-There are three ways to the same bytes. Up to 16 captures are encoded one by one, so that a live commit
-of one row takes 10 µs. More are written by the compiled encoder (``compiled_frames.py``) once it is
-loaded. Until then, and at column level, Arrow encodes them column by column: 300 µs a batch and 120 ns a
-capture. docs/adr/0037 says what each way is worth.
+Compiled loops write them right into their messages, in two passes. The first adds up the size of each capture
+and decides where messages are cut. Then each message is made as a ``bytes`` object of its size, without
+content, and the second pass writes the captures into it. So no byte is copied twice.
+
+A few captures are encoded one by one: to gather the arguments of the loops takes longer. So are all where there
+are no loops. docs/adr/0129 says what each way is worth.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tailrace_server.codecs import compiled_encoder_loader, fields
-from tailrace_server.codecs.columns import (
-    EMPTY,
-    Codec,
-    binary_array,
-    cut_into_messages,
-    encode_name_lists,
-    equal_elements,
-    join_into_messages,
-    lengths,
-    present,
-)
+from tailrace_server.codecs import fields
+from tailrace_server.codecs.columns import Codec, EncodedMessages, join_into_messages
+from tailrace_server.machine_code.loader import BYTE, INT, LONG, address, loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tailrace_server.codecs.columns import CaptureColumns, EncodedMessages
+    from tailrace.criteria import CaptureKind
+    from tailrace_server.codecs.columns import CaptureColumns
+    from tailrace_server.machine_code.loader import Loops
 
-
-_ONE_BY_ONE_MAX: Final = 16
-"""Up to so many captures are encoded one by one: numpy and Arrow cost more, whatever they do."""
+_ONE_BY_ONE_MAX: Final = 4
+"""Up to so many captures are encoded one by one."""
 _numbers: Final = struct.Struct("<BqBiBiBqBBBB")
 """``fields.NUMBERS`` for one capture."""
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
+_CONTENTS: Final = bytes.__basicsize__ - 1
+"""Bytes from the address of a ``bytes`` object to its content. Its size without content counts a final zero."""
 
 
 class ProtobufCodec(Codec):
@@ -48,61 +48,23 @@ class ProtobufCodec(Codec):
     name = "protobuf"
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the frames in messages; the compiled encoder writes each frame where it will stay."""
+        """Return the frames in messages."""
         if len(columns) <= _ONE_BY_ONE_MAX:
             return join_into_messages(encode_one_by_one(columns), message_bytes)
-        compiled = None
-        if columns.container_types is None:  # the compiled encoder knows the entity level only
-            compiled = compiled_encoder_loader.encoder_for(len(columns))
-        if compiled is None:
-            return cut_into_messages(self.encode(columns), message_bytes)
-        return compiled.write_messages(columns, message_bytes)
+        found = loops(len(columns))
+        if found is None:
+            return join_into_messages(encode_one_by_one(columns), message_bytes)
+        return write_messages(found, columns, message_bytes)
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one element of ``SubscribeResponse.captures`` a capture, by Arrow."""
-        columns = columns.gathered()
-        # 1. Each part is a column: its element is a capture's bytes for one field, empty where absent.
-        # `total` grows with it, because the length stands in front of the parts.
-        parts: list[pa.BinaryArray] = [self._numbers(columns), self._entity_type(columns)]
-        total = np.full(len(columns), fields.NUMBERS.itemsize, np.int64)
-        total += lengths(parts[1])
-        total += append_field(parts, fields.PRIMARY_KEY, columns.keys.array)
-        if not columns.names.all_null:
-            changed = encode_name_lists(columns.names, _changed)
-            parts.append(changed)
-            total += lengths(changed)
-        if columns.container_types is not None:
-            containers = _containers(columns)
-            parts.append(containers)
-            total += lengths(containers)
-        for name, tag in fields.BODIES.items():
-            body = columns.body(name)
-            if body is not None and body.null_count < len(body):
-                total += append_field(parts, tag, body)
-        # 2. Only now are all sizes known. Arrow joins the parts of each capture in one call.
-        prefix, _ = tags_and_lengths(fields.CAPTURE, total)
-        return pc.binary_join_element_wise(prefix, *parts, EMPTY)
+        """Return one element of ``SubscribeResponse.captures`` a capture."""
+        return pa.array(encode_one_by_one(columns), pa.binary())
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the frame with ``omitted_bytes`` set."""
         capture = header_frame[message_start(header_frame) :]
         capture += bytes([fields.OMITTED_BYTES]) + fields.varint(omitted_bytes)
         return bytes([fields.CAPTURE]) + fields.varint(len(capture)) + capture
-
-    def _numbers(self, columns: CaptureColumns) -> pa.BinaryArray:
-        rows = np.repeat(fields.BLANK, len(columns))
-        rows["version"] = columns.versions
-        rows["index"] = columns.indexes
-        rows["timestamp"] = columns.timestamps
-        rows["area"] = columns.areas
-        rows["operation"] = columns.operations
-        if columns.ordinals is not None:
-            rows["ordinal"] = columns.ordinals
-        return equal_elements(rows)
-
-    def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
-        encoded, codes = _types(columns)
-        return pa.array(encoded, pa.binary()).take(pa.array(codes + 1))
 
 
 def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
@@ -154,63 +116,111 @@ def _types(columns: CaptureColumns) -> tuple[list[bytes], NDArray[np.int32]]:
     )
 
 
-def append_field(
-    parts: list[pa.BinaryArray], tag: int, values: pa.StringArray | pa.BinaryArray
-) -> NDArray[np.int64]:
-    """Append a length-delimited field, absent where the value is null, and return its sizes."""
-    sizes = lengths(values)
-    prefix, prefix_sizes = tags_and_lengths(
-        tag, sizes, present(values) if values.null_count else None
+def write_messages(loops: Loops, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+    """Return the frames of captures, written by the loops, in messages of up to ``message_bytes``."""
+    # 1. Gather what the loops read. `columns` and the locals here keep the memory behind the addresses alive
+    # until this function returns.
+    count = len(columns)
+    rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
+    codes, is_judged = columns.type_codes, columns.transitions is not None
+    if columns.transitions is not None:
+        codes = fields.judged_codes(codes, columns.transitions, len(columns.entity_types))
+    types = _entity_type_table(columns.entity_types, columns.kind, is_judged)
+    names = _NONE if columns.names.all_null else _name_table(columns.names.names)
+    containers, container_codes = _container_table(columns)
+    texts = _texts(columns)
+    assert len(container_codes) in (0, count)
+    captures = (
+        *(count, address(rows, INT), address(codes, INT), types.offsets_at),
+        *((0, 0, 0) if columns.names.all_null else columns.names.addresses),
+        *(names.offsets_at, address(container_codes, INT) if len(container_codes) else 0),
+        *(containers.offsets_at, address(texts, LONG)),
     )
-    if values.null_count:
-        values = values.fill_null(b"" if pa.types.is_binary(values.type) else "")
-    parts.extend((prefix, values.view(pa.binary()) if pa.types.is_string(values.type) else values))
-    return sizes + prefix_sizes
+    # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
+    # as they can get: a message for each frame.
+    sizes = np.empty(count, np.int32)
+    offsets, starts = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    places = address(sizes, INT), address(offsets, LONG), address(starts, LONG)
+    messages = loops.measure_frames(*captures, message_bytes, *places)
+    # 3. Make each message at its size. No other code has seen these objects, so their content may still be
+    # written; a moment later they are immutable like any other.
+    starts[messages] = count
+    borders = offsets[starts[: messages + 1]]
+    data = [*map(_new_bytes, repeat(None), np.diff(borders).tolist())]
+    # 4. From each address take off the bytes of the messages before. Then origin + offset is the place
+    # of a frame, and the loop needs no offset within a message.
+    origins = np.fromiter(map(id, data), np.int64, messages) + (_CONTENTS - borders[:-1])
+    # 5. Write. Sizes and places are those of step 2: columns that changed in between would be written
+    # beyond a message, and no check would find that. Columns are immutable.
+    loops.write_frames(
+        *captures,
+        *(types.bytes_at, names.bytes_at, containers.bytes_at),
+        *(address(columns.versions, LONG), address(columns.indexes, INT)),
+        0 if columns.ordinals is None else address(columns.ordinals, INT),
+        address(columns.timestamps, LONG),
+        *(address(columns.areas, BYTE), address(columns.operations, BYTE)),
+        *(_BLANK_AT, fields.CAPTURE, fields.CHANGED),
+        *(*places, address(origins, LONG), messages),
+    )
+    return EncodedMessages(offsets, starts[: messages + 1].tolist(), data)
 
 
-def tags_and_lengths(
-    tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
-) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return tag and varint length of each element, and the sizes of these; empty where not present."""
-    sizes = lengths.astype(np.int64)
-    least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
-    places = _varint_bytes(most)
-    if places == _varint_bytes(least) and present is None:
-        return _equal_tags_and_lengths(tag, sizes, places)
-    # 1. Lay out tag and length as wide as the widest needs them; `used` says which bytes count.
-    digits = np.empty((len(sizes), 1 + places), np.uint8)
-    used = np.ones(digits.shape, np.bool_)
-    prefix_sizes = np.full(len(sizes), 2, np.int64)
-    digits[:, 0] = tag
-    for place in range(places):
-        rest = sizes >> (7 * place)
-        more = rest > 0x7F
-        digits[:, 1 + place] = (rest & 0x7F) | (more.view(np.uint8) << 7)
-        if place + 1 < places:
-            used[:, 2 + place] = more
-            prefix_sizes += more
-    # 2. An absent element has no tag either. The mask leaves the bytes that count end to end.
-    if present is not None:
-        used &= present[:, None]
-        prefix_sizes *= present
-    return binary_array(digits[used], prefix_sizes), prefix_sizes
+class _Fields(NamedTuple):
+    """Encoded fields, one behind the other, that captures refer to by number."""
+
+    offsets: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    offsets_at: int
+    bytes_at: int
 
 
-def _equal_tags_and_lengths(
-    tag: int, sizes: NDArray[np.int64], places: int
-) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return the same for lengths that all take as many bytes, the common case: no mask is needed."""
-    digits = np.empty((len(sizes), 1 + places), np.uint8)
-    digits[:, 0] = tag
-    for place in range(places):
-        last = place + 1 == places
-        digits[:, 1 + place] = ((sizes >> (7 * place)) & 0x7F) | (0 if last else 0x80)
-    rows = digits.view(np.dtype((np.void, 1 + places)))[:, 0]
-    return equal_elements(rows), np.full(len(sizes), 1 + places, np.int64)
+def _table(encoded: Iterable[bytes]) -> _Fields:
+    listed = list(encoded)
+    offsets = np.zeros(len(listed) + 1, np.int32)
+    np.cumsum([*map(len, listed)], out=offsets[1:])
+    data = np.frombuffer(b"".join(listed), np.uint8)
+    return _Fields(offsets, data, address(offsets, INT), address(data, BYTE))
 
 
-def _varint_bytes(number: int) -> int:
-    return max(1, -(-number.bit_length() // 7))
+_NONE: Final = _table([])
+_NO_CODES: Final = np.zeros(0, np.int32)
+_BLANK_AT: Final = address(fields.BLANK.view(np.uint8), BYTE)
+
+
+@lru_cache(maxsize=64)
+def _name_table(names: tuple[str, ...]) -> _Fields:
+    """Return the names of changed columns as fields."""
+    return _table(map(fields.changed_name, names))
+
+
+@lru_cache(maxsize=64)
+def _entity_type_table(names: tuple[str, ...], kind: CaptureKind, is_judged: bool) -> _Fields:
+    """Return the entity types and the data behind them as fields; the first is of code -1."""
+    found = fields.judged_entity_types if is_judged else fields.entity_types
+    return _table(found(names, kind))
+
+
+def _container_table(columns: CaptureColumns) -> tuple[_Fields, NDArray[np.int32]]:
+    """Return the columns of captures as fields, and the number of each capture's; none at entity level."""
+    if columns.container_types is None:
+        return _NONE, _NO_CODES
+    assert columns.container_names is not None
+    codes: dict[tuple[int, str], int] = {}
+    pairs = zip(columns.container_types.tolist(), columns.container_names, strict=True)
+    places = [codes.setdefault(pair, len(codes)) for pair in pairs]
+    return _table(_container(*pair) for pair in codes), np.array(places, np.int32)
+
+
+def _texts(columns: CaptureColumns) -> NDArray[np.int64]:
+    """Return tag and addresses of the key and of each body; tag 0 for one that is all null or left out."""
+    found = np.zeros((4, 4), np.int64)
+    if not columns.keys.all_null:
+        found[0] = fields.PRIMARY_KEY, *columns.keys.addresses
+    for place, (name, tag) in enumerate(fields.BODIES.items(), 1):
+        texts = columns.texts.get(name)
+        if texts is not None and not texts.all_null:
+            found[place] = tag, *texts.addresses
+    return found
 
 
 def _changed(names: Iterable[str] | None) -> bytes:
@@ -218,13 +228,6 @@ def _changed(names: Iterable[str] | None) -> bytes:
     if names is None:
         return b""
     return fields.field(fields.CHANGED, b"".join(fields.changed_name(name) for name in names))
-
-
-def _containers(columns: CaptureColumns) -> pa.BinaryArray:
-    assert columns.container_types is not None
-    assert columns.container_names is not None
-    pairs = zip(columns.container_types.tolist(), columns.container_names, strict=True)
-    return pa.array([_container(kind, name) for kind, name in pairs], pa.binary())
 
 
 def _container(kind: int, name: str) -> bytes:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from tailrace.conditions import refuse_large
 from tailrace.schema import Column
 from tailrace_server.filters.tree import Family
+from tailrace_server.machine_code.codes import Notation
 from tailrace_server.typed.forms import Misfit, form_of
-from tailrace_server.typed.value_table import Notation
 
 if TYPE_CHECKING:
     from tailrace_server.typed.forms import Form

@@ -1,87 +1,80 @@
-"""``python -m tailrace_server.machine_code.builder MODULE FUNCTION…``: compile them, and print the object.
+"""Compiles ``loops/`` by numba and LLVM for the processor that this runs on.
 
-Each function takes the address of a table, int64, and returns an int64. Their callees are compiled into them,
-so that the object needs only the C library; else this fails, before a process loads it.
-
-A function of numba says by its result whether it has raised, and whoever calls it asks. If ours cannot raise,
-LLVM finds that out from all of them together: then numba's functions that report errors are not needed.
+A function of numba says by its result whether it has raised, and its caller checks that. LLVM finds from all
+functions together that ours cannot raise. So numba's functions that report errors are not needed, and the code
+calls nothing outside of itself.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib import import_module
+import inspect
 from typing import Any, Final
 
 import llvmlite.binding as llvm
 import numba
 from numba import types
 
-from tailrace_server.machine_code.object_code import head_and_object
+from tailrace_server.machine_code.elf import link
+from tailrace_server.machine_code.loader import Loops
+from tailrace_server.machine_code.loops import (
+    cutting,
+    frames,
+    image_shapes,
+    json_objects,
+    members,
+    updates,
+    values,
+)
 
-_PRIORITY: Final = 10
-"""Of nice: whoever serves meanwhile comes first, and this is done in the end."""
+_MODULES: Final = (json_objects, image_shapes, members, values, updates, cutting, frames)
 _OPTIMIZATION: Final = 3
-_LIBRARY: Final = ("llvm.", "memcpy", "memmove", "memset")
-"""How functions begin that an object may leave to others: LLVM's own, and the C library's."""
-_SIGNATURE: Final = types.int64(types.int64)
 
 
-def compiled_object(module: Any, functions: tuple[str, ...]) -> bytes:
-    """Return a file's content without its key.
+def compiled() -> tuple[dict[str, tuple[int, int]], bytes]:
+    """Return place and number of arguments of each loop, and the code of all."""
+    return compiled_code({name: _function(name) for name in Loops._fields})
+
+
+def compiled_code(functions: dict[str, Any]) -> tuple[dict[str, tuple[int, int]], bytes]:
+    """Return place and number of arguments of functions, and their code.
 
     Raises:
-        ValueError: A function calls what is not in the object: numba's own, as for an error.
+        ValueError: A function calls what is not in the code, such as numba's report of an error.
     """
-    symbols, whole = {}, None
-    for name in functions:
-        made = numba.cfunc(_SIGNATURE, nopython=True)(getattr(module, name))
+    # 1. Compile each function with all that it calls, and put all of them into one module.
+    symbols, arguments = {}, {}
+    whole = llvm.parse_assembly("")
+    for name, function in functions.items():
+        arguments[name] = len(inspect.signature(function).parameters)
+        signature = types.int64(*[types.int64] * arguments[name])
+        made = numba.cfunc(signature, nopython=True)(function)
         symbols[name] = made.native_name
-        part = llvm.parse_assembly(made.inspect_llvm())
-        if whole is None:
-            whole = part
-        else:
-            whole.link_in(part)
-    assert whole is not None
+        whole.link_in(llvm.parse_assembly(made.inspect_llvm()))
+    # 2. Optimize them together. Only what the functions need is left.
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
         opt=_OPTIMIZATION,
-        codemodel="jitdefault",
-        jit=True,
+        reloc="pic",
+        codemodel="small",
     )
-    if _missing(whole):
-        _optimize_together(whole, {*symbols.values()}, machine)
-    if missing := _missing(whole):
-        raise ValueError(f"the code calls {', '.join(missing)}, which the object cannot hold")
-    return head_and_object(symbols, machine.emit_object(whole))
+    whole.triple = machine.triple
+    _optimize(whole, {*symbols.values()}, machine)
+    # 3. Link, which refuses code that needs anything else.
+    linked, code = link(machine.emit_object(whole), [*symbols.values()])
+    places = {name: (linked[symbol], arguments[name]) for name, symbol in symbols.items()}
+    return places, code
 
 
-def _missing(whole: Any) -> list[str]:
-    """Return the names of functions that are called and are not there."""
-    names = [each.name for each in whole.functions if each.is_declaration]
-    return [each for each in names if not each.startswith(_LIBRARY)]
+def _function(name: str) -> Any:
+    [found] = [vars(module)[name] for module in _MODULES if name in vars(module)]
+    return found
 
 
-def _optimize_together(whole: Any, kept: set[str], machine: Any) -> None:
-    """Leave of what is in a module what the functions that are kept need."""
+def _optimize(whole: Any, public: set[str], machine: Any) -> None:
     for each in (*whole.functions, *whole.global_variables):
-        if not each.is_declaration and each.name not in kept:
+        if not each.is_declaration and each.name not in public:
             each.linkage = "internal"
     options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMIZATION)
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(whole, passes)
-
-
-def main() -> None:
-    """Compile and print."""
-    os.nice(_PRIORITY)
-    _, module, *functions = sys.argv
-    content = compiled_object(import_module(module), tuple(functions))
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The places of members in images: the JSON text of each requested value.
 
-Compiled code finds them where it is loaded, and a parser where it is not, or is in doubt.
+A compiled loop finds them, and a parser where there is no loop, or the loop is in doubt.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.typed.value_table import MEMBERS_AT_ONCE, LocatorTable, Note
+from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE, Note
+from tailrace_server.machine_code.loader import BYTE, INT, LONG, address
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.text_columns import Texts
+from tailrace_server.wal.record.text_columns import Texts, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tailrace_server.typed.loops import Loops
+    from tailrace_server.machine_code.loader import Loops
 
 ABSENT: Final = b""
-"""Stands for the text of a member that an image does not have."""
+"""The text of a member that an image does not have."""
 
 
 class Members:
@@ -35,7 +36,7 @@ class Members:
         Args:
             images: JSON objects, or null.
             names: Of the members, each once.
-            loops: The compiled code; None where it is not loaded.
+            loops: The compiled loops; None where there are none.
 
         Raises:
             ValueError: A row is no JSON object.
@@ -68,17 +69,12 @@ class Members:
         # The locals keep the memory alive while the loop has its addresses.
         name_offsets, name_bytes = packed([*map(_encoded, self._names)])
         seen = np.full(3 * MEMBERS_AT_ONCE, -1, np.int64)
-        table = np.zeros(len(LocatorTable), np.int64)
-        table[LocatorTable.ROWS] = count
-        table[LocatorTable.VALIDITY : LocatorTable.NAMES] = self._texts.addresses
-        table[LocatorTable.NAMES] = len(self._names)
-        table[LocatorTable.NAME_OFFSETS] = address(name_offsets)
-        table[LocatorTable.NAME_BYTES] = address(name_bytes)
-        table[LocatorTable.STARTS] = address(self.starts)
-        table[LocatorTable.LENGTHS] = address(self.lengths)
-        table[LocatorTable.NOTES] = address(notes)
-        table[LocatorTable.SEEN] = address(seen)
-        return loops.locate(address(table))
+        return loops.locate_members(
+            *(*self._texts.addresses, count, len(self._names)),
+            *(address(name_offsets, INT), address(name_bytes, BYTE)),
+            *(address(self.starts, INT), address(self.lengths, INT)),
+            *(address(notes, BYTE), address(seen, LONG)),
+        )
 
     def _parse(self, rows: NDArray[np.int64]) -> None:
         """Read rows by a parser."""
@@ -121,18 +117,6 @@ class Members:
             if rest:
                 found[row] = msgspec.json.encode(rest).decode()
         return pa.array(found, pa.string())
-
-
-def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return texts one behind the other: where each begins and the last ends, and their bytes."""
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum([*map(len, texts)], out=offsets[1:])
-    return offsets, np.frombuffer(b"".join(texts) or b"\0", np.uint8)
-
-
-def address(array: NDArray[Any]) -> int:
-    """Return where an array's memory begins."""
-    return int(pa.py_buffer(array).address)
 
 
 def _encoded(name: str) -> bytes:

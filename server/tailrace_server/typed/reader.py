@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.machine_code.loader import loops
 from tailrace_server.typed.forms import Form, Misfit, form_of, shown
-from tailrace_server.typed.loops import loops_for
 from tailrace_server.typed.members import Members
 from tailrace_server.typed.misfits import ColumnMisfit, OnMisfit, ValueMisfit
 from tailrace_server.typed.values import ValueReader
@@ -113,9 +113,9 @@ class ColumnReader:
             self._sources, self._written = self._sources_of(written), written
             names = (each.name for each in self._sources if each.name is not None)
             self._names = (*dict.fromkeys(names),)
-        loops = loops_for(len(images))
+        machine = loops(len(images))
         places = {name: place for place, name in enumerate(self._names)}
-        members = Members(images, self._names, loops)
+        members = Members(images, self._names, machine)
         arrays, present, misfits, unknown = [], {}, [], {}
         for place, source in enumerate(self._sources):
             name = self.columns[place].name
@@ -124,7 +124,7 @@ class ColumnReader:
                 present[name] = pa.repeat(False, len(images))
                 continue
             restate = None if source.conversion is None else partial(self._restated, source)
-            found = self._values[place].read(members, places[source.name], loops, restate)
+            found = self._values[place].read(members, places[source.name], machine, restate)
             arrays.append(found.array)
             present[name] = found.present
             if found.misfits:

@@ -10,17 +10,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace_server.machine_code.codes import Notation, ValueState
+from tailrace_server.machine_code.loader import BYTE, INT, address
 from tailrace_server.typed.forms import Misfit
-from tailrace_server.typed.members import ABSENT, address, packed
-from tailrace_server.typed.value_table import Notation, ValueState, ValueTable
+from tailrace_server.typed.members import ABSENT
+from tailrace_server.wal.record.text_columns import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from tailrace_server.machine_code.loader import Loops
     from tailrace_server.typed.forms import Form
-    from tailrace_server.typed.loops import Loops
     from tailrace_server.typed.members import Members
     from tailrace_server.wal.record.unavailable import Unavailable
 
@@ -74,7 +76,7 @@ class ValueReader:
         bits = 0
         for each in forms:
             bits |= 1 << len(each) % _WIDTH
-        self._lengths = np.array([bits], np.uint64).view(np.int64)[0]
+        self._lengths = int(np.array([bits], np.uint64).view(np.int64)[0])
 
     def read(
         self,
@@ -88,7 +90,7 @@ class ValueReader:
         Args:
             members: The members of some images.
             place: Which of them.
-            loops: The compiled code; None where it is not loaded.
+            loops: The compiled loops; None where there are none.
             restate: Makes the text of a value in the form's column of that in the image; raises `Misfit`.
         """
         count = members.lengths.shape[1]
@@ -183,27 +185,17 @@ class ValueReader:
         out = np.empty(int(lengths.sum(dtype=np.int64)) + 1 if texts else 8 * (count + 2), np.uint8)
         offsets = np.zeros(count + 1 if texts else 1, np.int32)
         placeholder_offsets, placeholder_bytes = self._placeholders
-        table = np.zeros(len(ValueTable), np.int64)
-        table[ValueTable.ROWS] = count
-        table[ValueTable.VALUES] = members.base
-        table[ValueTable.STARTS] = address(starts)
-        table[ValueTable.LENGTHS] = address(lengths)
-        table[ValueTable.PLACEHOLDERS] = self._count
-        table[ValueTable.PLACEHOLDER_LENGTHS] = self._lengths
-        table[ValueTable.PLACEHOLDER_OFFSETS] = address(placeholder_offsets)
-        table[ValueTable.PLACEHOLDER_BYTES] = address(placeholder_bytes)
-        table[ValueTable.NOTATION] = notation
-        table[ValueTable.SCALE] = form.scale
-        table[ValueTable.LEAST] = form.least
-        table[ValueTable.GREATEST] = form.greatest
-        table[ValueTable.OUT] = address(out)
-        table[ValueTable.OUT_OFFSETS] = address(offsets)
-        table[ValueTable.STATES] = address(states)
+        arguments = (
+            *(count, members.base, address(starts, INT), address(lengths, INT)),
+            *(self._count, self._lengths),
+            *(address(placeholder_offsets, INT), address(placeholder_bytes, BYTE)),
+            *(address(states, BYTE), address(out, BYTE), int(notation)),
+        )
         # 2. Numbers come as such, all others as bytes one behind the other.
         if not texts:
-            left = loops.numbers(address(table))
+            left = loops.read_numbers(*arguments, form.scale, form.least, form.greatest)
             return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states, left)
-        left = loops.texts(address(table))
+        left = loops.read_texts(*arguments, address(offsets, INT))
         bitmap = _bitmap(states)
         data = pa.py_buffer(out[: int(offsets[-1])])
         kind = pa.string() if notation is Notation.NUMBER else form.type

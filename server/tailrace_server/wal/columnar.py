@@ -1,12 +1,10 @@
 """Whole columns of mutations made into records: what `TransactionWriter.append` does, without work per row.
 
-Compiled code finds the shape of each image (`record.image_shapes_compiled`). A shape that was seen before is
-a valid image and shows no new column, so nothing else need be known of its row; and the images of an update
-that have the same names are compared by compiled code too. Python handles the rows that are left: the first of
-each shape, images that the compiled code doubts, updates whose images have other names, rows that name their
-``changed``, and values of declared types. It calls the functions of the path by rows for these.
-
-The compiled code is loaded once a process has appended many rows; until then Python handles every row.
+A compiled loop finds the shape of each image (`record.image_shapes`). An image of a known shape is valid and
+shows no new column, so its row needs no further look; another loop compares the images of updates that have
+the same names. Python handles the other rows: the first of each shape, images that the loop doubts, updates
+whose images have other names, rows that name their ``changed``, and values of declared types. It calls the
+functions of the path by rows for these. Without the loops Python handles every row.
 """
 
 from __future__ import annotations
@@ -18,22 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.machine_code.loader import BYTE, INT, LONG, address, loops
 from tailrace_server.wal.columnar_records import TransactionRecords
 from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
-from tailrace_server.wal.record.image_shapes import Shapes, compiled_for, shapes_of
+from tailrace_server.wal.record.image_shapes import Shapes, shapes_of
 from tailrace_server.wal.record.input_rows import flags_of
-from tailrace_server.wal.record.keys import type_seed
+from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
 from tailrace_server.wal.record.row_rules import REPEATED_KEY, first_repeated_key
 from tailrace_server.wal.record.text_columns import addresses_of
 from tailrace_server.wal.segment.writer import with_dictionary
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy.typing as npt
 
     from tailrace.schema import Schema
+    from tailrace_server.machine_code.loader import Loops
     from tailrace_server.wal.columnar_records import LeadText
     from tailrace_server.wal.record.input_rows import InputRows
     from tailrace_server.wal.schema.records import SchemaRecord
@@ -96,8 +94,9 @@ class ColumnarRecords:
         groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[
             rows.type_codes
         ]
-        machine = compiled_for(len(rows))
-        hashes = None if machine is None else _key_hashes(machine, rows)
+        machine = loops(len(rows))
+        seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)
+        hashes = key_hashes(seeds[rows.type_codes], rows.keys)
         repeated = first_repeated_key(rows.type_codes, rows.keys, rows.starts, hashes)
         if repeated is not None:
             raise InvalidRequest(f"column primary_key of {rows.name_of(repeated)} {REPEATED_KEY}")
@@ -143,7 +142,7 @@ class ColumnarRecords:
     def _check(
         self,
         rows: InputRows,
-        machine: ModuleType | None,
+        machine: Loops | None,
         groups: npt.NDArray[np.int64],
         before: Shapes,
         after: Shapes,
@@ -154,7 +153,7 @@ class ColumnarRecords:
 
         Args:
             rows: The rows.
-            machine: The compiled code, None if it is not loaded.
+            machine: The compiled loops, None where there are none.
             groups: Group of each row's entity type.
             before: Shapes of the images before.
             after: Shapes of the images after.
@@ -251,7 +250,7 @@ class ColumnarRecords:
     def _changes(
         self,
         rows: InputRows,
-        machine: ModuleType | None,
+        machine: Loops | None,
         alike: npt.NDArray[np.bool_],
         after: Shapes,
         derived: dict[int, tuple[tuple[str, ...], bytes]],
@@ -304,7 +303,7 @@ class ColumnarRecords:
         return found
 
     def _compare(
-        self, rows: InputRows, machine: ModuleType, alike: npt.NDArray[np.bool_], after: Shapes
+        self, rows: InputRows, machine: Loops, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> _Updates:
         """Compare the images of updates that have the same names."""
         at = np.flatnonzero(alike)
@@ -317,7 +316,8 @@ class ColumnarRecords:
         total = machine.differences(
             *(one.offsets, one.values, rows.before.offset),
             *(other.offsets, other.values, rows.after.offset),
-            *(at, counts, positions, ends, texts),
+            *(len(at), address(at, LONG), address(counts, INT)),
+            *(address(positions, INT), address(ends, INT), address(texts, BYTE)),
         )
         # Each sequence of names gets places of its own among all names.
         names: list[str] = []
@@ -332,13 +332,6 @@ class ColumnarRecords:
             base = np.array([places[each] for each in hashes.tolist()], np.int32)
             codes = positions[:total] + np.repeat(base, counts)
         return _Updates(at, counts, codes, names, ends, texts)
-
-
-def _key_hashes(machine: ModuleType, rows: InputRows) -> npt.NDArray[np.uint64]:
-    """Return the hash of each row's key, as record/keys.py defines it."""
-    seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)[rows.type_codes]
-    machine.hash_keys(*addresses_of(rows.keys), rows.keys.offset, seeds)
-    return seeds
 
 
 def _members(rows: InputRows, column: str, row: int) -> Any:

@@ -30,7 +30,7 @@ class TransactionRecords:
     def __init__(
         self,
         rows: InputRows,
-        hashes: npt.NDArray[np.uint64] | None,
+        hashes: npt.NDArray[np.uint64],
         changed: pa.ListArray,
         change: pa.BinaryArray,
         first: int,
@@ -41,7 +41,7 @@ class TransactionRecords:
 
         Args:
             rows: The rows.
-            hashes: Of their keys; None leaves them to the segment.
+            hashes: The hashes of their keys.
             changed: Lists of names.
             change: Of all rows.
             first: Version of the first transaction.
@@ -122,6 +122,5 @@ class TransactionRecords:
             "before": out.nulls(rows.before[part]),
             "after": out.texts(rows.after[part], pa.array(texts, pa.binary())),
         }
-        if self._hashes is not None:
-            arrays["key_hash"] = out.numbers(self._hashes[part], np.zeros(len(leads), np.uint64))
+        arrays["key_hash"] = out.numbers(self._hashes[part], np.zeros(len(leads), np.uint64))
         return pa.RecordBatch.from_pydict(arrays)

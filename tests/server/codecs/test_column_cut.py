@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Area
 from tailrace_server.codecs import JSON, column_cut
-from tailrace_server.codecs.member_cutter import CUT_LOOPS, MemberCutter
+from tailrace_server.codecs.member_cutter import MemberCutter
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns
 from tailrace_server.grants.shown import Rule, Visibility
-from tailrace_server.machine_code import object_code
+from tailrace_server.machine_code.loader import loops_made
 from tests.server.codecs.batches import BODIES, TYPES, capture, columns
 
-CUTTER = MemberCutter(object_code.load(CUT_LOOPS) or object_code.build(CUT_LOOPS))
+CUTTER = MemberCutter(loops_made())
 _sets = st.builds(Columns, st.frozensets(st.sampled_from("abcd"), max_size=3), st.booleans())
 _rules = st.one_of(
     st.builds(lambda shown, bodies: (Rule(None, shown, bodies),), _sets, st.booleans()),

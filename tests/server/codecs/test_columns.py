@@ -1,4 +1,4 @@
-"""Columns of captures and frames in messages; `test_protobuf` and `test_compiled_frames` gather columns."""
+"""Columns of captures and frames in messages."""
 
 from __future__ import annotations
 

@@ -4,40 +4,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.codecs import PROTOBUF, CaptureColumns
 from tailrace_server.codecs.columns import join_into_messages
-from tailrace_server.codecs.frame_writer import FRAME_LOOPS, FrameWriter
-from tailrace_server.codecs.protobuf import encode_one_by_one
-from tailrace_server.machine_code import object_code
+from tailrace_server.codecs.protobuf import encode_one_by_one, write_messages
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 from tests.server.codecs.batches import BODIES, captures, columns
 
-WRITER = FrameWriter(object_code.load(FRAME_LOOPS) or object_code.build(FRAME_LOOPS))
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace_server.codecs import CaptureColumns
+
+LOOPS = loops_made()
 
 
 def compiled(batch: CaptureColumns) -> list[bytes]:
     """Return the frames that the compiled encoder writes."""
-    found = WRITER.write_messages(batch, 1_000)
+    found = write_messages(LOOPS, batch, 1_000)
     data, offsets = b"".join(found.data), found.offsets.tolist()
     return [data[start:stop] for start, stop in pairwise(offsets)]
 
 
 @given(
     rows=st.lists(captures, min_size=1, max_size=12),
+    by_column=st.booleans(),
     wanted=st.sets(st.sampled_from(BODIES)),
     data=st.data(),
 )
-def test_one_by_one_by_column_and_compiled_are_the_same_bytes(
-    rows: list[dict[str, Any]], wanted: set[str], data: st.DataObject
+def test_one_by_one_and_compiled_are_the_same_bytes(
+    rows: list[dict[str, Any]], by_column: bool, wanted: set[str], data: st.DataObject
 ) -> None:
-    whole = columns(rows, by_column=False, wanted=wanted)
-    assert encode_one_by_one(whole) == PROTOBUF.encode(whole).to_pylist()
+    whole = columns(rows, by_column=by_column, wanted=wanted)
     assert compiled(whole) == encode_one_by_one(whole)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12).map(sorted))
     places = np.array(chosen, np.int32)
@@ -47,9 +50,19 @@ def test_one_by_one_by_column_and_compiled_are_the_same_bytes(
         versions=whole.versions[places],
         indexes=whole.indexes[places],
         timestamps=whole.timestamps[places],
+        **_containers(whole, places),
     )
-    assert encode_one_by_one(some) == PROTOBUF.encode(some).to_pylist()
     assert compiled(some) == encode_one_by_one(some)
+
+
+def _containers(whole: CaptureColumns, places: NDArray[np.int32]) -> dict[str, Any]:
+    if whole.container_types is None or whole.container_names is None or whole.ordinals is None:
+        return {}
+    return {
+        "ordinals": whole.ordinals[places],
+        "container_types": whole.container_types[places],
+        "container_names": tuple(whole.container_names[place] for place in places),
+    }
 
 
 @given(rows=st.lists(captures, min_size=2, max_size=12), data=st.data())
@@ -73,7 +86,7 @@ def test_messages_are_cut_where_the_plain_encoder_cuts_them(
     rows: list[dict[str, Any]], message_bytes: int
 ) -> None:
     whole = columns(rows, by_column=False, wanted=set(BODIES))
-    found = WRITER.write_messages(whole, message_bytes)
+    found = write_messages(LOOPS, whole, message_bytes)
     plain = join_into_messages(encode_one_by_one(whole), message_bytes)
     assert (found.starts, found.data) == (plain.starts, plain.data)
     assert found.offsets.tolist() == plain.offsets.tolist()

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.codecs.column_cut import cut_image
-from tailrace_server.codecs.cut_table import MEMBERS_AT_ONCE
-from tailrace_server.codecs.member_cutter import CUT_LOOPS, MemberCutter
+from tailrace_server.codecs.member_cutter import MemberCutter
 from tailrace_server.grants.grant import Columns
-from tailrace_server.machine_code import object_code
+from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.wal.record.text_columns import Texts
-from tests.server.wal.record.test_json_check_compiled import VALUES
+from tests.server.machine_code.test_json_objects import VALUES
 
-CUTTER = MemberCutter(object_code.load(CUT_LOOPS) or object_code.build(CUT_LOOPS))
+CUTTER = MemberCutter(loops_made())
 NAMES = st.sampled_from(["a", "b", "ab", "long name 123456", 'q"', "ключ", ""])
 OBJECTS = st.dictionaries(NAMES | st.text(max_size=3), VALUES, max_size=5)
 SETS = st.builds(Columns, st.frozensets(NAMES, max_size=3), st.booleans())

@@ -1,4 +1,4 @@
-"""Protobuf frames decode to what went in; `test_compiled_frames` compares the three encoders."""
+"""Protobuf frames decode to what went in; `test_frame_writer` compares the two encoders."""
 
 from __future__ import annotations
 

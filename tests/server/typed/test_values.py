@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.schema import Column
-from tailrace_server.typed import loops as compiled
+from tailrace_server.machine_code.loader import loops, loops_made
 from tailrace_server.typed.forms import form_of
 from tailrace_server.typed.members import Members
 from tailrace_server.typed.reader import ColumnReader
@@ -22,7 +22,7 @@ from tests.server.typed.test_reader import FITTING, UNFIT
 if TYPE_CHECKING:
     from tailrace_server.typed.values import ColumnValues
 
-LOOPS = compiled.loops_made()
+LOOPS = loops_made()
 COLUMNS = [
     Column("a", sql_type=sql_type, encoding=encoding)
     for sql_type, encoding in dict.fromkeys(
@@ -133,9 +133,9 @@ def test_what_else_is_in_an_image_is_told_alike(texts: list[str | None]) -> None
 def test_what_is_no_object_is_an_error_of_both(text: str) -> None:
     """Which says the row."""
     given = as_array(['{"a":1}', text])
-    for loops in (LOOPS, None):
+    for machine in (LOOPS, None):
         with pytest.raises(ValueError, match="image 1 is no JSON object"):
-            Members(given, ["a"], loops)
+            Members(given, ["a"], machine)
 
 
 def test_many_images_are_read_by_compiled_code_and_few_without() -> None:
@@ -144,5 +144,5 @@ def test_many_images_are_read_by_compiled_code_and_few_without() -> None:
     given = as_array([f'{{"a":{row},"b":"{row}"}}' for row in range(1_000)])
     reader = ColumnReader(columns)
     found = reader.read(given, columns)
-    assert compiled.loops_for(1) is not None
+    assert loops(1) is not None
     assert found.batch.to_pydict() == {"a": [*range(1_000)], "b": [*map(str, range(1_000))]}

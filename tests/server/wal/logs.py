@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import pytest
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.wal import transaction_buffer
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record import json_check
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
@@ -24,6 +22,8 @@ from tests.support import failpoints
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from tailrace_server.wal.state.view import LogView
 
@@ -125,14 +125,6 @@ def transactions_in(rows: list[Row]) -> list[str]:
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have log writers write every segment as a file, as small ones are not."""
     monkeypatch.setattr(transaction_buffer, "ROWS_MAX", 0)
-
-
-@contextmanager
-def bodies_looked_at(*, compiled: bool) -> Iterator[None]:
-    """Have bodies looked at by compiled code, or never, however many there have been."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_check, "COMPILED_FROM", 0 if compiled else 1 << 62)
-        yield
 
 
 @contextmanager

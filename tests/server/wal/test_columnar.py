@@ -19,7 +19,6 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.wal import columnar, transaction_writer
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record import image_shapes
 from tailrace_server.wal.record.keys import key_hash, type_seed
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -27,6 +26,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.transaction_writer import TransactionWriter
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import SteppingClock, rows_of
+from tests.support.compiled_loops import loops_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,9 +47,8 @@ MAPPING = SchemaMapping.parse(
 @contextmanager
 def appended_by(*, columns: bool, compiled: bool = True) -> Iterator[None]:
     """Have rows appended by columns, or one by one; the columns looked at by compiled code, or by Python."""
-    with pytest.MonkeyPatch.context() as patch:
+    with loops_used(compiled), pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction_writer, "COLUMNAR_FROM", 1 if columns else 1 << 62)
-        patch.setattr(image_shapes, "COMPILED_FROM", 0 if compiled else 1 << 62)
         yield
 
 

@@ -30,6 +30,8 @@ import pyarrow as pa
 from tailrace.cdcv2 import InvalidStatement, Reader, product
 from tailrace.cdcv2 import Progress as Statement
 from tailrace_server.cdcv2 import AvroForm, DataMisfit, MessageUnreadable, Tagged
+from tailrace_server.machine_code import codes
+from tailrace_server.machine_code.loader import BYTE, LONG, address, loops
 from tailrace_server.pipeline.cdcv2.updates import updates_table
 
 if TYPE_CHECKING:
@@ -38,25 +40,23 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.cdcv2 import Statement as AnyStatement
+    from tailrace_server.machine_code.loader import Loops
 
     Longs = npt.NDArray[np.int64]
 
 TIME_MAX: Final = 2**63 - 1
 """The largest time."""
 
-_END, _LONG, _INT, _SKIP, _BYTES, _TEXT, _BOOLEAN, _ENUM, _UNION, _JUMP, _FLOAT, _DOUBLE = range(12)
 _SIMPLE: Final = {
     "null": (),
-    "boolean": (_BOOLEAN,),
-    "int": (_INT,),
-    "long": (_LONG,),
-    "float": (_FLOAT,),
-    "double": (_DOUBLE,),
-    "bytes": (_BYTES,),
-    "string": (_TEXT,),
+    "boolean": (codes.BOOLEAN,),
+    "int": (codes.INT,),
+    "long": (codes.LONG,),
+    "float": (codes.FLOAT,),
+    "double": (codes.DOUBLE,),
+    "bytes": (codes.BYTES,),
+    "string": (codes.TEXT,),
 }
-COMPILED_BYTES: Final = 1 << 16
-"""From so many bytes on the compiled loop is worth loading."""
 _UPDATE_BYTES_MIN: Final = 2
 
 
@@ -105,7 +105,7 @@ class RowCutter:
         programmed = form.arity is None and _assemble(
             form.schema[0]["items"]["fields"][0]["type"], {}, ops
         )
-        self._program = np.array([*ops, _END], np.int64) if programmed else None
+        self._program = np.array([*ops, codes.END], np.int64) if programmed else None
 
     def cut(
         self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
@@ -119,36 +119,43 @@ class RowCutter:
             out: Receives the content.
         """
         at = done = 0
-        if self._program is not None and len(data) >= COMPILED_BYTES:
-            done, at = self._cut_compiled(data, messages, places, out)
+        machine = None if self._program is None or not data else loops(messages)
+        if machine is not None:
+            done, at = self._cut_compiled(machine, data, messages, places, out)
         self._cut_plain(data, at, done, messages, places, out)
 
     def _cut_compiled(
-        self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
+        self,
+        machine: Loops,
+        data: bytes,
+        messages: int,
+        places: Sequence[int] | int,
+        out: CutMessages,
     ) -> tuple[int, int]:
         """Cut the messages that the program accepts; return their number, and the byte behind them."""
-        from tailrace_server.pipeline.cdcv2 import compiled_loops
-
+        assert self._program is not None
         # 1. Cut into arrays that hold as much as so many bytes could say; the loop cannot allocate.
         room = len(data) // _UPDATE_BYTES_MIN + 1
         starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
-        which = np.empty(room, np.int64)
+        message_of = np.empty(room, np.int64)
         # A damaged block may announce any number of messages; none of them is shorter than two bytes.
-        told = np.empty(len(data) + 4 * min(messages, room) + 4, np.int64)
+        progress = np.empty(len(data) + 4 * min(messages, room) + 4, np.int64)
         done = np.zeros(4, np.int64)
         view = np.frombuffer(data, np.uint8)
-        compiled_loops.cut(
-            view, 0, messages, self._program, starts, lengths, times, diffs, which, told, done
+        machine.cut_messages(
+            *(address(view, BYTE), len(data), messages, address(self._program, LONG), room),
+            *(address(each, LONG) for each in (starts, lengths, times, diffs, message_of)),
+            *(address(progress, LONG), address(done, LONG)),
         )
         updates, numbers, whole, at = done.tolist()
-        times, diffs, which = times[:updates], diffs[:updates], which[:updates]
+        times, diffs, message_of = times[:updates], diffs[:updates], message_of[:updates]
         # 2. The loop does not judge values. At the first message with a bad one cut again, up to it: the plain
         #    way below reads that message, says what is wrong, and goes on behind it.
         if updates and (times.min() < 0 or not diffs.all()):
-            bad = int(which[np.flatnonzero((times < 0) | (diffs == 0))[0]])
-            return self._cut_up_to(data, bad, places, out)
+            bad = int(message_of[np.flatnonzero((times < 0) | (diffs == 0))[0]])
+            return self._cut_compiled(machine, data, bad, places, out) if bad else (0, 0)
         # 3. Progress statements, each checked by itself.
-        for each in _progress_in(told[:numbers].tolist(), places):
+        for each in _progress_in(progress[:numbers].tolist(), places):
             problem = invalid(each)
             if problem is not None:
                 out.refused.append(RefusedMessage(each.message, problem, b""))
@@ -158,23 +165,21 @@ class RowCutter:
         if updates:
             values = np.empty(int(lengths[:updates].sum()), np.uint8)
             offsets = np.empty(updates + 1, np.int64)
-            compiled_loops.gather(view, starts[:updates], lengths[:updates], values, offsets)
+            machine.gather(
+                *(address(view, BYTE), updates, address(starts, LONG), address(lengths, LONG)),
+                *(address(values, BYTE), address(offsets, LONG)),
+            )
             array = pa.Array.from_buffers(
                 pa.large_binary(), updates, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
             )
             of = (
                 np.full(updates, places, np.int64)
                 if isinstance(places, int)
-                else np.array(places, np.int64)[which]
+                else np.array(places, np.int64)[message_of]
             )
             out.updates.append(updates_table(array, times.copy(), diffs.copy(), of))
         out.messages += whole
         return whole, at
-
-    def _cut_up_to(
-        self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
-    ) -> tuple[int, int]:
-        return self._cut_compiled(data, messages, places, out) if messages else (0, 0)
 
     def _cut_plain(
         self,
@@ -361,9 +366,9 @@ def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) ->
             # A record that is named again, or within itself, has no program.
             return all(_assemble(each["type"], named, ops) for each in schema["fields"])
         case "enum":
-            named[schema["name"]] = (_ENUM, len(schema["symbols"]))
+            named[schema["name"]] = (codes.ENUM, len(schema["symbols"]))
         case "fixed":
-            named[schema["name"]] = (_SKIP, schema["size"])
+            named[schema["name"]] = (codes.SKIP, schema["size"])
         case _:
             return False
     ops.extend(named[schema["name"]])
@@ -374,14 +379,14 @@ def _assemble_union(
     branches: Sequence[Any], named: dict[str, tuple[int, ...]], ops: list[int]
 ) -> bool:
     at = len(ops)
-    ops.extend((_UNION, len(branches), *([0] * len(branches))))
+    ops.extend((codes.UNION, len(branches), *([0] * len(branches))))
     jumps = []
     for number, branch in enumerate(branches):
         ops[at + 2 + number] = len(ops)
         if not _assemble(branch, named, ops):
             return False
         jumps.append(len(ops) + 1)
-        ops.extend((_JUMP, 0))
+        ops.extend((codes.JUMP, 0))
     for place in jumps:
         ops[place] = len(ops)
     return True

@@ -10,13 +10,13 @@ of tasks can read the state that any other number wrote.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace_server.machine_code.loader import BYTE, LONG, WORD, address, loops
 from tailrace_server.wal.record.keys import key_hashes
 
 if TYPE_CHECKING:
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     Longs = npt.NDArray[np.int64]
 
 SLOTS: Final = 256
-COMPILED_ROWS: Final = 20_000
-"""From so many rows on the compiled loops are worth loading."""
-_FEW_ROWS: Final = 64
-"""Up to so many rows the compiled loops are not worth calling."""
-_COMPILED: Final = "tailrace_server.pipeline.cdcv2.compiled_loops"
 
 UPDATES: Final = pa.schema(
     [
@@ -77,18 +72,7 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
     """Return the hash of each (data, time)."""
-    if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _COMPILED in sys.modules):
-        from tailrace_server.pipeline.cdcv2 import compiled_loops
-
-        values, offsets = _bytes_of(data)
-        out = np.empty(len(data), np.uint64)
-        compiled_loops.hashes(values, offsets, times, out)
-        return out
-    return (
-        key_hashes(times.astype(np.uint64) * _WORD, data.cast(pa.binary()))
-        if len(data)
-        else (np.empty(0, np.uint64))
-    )
+    return key_hashes(times.astype(np.uint64) * _WORD, data)
 
 
 class Distinct(NamedTuple):
@@ -114,20 +98,22 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
     rows = len(times)
     keep = np.ones(rows, np.bool_)
     pair: tuple[int, int] | None = None
-    if rows >= COMPILED_ROWS:
-        from tailrace_server.pipeline.cdcv2 import compiled_loops
-
+    conflicts = 0
+    machine = loops(rows)
+    if machine is not None and rows:
         table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int64)
         first = np.full(2, -1, np.int64)
         hashed = updates.column("hash").to_numpy()
         values, offsets = _bytes_of(data)
-        conflicts = int(
-            compiled_loops.distinct(hashed, times, diffs, values, offsets, table, keep, first, both)
+        conflicts = machine.mark_distinct(
+            *(rows, address(hashed, WORD), address(times, LONG), address(diffs, LONG)),
+            *(address(values, BYTE), address(offsets, LONG)),
+            *(address(table, LONG), len(table), int(both)),
+            *(address(keep.view(np.uint8), BYTE), address(first, LONG)),
         )
         if conflicts:
             pair = int(first[0]), int(first[1])
     else:
-        conflicts = 0
         seen: dict[tuple[bytes, int], int] = {}
         keys = zip(data.to_pylist(), times.tolist(), strict=True)
         for row, key in enumerate(keys):

@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
+from tailrace_server.machine_code.loader import loops
 from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
-from tailrace_server.wal.record.image_shapes import compiled_for, first_repeated_member
+from tailrace_server.wal.record.image_shapes import first_repeated_member
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.row_rules import (
     REPEATED_KEY,
@@ -75,7 +76,7 @@ def check_bodies(rows: pa.Table) -> None:
                 f"column {name} of {_row(rows, found.row)} {found.reason}; give an object, for instance by "
                 "to_json(struct(…)), or null"
             )
-    machine = compiled_for(rows.num_rows)
+    machine = loops(rows.num_rows)
     for name in BODY_COLUMNS:
         repeated = first_repeated_member(machine, rows.column(name).chunk(0))
         if repeated is not None:

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.machine_code.loader import loops
 from tailrace_server.pipeline.expiry.due_rows import NEVER
 from tailrace_server.typed.forms import Misfit, form_of, shown
-from tailrace_server.typed.loops import loops_for
 from tailrace_server.typed.members import ABSENT, Members
 from tailrace_server.wal.schema.restating import UNITS
 
@@ -144,7 +144,7 @@ class DueTimes:
             stated = _declared(then, self._column.sql_type or "", self._column.encoding)
         read = _reader_of(stated)
         assert read is not None
-        found = Members(images, (then.name,), loops_for(len(images)))
+        found = Members(images, (then.name,), loops(len(images)))
         for row in range(len(images)):
             raw = found.text(0, row)
             if raw in (ABSENT, b"null"):

@@ -1,36 +1,21 @@
-"""The shapes of whole columns of images, by compiled code once a process has seen many rows."""
+"""The shapes of whole columns of images, by a compiled loop."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.machine_code.loader import LONG, WORD, address
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.row_rules import repeated_member
 from tailrace_server.wal.record.text_columns import addresses_of
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import numpy.typing as npt
 
-COMPILED_FROM: Final = 100_000
-"""Rows after which compiled code is loaded. Python takes about as long for them as loading, 0.5 s."""
-
-_seen = 0
-"""Rows that this process has examined so far."""
-
-
-def compiled_for(rows: int) -> ModuleType | None:
-    """Count rows that are about to be examined; return the compiled code, or None while there were few."""
-    global _seen
-    _seen += rows
-    if _seen < COMPILED_FROM:
-        return None
-    return import_module("tailrace_server.wal.record.image_shapes_compiled")
+    from tailrace_server.machine_code.loader import Loops
 
 
 class Shapes(NamedTuple):
@@ -54,7 +39,7 @@ class Shapes(NamedTuple):
 
 
 def shapes_of(
-    machine: ModuleType | None, images: pa.BinaryArray, groups: npt.NDArray[np.int64]
+    machine: Loops | None, images: pa.BinaryArray, groups: npt.NDArray[np.int64]
 ) -> Shapes:
     """Return the shapes of images; 0 for those that Python has to look at, and for nulls."""
     rows = len(images)
@@ -62,17 +47,18 @@ def shapes_of(
         zeros = np.zeros(rows, np.uint64)
         return Shapes(zeros, zeros, np.zeros(rows, np.int64))
     found = Shapes(np.empty(rows, np.uint64), np.empty(rows, np.uint64), np.empty(rows, np.int64))
-    machine.find_shapes(*addresses_of(images), images.offset, groups, *found)
+    machine.find_shapes(
+        *(*addresses_of(images), images.offset, rows, address(groups, LONG)),
+        *(address(found.names, WORD), address(found.shapes, WORD), address(found.members, LONG)),
+    )
     return found
 
 
-def first_repeated_member(
-    machine: ModuleType | None, images: pa.BinaryArray
-) -> tuple[int, str] | None:
+def first_repeated_member(machine: Loops | None, images: pa.BinaryArray) -> tuple[int, str] | None:
     """Return the row of the first image found that has a member twice, and its name; None if there is none.
 
     Args:
-        machine: The compiled code, None if it is not loaded.
+        machine: The compiled loops, None where there are none.
         images: UTF-8 JSON objects.
     """
     if images.null_count == len(images):

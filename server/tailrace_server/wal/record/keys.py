@@ -14,23 +14,26 @@ where hashes are equal.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import orjson
+import pyarrow as pa
+
+from tailrace_server.machine_code.loader import WORD, address, loops
+from tailrace_server.wal.record.text_columns import addresses_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import msgspec
     import numpy.typing as npt
-    import pyarrow as pa
 
 _WORD_FACTOR: Final = 0x9E3779B97F4A7C15
 _LENGTH_FACTOR: Final = 0xD6E8FEB86659FD93
 _MASK: Final = (1 << 64) - 1
-_LOW_BYTES: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
-"""Mask that keeps the first n bytes of a little-endian word."""
+_ONE_BY_ONE_MAX: Final = 8
+"""Up to so many keys are hashed one by one: to gather the arguments of the loop takes longer."""
 
 
 def type_seed(entity_type: str) -> int:
@@ -43,55 +46,28 @@ def key_hash(seed: int, primary_key: str) -> int:
     return _word_hash(seed, primary_key.encode()) or 1
 
 
-def key_hashes(seeds: npt.NDArray[np.uint64], keys: pa.StringArray) -> npt.NDArray[np.uint64]:
+def key_hashes(
+    seeds: npt.NDArray[np.uint64], keys: pa.StringArray | pa.BinaryArray | pa.LargeBinaryArray
+) -> npt.NDArray[np.uint64]:
     """Return the hashes of many keys; 0 where the key is null.
-
-    Cost is O(rows) numpy operations for each 8 bytes of the longest key still running.
 
     Args:
         seeds: ``type_seed`` of each row's entity type, shape (n,).
         keys: The keys, shape (n,).
     """
-    if len(keys) == 0:
-        return np.empty(0, np.uint64)
-    _, offset_buffer, data_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    starts = offsets[:-1].astype(np.int64)
-    lengths = np.diff(offsets).astype(np.int64)
-    words = _unaligned_words(data_buffer, int(offsets[0]), int(offsets[-1]))
-    starts -= int(offsets[0])
-    hashes = seeds.astype(np.uint64, copy=True)
-    # Each pass mixes the next word of every key that is not used up. A row leaves ``running`` with its
-    # last word, so short keys do not pay for long ones.
-    running = np.flatnonzero(lengths)
-    done = 0
-    while len(running):
-        remaining = lengths[running] - done
-        word = words[starts[running] + done] & _LOW_BYTES[np.minimum(remaining, 8)]
-        hashes[running] = _mix(hashes[running] ^ word, _WORD_FACTOR)
-        done += 8
-        running = running[remaining > 8]
-    hashes = _mix(hashes ^ lengths.astype(np.uint64), _LENGTH_FACTOR)
-    hashes[hashes == 0] = 1  # 0 means a null key, so no other key may have it
-    if keys.null_count:
-        hashes[np.asarray(keys.is_null())] = 0
-    return hashes
-
-
-def _unaligned_words(
-    buffer: pa.Buffer | None, start: int, stop: int
-) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return a view in which element i is the 8 bytes at place i, padded with zeros past the end."""
-    padded = np.zeros(stop - start + 8, np.uint8)
-    if buffer is not None:
-        padded[: stop - start] = np.frombuffer(buffer, np.uint8)[start:stop]
-    return np.ndarray((stop - start + 1,), "<u8", padded.data, strides=(1,))
-
-
-def _mix(values: npt.NDArray[np.uint64], factor: int) -> npt.NDArray[np.uint64]:
-    product = values * np.uint64(factor)
-    product ^= product >> np.uint64(32)
-    return product
+    hashes = seeds.astype(np.uint64)
+    machine = loops(len(keys)) if len(keys) > _ONE_BY_ONE_MAX else None
+    if machine is not None:
+        is_large = int(pa.types.is_large_binary(keys.type))
+        at = *addresses_of(keys), keys.offset, len(keys), is_large
+        machine.hash_texts(*at, address(hashes, WORD))
+        return hashes
+    texts = keys.cast(pa.large_binary()).to_pylist()
+    found = (
+        0 if text is None else _word_hash(seed, text) or 1
+        for seed, text in zip(hashes.tolist(), texts, strict=True)
+    )
+    return np.fromiter(found, np.uint64, len(keys))
 
 
 def _word_hash(value: int, data: bytes) -> int:

@@ -55,6 +55,13 @@ def addresses_of(array: pa.StringArray | pa.BinaryArray) -> Addresses:
     return Addresses(validity or 0, offsets or 0, values or 0)
 
 
+def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Return texts one behind the other: where each begins and the last ends, and their bytes."""
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum([*map(len, texts)], out=offsets[1:])
+    return offsets, np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+
+
 @dataclass(eq=False)
 class _Column:
     """Views of a column's buffers, in bytes; a view may be longer than the column needs."""

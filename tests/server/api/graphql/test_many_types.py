@@ -19,7 +19,6 @@ from tailrace_server.api.graphql.errors import DocumentRefused
 from tailrace_server.api.graphql.names import words_in
 from tailrace_server.api.graphql.schema import build, catalog_names
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.codecs import compiled_encoder_loader
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.log_writer import LogWriter
@@ -178,7 +177,6 @@ async def test_introspection_of_many_types_has_all_of_them(
 async def test_a_catalog_with_ten_thousand_types_answers(log_root: Path) -> None:
     """The whole schema took two minutes and two gigabytes."""
     write(log_root, 10_000)
-    compiled_encoder_loader.begin_loading().join()  # large batches begin it, and no thread may be left
     async with Engine(log_root) as engine:
         asker = Asker(engine)
         found = await asker.answer("{changes(last:1){edges{node{entityType}}}}")

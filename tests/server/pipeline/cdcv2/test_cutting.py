@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tailrace.cdcv2 import Progress, Update
 from tailrace_server.cdcv2.schema import documented_schema
-from tailrace_server.pipeline.cdcv2 import cutting, updates
 from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RowCutter
 from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.updates import (
@@ -22,6 +21,10 @@ from tailrace_server.pipeline.cdcv2.updates import (
 from tests.server.pipeline.cdcv2.streams import (
     SCHEMA,
 )
+from tests.support.compiled_loops import loops_used
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 WIDE = StreamSchema(
     json.dumps(
@@ -73,13 +76,10 @@ LISTS = StreamSchema(
 
 
 @pytest.fixture(params=["plain", "compiled"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Take one of the two ways, however much there is to do."""
-    compiled = request.param == "compiled"
-    monkeypatch.setattr(cutting, "COMPILED_BYTES", 0 if compiled else 1 << 60)
-    monkeypatch.setattr(updates, "COMPILED_ROWS", 0 if compiled else 1 << 60)
-    monkeypatch.setattr(updates, "_FEW_ROWS", 0 if compiled else 1 << 60)
-    return str(request.param)
+    with loops_used(request.param == "compiled"):
+        yield str(request.param)
 
 
 def cut(schema: StreamSchema, raw: bytes, messages: int) -> CutMessages:
@@ -107,11 +107,8 @@ def shown(out: CutMessages) -> tuple[Any, ...]:
 def both(schema: StreamSchema, raw: bytes, messages: int, patch: pytest.MonkeyPatch) -> CutMessages:
     """Cut both ways, compare, and return one."""
     found = []
-    for limit in (1 << 60, 0):
-        with patch.context() as inner:
-            inner.setattr(cutting, "COMPILED_BYTES", limit)
-            inner.setattr(updates, "COMPILED_ROWS", limit)
-            inner.setattr(updates, "_FEW_ROWS", limit)
+    for compiled in (False, True):
+        with loops_used(compiled):
             found.append(cut(schema, raw, messages))
     assert shown(found[0]) == shown(found[1])
     return found[0]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.cdcv2 import updates
 from tailrace_server.pipeline.cdcv2.updates import (
     UPDATES,
     before,
@@ -22,24 +20,21 @@ from tailrace_server.pipeline.cdcv2.updates import (
     slots,
     updates_table,
 )
-
-if TYPE_CHECKING:
-    import pytest
+from tests.support.compiled_loops import loops_used
 
 
-def test_hashes_and_duplicates_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_and_duplicates_are_told_alike() -> None:
     rng = random.Random(3)
     data = pa.array([rng.randbytes(rng.randrange(30)) for _ in range(500)] * 2, pa.large_binary())
     times = np.array([rng.randrange(3) for _ in range(1000)], np.int64)
     diffs = np.array([rng.choice([1, 1, 1, 2]) for _ in range(1000)], np.int64)
     found = []
-    for limit in (1 << 60, 0):
-        monkeypatch.setattr(updates, "COMPILED_ROWS", limit)
-        monkeypatch.setattr(updates, "_FEW_ROWS", limit)
-        rows = updates_table(data, times, diffs, np.arange(1000))
-        for keep in (False, True):
-            once = distinct(rows, both=keep)
-            found.append((once.updates, once.duplicates, once.conflicts, once.conflict))
+    for compiled in (False, True):
+        with loops_used(compiled):
+            rows = updates_table(data, times, diffs, np.arange(1000))
+            for keep in (False, True):
+                once = distinct(rows, both=keep)
+                found.append((once.updates, once.duplicates, once.conflicts, once.conflict))
     assert found[:2] == found[2:]
     assert found[0][2] > 0
     pieces = share_out(rows, rows.column("hash").to_numpy(), 5)
@@ -48,16 +43,15 @@ def test_hashes_and_duplicates_are_told_alike(monkeypatch: pytest.MonkeyPatch) -
         assert (slots(piece.column("hash").to_numpy()) % 5 == share).all()
 
 
-def test_slices_are_hashed_as_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_hashed_as_what_they_hold() -> None:
     data = pa.array([b"abc", b"", b"0123456789", b"abc"], pa.large_binary())
     times = np.array([1, 1, 1, 1], np.int64)
-    for limit in (1 << 60, 0):
-        monkeypatch.setattr(updates, "COMPILED_ROWS", limit)
-        monkeypatch.setattr(updates, "_FEW_ROWS", limit)
-        whole = hashes(data, times)
-        assert whole[0] == whole[3]
-        assert (hashes(data.slice(1, 3), times[:3]) == whole[1:]).all()
-        assert len(hashes(data.slice(0, 0), times[:0])) == 0
+    for compiled in (False, True):
+        with loops_used(compiled):
+            whole = hashes(data, times)
+            assert whole[0] == whole[3]
+            assert (hashes(data.slice(1, 3), times[:3]) == whole[1:]).all()
+            assert len(hashes(data.slice(0, 0), times[:0])) == 0
     assert joined([], UPDATES).num_rows == 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.wal.record.json_check import first_non_object
-from tests.server.wal.logs import bodies_looked_at
+from tests.support.compiled_loops import loops_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ BODIES = st.lists(
 @pytest.fixture(params=["parsed", "compiled"], autouse=True, scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Look at bodies in either way."""
-    with bodies_looked_at(compiled=request.param == "compiled"):
+    with loops_used(request.param == "compiled"):
         yield
 
 

@@ -16,11 +16,11 @@ from tailrace_server.pipeline.dataframe.datasource import OpenedCatalog
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal import transaction_writer
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record import image_shapes
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.row_rules import first_repeated_key, repeated_member
 from tailrace_server.wal.schema.mapping import SchemaMapping
+from tests.support.compiled_loops import loops_used
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,15 +42,15 @@ def way_by_mutations(root: Path, rows: list[Mutation]) -> None:
 
 
 def way_by_columns(root: Path, rows: list[Mutation]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
+    with loops_used(False), pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
         way_by_mutations(root, rows)
 
 
 def way_by_compiled_code(root: Path, rows: list[Mutation]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(image_shapes, "COMPILED_FROM", 0)
-        way_by_columns(root, rows)
+    with loops_used(True), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
+        way_by_mutations(root, rows)
 
 
 def way_by_batch(root: Path, rows: list[Mutation]) -> None:

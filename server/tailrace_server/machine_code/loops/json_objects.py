@@ -1,34 +1,30 @@
-"""Compiled code that checks JSON objects of whole columns: are they valid, and are their names known?
+"""The grammar of JSON objects, and two loops: are the rows of a column valid, and are their names known?
 
-numba compiles this Python; loading it takes half a second, so `json_check.compiled_for` decides when. The
-code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
-Columns are given as the addresses of their buffers, in the layout of Arrow's binary arrays. Texts are read
-eight bytes at a time, but never past the end of a row: the bytes behind it may not be allocated.
+The code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
+Texts are read eight bytes at a time, but never past the end of a row: the bytes behind it may not be allocated.
 
-All functions take and return places: the address of a byte. 0 means "doubtful".
+The helpers take and return places: the address of a byte. 0 means "doubtful".
 """
 
-# mypy: disable-error-code="untyped-decorator,no-any-return"
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from tailrace_server.numba_tools import called, compiled, inlined, is_present, number_at
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-_int64_at, _int32_at = number_at(types.int64), number_at(types.int32)
-uint64_at, _uint32_at, uint8_at = (
-    number_at(types.uint64),
-    number_at(types.uint32),
-    number_at(types.uint8),
+from tailrace_server.machine_code.loops.primitives import (
+    borders_of,
+    called,
+    inlined,
+    int64_at,
+    is_present,
+    store,
+    trailing_zeros,
+    uint8_at,
+    uint32_at,
+    uint64_at,
 )
 
 _DEPTH_MAX: Final = 62
@@ -51,14 +47,6 @@ _CASE: Final = 0x20
 """Bit that turns a capital letter into a small one. It turns no other character into a letter used here."""
 
 
-@intrinsic
-def _trailing_zeros(context: Any, word: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), generate
-
-
 @called
 def next_stop(at: Any, end: Any) -> Any:
     """Return the place of the next quote, backslash or control character of a text; ``end`` for none."""
@@ -71,7 +59,7 @@ def next_stop(at: Any, end: Any) -> Any:
         marks = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
         marks = (marks | ((word - _SPACES) & ~word)) & _HIGHS
         if marks:
-            return at + np.int64(_trailing_zeros(marks) >> np.uint64(3))
+            return at + np.int64(trailing_zeros(marks) >> np.uint64(3))
         at += 8
     # Fewer than eight bytes are left: another word would read past the end of the row.
     while at < end:
@@ -151,9 +139,9 @@ def behind_number(at: Any, end: Any) -> Any:
 @inlined
 def behind_word(at: Any, end: Any) -> Any:
     """Return the place behind ``true``, ``false`` or ``null``; 0 if it is none of them."""
-    if at + 4 <= end and (_uint32_at(at) == _TRUE or _uint32_at(at) == _NULL):
+    if at + 4 <= end and (uint32_at(at) == _TRUE or uint32_at(at) == _NULL):
         return at + 4
-    if at + 5 <= end and uint8_at(at) == _F and _uint32_at(at + 1) == _ALSE:
+    if at + 5 <= end and uint8_at(at) == _F and uint32_at(at + 1) == _ALSE:
         return at + 5
     return 0
 
@@ -246,7 +234,7 @@ def behind_nested(at: Any, end: Any) -> Any:
 
 @called
 def _is_object(at: Any, end: Any) -> Any:
-    """Return whether bytes, known to be UTF-8, are one JSON object; False if that is doubtful."""
+    """Return True if bytes, known to be UTF-8, are one JSON object; False if that is doubtful."""
     at = behind_space(at, end)
     if at >= end or uint8_at(at) != _BRACE:
         return False
@@ -254,15 +242,7 @@ def _is_object(at: Any, end: Any) -> Any:
     return at != 0 and behind_space(at, end) == end  # nothing may stand behind the object
 
 
-@inlined
-def borders_of(offsets: Any, values: Any, row: Any) -> Any:
-    """Return the address of a row's first byte, and the one behind its last."""
-    at = offsets + 4 * row
-    return values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
-
-
-@compiled(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64))
-def first_doubtful(validity: int, offsets: int, values: int, first: int, stop: int) -> int:
+def first_doubtful(validity: Any, offsets: Any, values: Any, first: Any, stop: Any) -> Any:
     """Return the first row from ``first`` up to ``stop``, exclusive, that may be no object; -1 for none.
 
     Args:
@@ -300,7 +280,7 @@ def _hash(group: Any, start: Any, end: Any) -> Any:
 
 @called
 def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
-    """Return whether all names of an object are known. Names of nested objects are not looked at.
+    """Return True if all names of an object are known. Names of nested objects are not looked at.
 
     The object is known to be valid, so brackets and quotes are enough to find its names.
     """
@@ -333,18 +313,17 @@ def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
     return True
 
 
-@compiled(types.void(*(types.int64,) * 8, types.boolean[::1]))
 def mark_unknown(
-    validity: int,
-    offsets: int,
-    values: int,
-    first: int,
-    rows: int,
-    groups: int,
-    table: int,
-    bits: int,
-    marks: npt.NDArray[np.bool_],
-) -> None:
+    validity: Any,
+    offsets: Any,
+    values: Any,
+    first: Any,
+    rows: Any,
+    groups: Any,
+    table: Any,
+    bits: Any,
+    marks: Any,
+) -> Any:
     """Mark the rows whose object has a name that is not known in the row's group.
 
     Args:
@@ -353,14 +332,15 @@ def mark_unknown(
         values: Address of the bytes: JSON objects.
         first: The first row, counted from the beginning of the buffers.
         rows: Number of rows.
-        groups: Address of the groups, one int64 for each row.
+        groups: Address of the groups, an int64 for each row.
         table: Address of the hash table.
         bits: Binary logarithm of the table's size.
-        marks: One for each row; set where a name is unknown, otherwise left alone.
+        marks: A byte for each row; set to 1 where a name is unknown, otherwise left alone.
     """
     shift = np.uint64(64 - bits)
     for row in range(rows):
         if is_present(validity, first + row):
             start, end = borders_of(offsets, values, first + row)
-            if not _knows_names(start, end, _int64_at(groups + 8 * row), table, shift):
-                marks[row] = True
+            if not _knows_names(start, end, int64_at(groups + 8 * row), table, shift):
+                store(marks + row, np.uint8(1))
+    return 0

@@ -1,8 +1,8 @@
-"""Reads the values of one column where they lie in the images: compiled code, which `columns.py` calls.
+"""Loops that read the values of one member of images, where `members.py` has found them.
 
-It reads what most values are like: numbers of up to 18 digits, texts without escapes, dates and times in the
-form that databases write. Anything else is left to Python (`forms.py`). So the code may be wrong in one
-direction only. Numbers are 64-bit integers all the way.
+They read the values that are common: numbers of up to 18 digits, texts without escapes, dates and times in the
+form that databases write. `typed/forms.py` reads the others. So the code may be wrong in one direction only.
+Numbers are 64-bit integers all the way.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -12,42 +12,35 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from tailrace_server.numba_tools import called, copy, inlined, number_at, store
-from tailrace_server.typed.compiled_members import locate
-from tailrace_server.typed.value_table import Notation, ValueState, ValueTable
-from tailrace_server.wal.record.json_check_compiled import next_stop, uint8_at, uint64_at
-
-__all__ = ["locate", "numbers", "texts"]  # one object holds them, so that numba is started once
-
-_int64_at, _int32_at = number_at(types.int64), number_at(types.int32)
+from tailrace_server.machine_code.codes import Notation, ValueState
+from tailrace_server.machine_code.loops.json_objects import (
+    next_stop,
+)
+from tailrace_server.machine_code.loops.primitives import (
+    called,
+    copy,
+    inlined,
+    int32_at,
+    place_of,
+    store,
+    uint8_at,
+)
 
 # numba takes numbers of the module as they are now, and knows no enumeration.
-_ROWS, _VALUES = int(ValueTable.ROWS), int(ValueTable.VALUES)
-_STARTS, _LENGTHS = int(ValueTable.STARTS), int(ValueTable.LENGTHS)
-_PLACEHOLDERS = int(ValueTable.PLACEHOLDERS)
-_PLACEHOLDER_LENGTHS = int(ValueTable.PLACEHOLDER_LENGTHS)
-_PLACEHOLDER_OFFSETS = int(ValueTable.PLACEHOLDER_OFFSETS)
-_PLACEHOLDER_BYTES = int(ValueTable.PLACEHOLDER_BYTES)
-_NOTATION, _SCALE = int(ValueTable.NOTATION), int(ValueTable.SCALE)
-_LEAST, _GREATEST = int(ValueTable.LEAST), int(ValueTable.GREATEST)
-_OUT, _OUT_OFFSETS = int(ValueTable.OUT), int(ValueTable.OUT_OFFSETS)
-_STATES = int(ValueTable.STATES)
 _WHOLE, _BOOLEAN, _DECIMAL = int(Notation.WHOLE), int(Notation.BOOLEAN), int(Notation.DECIMAL)
 _QUOTED_DECIMAL, _SCALED_DECIMAL = int(Notation.QUOTED_DECIMAL), int(Notation.SCALED_DECIMAL)
-_DATE, _TIME = int(Notation.DATE), int(Notation.TIME)
-_TIMESTAMP, _INSTANT = int(Notation.TIMESTAMP), int(Notation.INSTANT)
+_DATE, _TIME, _INSTANT = int(Notation.DATE), int(Notation.TIME), int(Notation.INSTANT)
 _RAW, _NUMBER, _TEXT = int(Notation.RAW), int(Notation.NUMBER), int(Notation.TEXT)
 _ABSENT, _NULL, _VALUE = int(ValueState.ABSENT), int(ValueState.NULL), int(ValueState.VALUE)
 _DOUBTFUL, _ESCAPED = int(ValueState.DOUBTFUL), int(ValueState.ESCAPED)
-_QUOTE, _BACKSLASH, _BRACE, _BRACKET, _MINUS, _PLUS, _POINT = b'"\\{[-+.'
+_QUOTE, _BRACE, _BRACKET, _MINUS, _PLUS, _POINT = b'"{[-+.'
 _COLON, _SPACE, _SLASH, _EQUALS, _ZERO, _NINE, _F, _N, _T, _Z = b": /=09fntZ"
 _UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _UPPER_T = b"AZazT"
 _DIGITS_MAX = 18
-"""So many digits are below 2^63, whatever they are."""
+"""Numbers of so many digits are always below 2^63."""
 _UNREAD = np.int64(-(2**63))
-"""Stands for a number that was not read; none of so many digits is as low."""
+"""The number of a value that was not read; none of up to 18 digits is as low."""
 _MONTHS = 12
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
@@ -59,36 +52,20 @@ def _is_digit(at: Any) -> Any:
 
 
 @called
-def _is_placeholder(at: Any, length: Any, table: Any) -> Any:
-    """Return True if a value is one of the placeholders of values that were not sent."""
-    offsets = _int64_at(table + 8 * _PLACEHOLDER_OFFSETS)
-    texts = _int64_at(table + 8 * _PLACEHOLDER_BYTES)
-    for each in range(_int64_at(table + 8 * _PLACEHOLDERS)):
-        start = np.int64(_int32_at(offsets + 4 * each))
-        if np.int64(_int32_at(offsets + 4 * each + 4)) - start == length:
-            place = 0
-            while place + 8 <= length and uint64_at(at + place) == uint64_at(texts + start + place):
-                place += 8
-            while place < length and uint8_at(at + place) == uint8_at(texts + start + place):
-                place += 1
-            if place == length:
-                return True
-    return False
-
-
-@inlined
-def _state_of(at: Any, length: Any, table: Any) -> Any:
-    """Return whether there is a value, before it is read."""
+def _state_of(
+    at: Any, length: Any, placeholders: Any, lengths: Any, offsets: Any, texts: Any
+) -> Any:
+    """Return the state of a value before it is read."""
     if length == 0:
         return _ABSENT
     byte = uint8_at(at)
     if byte == _N:
         return _NULL
-    if byte in (_QUOTE, _BRACE, _BRACKET):
-        # Most lengths are of none of them, which one bit tells.
-        mask = np.uint64(_int64_at(table + 8 * _PLACEHOLDER_LENGTHS))
-        if (mask >> np.uint64(length & 63)) & np.uint64(1) and _is_placeholder(at, length, table):
-            return _ABSENT
+    # A value that was not sent is one of the placeholders. One bit says that a length is that of none of them,
+    # which is so for most values.
+    is_candidate = byte in (_QUOTE, _BRACE, _BRACKET) and (lengths >> (length & 63)) & 1
+    if is_candidate and place_of(at, length, 0, placeholders, offsets, texts) >= 0:
+        return _ABSENT
     return _VALUE
 
 
@@ -311,21 +288,50 @@ def _number(at: Any, end: Any, notation: Any, scale: Any, scratch: Any) -> Any:
     return _moment(at, end, notation == _INSTANT)
 
 
-def numbers(table: Any) -> Any:
-    """Read a column of numbers; return how many values are left to Python."""
-    values, states = _int64_at(table + 8 * _VALUES), _int64_at(table + 8 * _STATES)
-    starts, lengths = _int64_at(table + 8 * _STARTS), _int64_at(table + 8 * _LENGTHS)
-    notation, scale = _int64_at(table + 8 * _NOTATION), _int64_at(table + 8 * _SCALE)
-    least, greatest = _int64_at(table + 8 * _LEAST), _int64_at(table + 8 * _GREATEST)
-    out = _int64_at(table + 8 * _OUT)
+def read_numbers(
+    rows: Any,
+    values: Any,
+    starts: Any,
+    lengths: Any,
+    placeholders: Any,
+    placeholder_lengths: Any,
+    placeholder_offsets: Any,
+    placeholder_bytes: Any,
+    states: Any,
+    out: Any,
+    notation: Any,
+    scale: Any,
+    least: Any,
+    greatest: Any,
+) -> Any:
+    """Read a column of numbers; return how many values are left to Python.
+
+    Args:
+        rows: Number of rows.
+        values: Address of the images' bytes.
+        starts: Where each value begins, as `locate_members` wrote it.
+        lengths: Its length, as `locate_members` wrote it.
+        placeholders: Number of placeholders for values that were not sent.
+        placeholder_lengths: Bit n is set if one of them is n bytes long, modulo 64.
+        placeholder_offsets: Address of their offsets, int32.
+        placeholder_bytes: Address of their bytes.
+        states: Written: a byte a row, one of `ValueState`.
+        out: Written: an int64 a row. There must be 16 bytes more.
+        notation: One of `Notation`.
+        scale: The digits behind the point, for decimals.
+        least: The smallest number that is accepted.
+        greatest: The largest.
+    """
     left = 0
-    for row in range(_int64_at(table + 8 * _ROWS)):
-        at = values + np.int64(_int32_at(starts + 4 * row))
-        length = np.int64(_int32_at(lengths + 4 * row))
-        state = _state_of(at, length, table)
+    for row in range(rows):
+        at = values + np.int64(int32_at(starts + 4 * row))
+        length = np.int64(int32_at(lengths + 4 * row))
+        state = _state_of(
+            at, length, placeholders, placeholder_lengths, placeholder_offsets, placeholder_bytes
+        )
         number = np.int64(0)
         if state == _VALUE:
-            # What is written of a row is written over below, so its place is free for bytes meanwhile.
+            # A row's number is written below, so its place is free for bytes meanwhile.
             number = _number(at, at + length, notation, scale, out + 8 * row)
             if number < least or number > greatest or number == _UNREAD:
                 state, number = _DOUBTFUL, np.int64(0)
@@ -335,20 +341,45 @@ def numbers(table: Any) -> Any:
     return left
 
 
-def texts(table: Any) -> Any:
-    """Read a column of texts or bytes; return how many values are left to Python."""
-    values, states = _int64_at(table + 8 * _VALUES), _int64_at(table + 8 * _STATES)
-    starts, lengths = _int64_at(table + 8 * _STARTS), _int64_at(table + 8 * _LENGTHS)
-    notation = _int64_at(table + 8 * _NOTATION)
-    out, out_offsets = _int64_at(table + 8 * _OUT), _int64_at(table + 8 * _OUT_OFFSETS)
-    rows = _int64_at(table + 8 * _ROWS)
+def read_texts(
+    rows: Any,
+    values: Any,
+    starts: Any,
+    lengths: Any,
+    placeholders: Any,
+    placeholder_lengths: Any,
+    placeholder_offsets: Any,
+    placeholder_bytes: Any,
+    states: Any,
+    out: Any,
+    notation: Any,
+    out_offsets: Any,
+) -> Any:
+    """Read a column of texts or bytes; return how many values are left to Python.
+
+    Args:
+        rows: This and the following as for `read_numbers`.
+        values: The same.
+        starts: The same.
+        lengths: The same.
+        placeholders: The same.
+        placeholder_lengths: The same.
+        placeholder_offsets: The same.
+        placeholder_bytes: The same.
+        states: The same.
+        out: Written: bytes, at most as many as the values have.
+        notation: One of `Notation`.
+        out_offsets: Written: an int32 a row, and one for the end.
+    """
     to = out
     left = 0
     for row in range(rows):
         store(out_offsets + 4 * row, np.int32(to - out))
-        at = values + np.int64(_int32_at(starts + 4 * row))
-        length = np.int64(_int32_at(lengths + 4 * row))
-        state = _state_of(at, length, table)
+        at = values + np.int64(int32_at(starts + 4 * row))
+        length = np.int64(int32_at(lengths + 4 * row))
+        state = _state_of(
+            at, length, placeholders, placeholder_lengths, placeholder_offsets, placeholder_bytes
+        )
         if state == _VALUE:
             byte = uint8_at(at)
             if notation == _RAW or (notation == _NUMBER and (byte == _MINUS or _is_digit(at))):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.wal.record.json_check_compiled import first_doubtful
+from tailrace_server.machine_code.loader import loops_made
 from tailrace_server.wal.record.text_columns import addresses_of
 
 VALUES = st.recursive(
@@ -28,8 +28,7 @@ OBJECTS = st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=9), VAL
 
 def doubtful(*bodies: bytes | None, first: int = 0) -> int:
     array = pa.array(bodies, pa.binary())
-    found: int = first_doubtful(*addresses_of(array), first, len(array))
-    return found
+    return loops_made().first_doubtful(*addresses_of(array), first, len(array))
 
 
 @given(OBJECTS, st.sampled_from([None, 1]), st.sampled_from([(",", ":"), (" ,\n", "\t: ")]))

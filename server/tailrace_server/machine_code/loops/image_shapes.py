@@ -1,33 +1,38 @@
-"""Compiled code that walks through the images of whole columns: their shapes, and what an update changed.
+"""Loops over whole columns of images: their shapes, what updates have changed, the hashes of keys.
 
 The *shape* of an image is its names in their order, with the kind of value behind each; see
-`schema.column_types.TypeInference`. A hash identifies it. As in json_check_compiled.py, whose grammar this
-uses, the code may be wrong in one direction only: what it calls doubtful goes to a parser. Doubtful is all
+`schema.column_types.TypeInference`. A hash identifies it. As in json_objects.py, whose grammar this uses, the
+code may be wrong in one direction only: an image that it calls doubtful goes to a parser. Doubtful is all
 that the check doubts, and beyond it: escapes in a name, and whole numbers that 64 bits do not hold.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-any-return"
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from numba import types
 
-from tailrace_server.numba_tools import called, compiled, inlined, is_present
-from tailrace_server.wal.record.json_check_compiled import (
+from tailrace_server.machine_code.loops.json_objects import (
     behind_nested,
     behind_scalar,
     behind_space,
-    borders_of,
     next_stop,
+)
+from tailrace_server.machine_code.loops.primitives import (
+    are_equal,
+    borders_of,
+    called,
+    copy,
+    inlined,
+    int32_at,
+    int64_at,
+    is_present,
+    store,
     uint8_at,
     uint64_at,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH_FACTOR: Final = np.uint64(0xD6E8FEB86659FD93)
@@ -168,93 +173,55 @@ def _shape_of(at: Any, end: Any, group: Any) -> Any:
     return zero, zero, np.int64(0)
 
 
-@compiled(
-    types.void(
-        *(types.int64,) * 4,
-        types.int64[::1],
-        types.uint64[::1],
-        types.uint64[::1],
-        types.int64[::1],
-    )
-)
 def find_shapes(
-    validity: int,
-    offsets: int,
-    values: int,
-    first: int,
-    groups: npt.NDArray[np.int64],
-    names: npt.NDArray[np.uint64],
-    shapes: npt.NDArray[np.uint64],
-    members: npt.NDArray[np.int64],
-) -> None:
-    """Tell the shape of each image of a column.
+    validity: Any,
+    offsets: Any,
+    values: Any,
+    first: Any,
+    rows: Any,
+    groups: Any,
+    names: Any,
+    shapes: Any,
+    members: Any,
+) -> Any:
+    """Write the shape of each image of a column.
 
     Args:
         validity: Address of the bitmap; 0 if nothing is null.
         offsets: Address of the offsets, int32.
         values: Address of the bytes, UTF-8.
         first: The first row, counted from the beginning of the buffers.
-        groups: Group of each row: equal images of two groups have different shapes.
-        names: Filled with a hash of the names in their order; 0 for a null and for a doubtful image.
-        shapes: Filled with a hash of the shape; 0 as in ``names``.
-        members: Filled with the number of members.
+        rows: Number of rows.
+        groups: The group of each row, int64: equal images of two groups have different shapes.
+        names: Written, uint64: a hash of the names in their order; 0 for a null and for a doubtful image.
+        shapes: Written, uint64: a hash of the shape; 0 as in ``names``.
+        members: Written, int64: the number of members.
     """
-    for row in range(len(groups)):
+    for row in range(rows):
+        name, shape, count = np.uint64(0), np.uint64(0), np.int64(0)
         if is_present(validity, first + row):
             start, end = borders_of(offsets, values, first + row)
-            names[row], shapes[row], members[row] = _shape_of(start, end, groups[row])
-        else:
-            names[row], shapes[row], members[row] = 0, 0, 0
+            name, shape, count = _shape_of(start, end, int64_at(groups + 8 * row))
+        store(names + 8 * row, name)
+        store(shapes + 8 * row, shape)
+        store(members + 8 * row, count)
+    return 0
 
 
-@called
-def _are_equal(one: Any, one_end: Any, other: Any, other_end: Any) -> Any:
-    length = one_end - one
-    if length != other_end - other:
-        return False
-    place = 0
-    while place + 8 <= length:
-        if uint64_at(one + place) != uint64_at(other + place):
-            return False
-        place += 8
-    while place < length:
-        if uint8_at(one + place) != uint8_at(other + place):
-            return False
-        place += 1
-    return True
-
-
-@called
-def _copied(at: Any, end: Any, out: Any, place: Any) -> Any:
-    """Copy bytes to a place of ``out``; return the place behind them."""
-    for source in range(at, end):
-        out[place + source - at] = uint8_at(source)
-    return place + end - at
-
-
-@compiled(
-    types.int64(
-        *(types.int64,) * 6,
-        types.int64[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.uint8[::1],
-    )
-)
 def differences(
-    before_offsets: int,
-    before_values: int,
-    before_first: int,
-    after_offsets: int,
-    after_values: int,
-    after_first: int,
-    rows: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int32],
-    positions: npt.NDArray[np.int32],
-    ends: npt.NDArray[np.int32],
-    out: npt.NDArray[np.uint8],
-) -> int:
+    before_offsets: Any,
+    before_values: Any,
+    before_first: Any,
+    after_offsets: Any,
+    after_values: Any,
+    after_first: Any,
+    count: Any,
+    rows: Any,
+    counts: Any,
+    positions: Any,
+    ends: Any,
+    out: Any,
+) -> Any:
     """Compare images that have the same names in the same order, each name once; values as texts.
 
     Args:
@@ -264,23 +231,25 @@ def differences(
         after_offsets: The same of the images after.
         after_values: The same.
         after_first: The same.
-        rows: The rows to compare. Neither image is null, and both have shapes.
-        counts: Filled with the number of members that differ, for each of ``rows``.
-        positions: Filled with the places of these members in their image, for one row after the other.
-        ends: Filled with where in ``out`` the text of each row ends.
-        out: Filled with the members as after, a JSON object for each row.
+        count: How many rows are compared.
+        rows: The rows, int64. Neither image is null, and both have shapes.
+        counts: Written, int32: the number of members that differ, for each of ``rows``.
+        positions: Written, int32: the places of these members in their image, for one row after the other.
+        ends: Written, int32: where in ``out`` the text of each row ends.
+        out: Written: the members as after, a JSON object for each row.
 
     Returns:
-        How many members differ in all.
+        The number of members that differ in all.
     """
-    total, place = 0, 0
-    for row in range(len(rows)):
-        at, end = borders_of(before_offsets, before_values, before_first + rows[row])
-        other, other_end = borders_of(after_offsets, after_values, after_first + rows[row])
+    total, to = 0, out
+    for each in range(count):
+        row = int64_at(rows + 8 * each)
+        at, end = borders_of(before_offsets, before_values, before_first + row)
+        other, other_end = borders_of(after_offsets, after_values, after_first + row)
         at, other = behind_space(at, end) + 1, behind_space(other, other_end) + 1
         found, member = 0, 0
-        out[place] = _BRACE
-        place += 1
+        store(to, np.uint8(_BRACE))
+        to += 1
         while True:
             # 1. A name in both, or the end of both objects.
             at, other = behind_space(at, end), behind_space(other, other_end)
@@ -292,14 +261,17 @@ def differences(
             other_value = _behind_colon(name_end, other_end)
             at, other = _behind_value(value, end), _behind_value(other_value, other_end)
             # 2. Name and value are copied as they are, without the space around them.
-            if not _are_equal(value, at, other_value, other):
+            length = other - other_value
+            if at - value != length or not are_equal(value, other_value, length):
                 if found:
-                    out[place] = _COMMA
-                    place += 1
-                place = _copied(name, name_end + 1, out, place)
-                out[place] = _COLON
-                place = _copied(other_value, other, out, place + 1)
-                positions[total] = member
+                    store(to, np.uint8(_COMMA))
+                    to += 1
+                copy(to, name, name_end + 1 - name)
+                to += name_end + 1 - name
+                store(to, np.uint8(_COLON))
+                copy(to + 1, other_value, length)
+                to += 1 + length
+                store(positions + 4 * total, np.int32(member))
                 total += 1
                 found += 1
             member += 1
@@ -307,30 +279,39 @@ def differences(
             at, other = behind_space(at, end), behind_space(other, other_end)
             if uint8_at(at) == _COMMA:
                 at, other = at + 1, other + 1
-        out[place] = _BRACE_END
-        place += 1
-        counts[row], ends[row] = found, place
+        store(to, np.uint8(_BRACE_END))
+        to += 1
+        store(counts + 4 * each, np.int32(found))
+        store(ends + 4 * each, np.int32(to - out))
     return total
 
 
-@compiled(types.void(*(types.int64,) * 4, types.uint64[::1]))
-def hash_keys(
-    validity: int, offsets: int, values: int, first: int, hashes: npt.NDArray[np.uint64]
-) -> None:
-    """Hash the keys of rows, as record/keys.py defines it.
+def hash_texts(
+    validity: Any, offsets: Any, values: Any, first: Any, rows: Any, is_large: Any, hashes: Any
+) -> Any:
+    """Hash texts as record/keys.py defines it.
 
     Args:
         validity: Address of the bitmap; 0 if nothing is null.
-        offsets: Address of the offsets, int32.
+        offsets: Address of the offsets: int64 if ``is_large``, else int32.
         values: Address of the bytes.
         first: The first row, counted from the beginning of the buffers.
-        hashes: The seed of each row's entity type; replaced by the hash.
+        rows: Number of rows.
+        is_large: 1 for the layout of Arrow's large types, else 0.
+        hashes: The seed of each row, uint64; replaced by the hash, which is 0 for a null.
     """
-    for row in range(len(hashes)):
-        if is_present(validity, first + row):
-            at, end = borders_of(offsets, values, first + row)
+    for row in range(rows):
+        place = first + row
+        value = np.uint64(0)
+        if is_present(validity, place):
+            if is_large:
+                at = values + int64_at(offsets + 8 * place)
+                end = values + int64_at(offsets + 8 * place + 8)
+            else:
+                at = values + np.int64(int32_at(offsets + 4 * place))
+                end = values + np.int64(int32_at(offsets + 4 * place + 4))
             length = np.uint64(end - at)
-            value = hashes[row]
+            value = uint64_at(hashes + 8 * row)
             while at + 8 <= end:
                 value = _mixed(value, uint64_at(at))
                 at += 8
@@ -338,6 +319,7 @@ def hash_keys(
                 value = _mixed(value, _last_word(at, end))
             product = (value ^ length) * _LENGTH_FACTOR
             value = product ^ (product >> _SHIFT)
-            hashes[row] = value if value else np.uint64(1)
-        else:
-            hashes[row] = np.uint64(0)
+            if value == np.uint64(0):
+                value = np.uint64(1)
+        store(hashes + 8 * row, value)
+    return 0

@@ -1,0 +1,246 @@
+"""The compiled loops of this machine: where their file is, how it is checked, mapped and, if missing, made.
+
+A file is one line of JSON, its head, and the code behind it::
+
+    {"key": …, "sha256": of the code, "functions": {name: [place in the code, number of arguments]}}
+
+``key`` is a hash of all that the code depends on: the sources in this folder, Python, numba, LLVM and the
+processor. It is part of the file's name too, so that a file of another version is passed over, not replaced.
+A file that is cut short, or whose code has another hash, counts as missing.
+
+Files lie in ``__pycache__`` beside this module, else in the user's cache folder. A user who may write there may
+also write the Python that we run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import mmap
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server import end_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+Loop = Callable[..., int]
+"""A loop, which takes addresses and numbers. It runs without Python's lock, and any thread may call it."""
+BYTE, INT, LONG, WORD = map(np.dtype, (np.uint8, np.int32, np.int64, np.uint64))
+"""The types of arrays that loops read and write."""
+
+_MAKE_FROM: Final = 2_048
+"""Rows that a process has handled without the loops before it makes them: a short command leaves that alone."""
+_FOLDER: Final = Path(__file__).parent
+_MEMORY: Final[list[mmap.mmap]] = []
+"""The code that was mapped; it is never unmapped, as any thread may be in it."""
+_log = logging.getLogger(__name__)
+_lock = threading.Lock()
+
+
+class Loops(NamedTuple):
+    """The loops; ``loops/`` describes the arguments of each."""
+
+    first_doubtful: Loop
+    mark_unknown: Loop
+    find_shapes: Loop
+    differences: Loop
+    hash_texts: Loop
+    locate_members: Loop
+    read_numbers: Loop
+    read_texts: Loop
+    cut_messages: Loop
+    mark_distinct: Loop
+    gather: Loop
+    cut_members: Loop
+    measure_frames: Loop
+    write_frames: Loop
+
+
+_loops: Loops | None = None
+_key: str | None = None
+"""The key of the file; "" if it has none, since there is nothing to make it with. None: not looked for yet."""
+_maker: threading.Thread | None = None
+_rows = 0
+"""Rows that were handled without the loops."""
+
+
+def loops(rows: int) -> Loops | None:
+    """Return the loops, for so many rows; None where there are none, or none yet. Any thread may call it.
+
+    The first call loads them. Where they are not made yet, a process of low priority makes them once this
+    process has handled some thousand rows; until then the caller's plain way does the work.
+    """
+    global _rows
+    if _loops is None and _maker is None and _key != "":
+        _rows += rows  # threads may lose some of each other's, and make the loops later
+        if _key is None or _rows >= _MAKE_FROM:
+            prepare(make=_rows >= _MAKE_FROM)
+    return _loops
+
+
+def prepare(*, make: bool = True) -> threading.Thread | None:
+    """Load the loops; return the thread that makes them where they are missing and ``make`` is set."""
+    global _key, _maker
+    with _lock:
+        if _key is None:
+            try:
+                found = key()
+                _load(found)
+            except (OSError, PackageNotFoundError) as error:
+                found = ""
+                _say_plain(error)
+            _key = found
+        if _loops is None and _key and _maker is None and make:
+            _maker = threading.Thread(target=_make, args=(_key,), name="compile loops", daemon=True)
+            _maker.start()
+        return _maker
+
+
+def loops_made() -> Loops:
+    """Return the loops, made first if need be.
+
+    Raises:
+        OSError: They cannot be made; the log says why.
+    """
+    if (maker := prepare()) is not None:
+        maker.join()
+    if _loops is None:
+        raise OSError("the compiled loops cannot be made; the log says why")
+    return _loops
+
+
+def address(array: NDArray[Any], kind: np.dtype[Any]) -> int:
+    """Return the address of an array, which has the type and lies one element behind the other."""
+    assert array.dtype == kind, (array.dtype, kind)
+    return int(pa.py_buffer(array).address)  # refuses what does not lie so
+
+
+def key() -> str:
+    """Return a hash of all that the code depends on, as 16 hexadecimal digits.
+
+    Raises:
+        PackageNotFoundError: numba is not installed.
+        OSError: A source cannot be read.
+    """
+    found = hashlib.sha256()
+    for path in sorted(_FOLDER.rglob("*.py")):
+        found.update(path.read_bytes())
+    parts = sys.implementation.cache_tag, platform.machine(), version("numba"), version("llvmlite")
+    for each in (*parts, _processor()):
+        found.update(f"\0{each}".encode())
+    return found.hexdigest()[:16]
+
+
+def places(name: str) -> Iterator[Path]:
+    """Yield the paths at which a file may be, the best first."""
+    yield _FOLDER / "__pycache__" / name
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    yield Path(caches).expanduser() / "tailrace" / name
+
+
+def file_name(key: str) -> str:
+    """Return the name of the file with a key."""
+    return f"loops.{sys.implementation.cache_tag}.{key}.object"
+
+
+def read(path: Path, key: str) -> tuple[dict[str, tuple[int, int]], bytes] | None:
+    """Return the functions and the code of a file; None if it is missing, not whole, or has another key."""
+    try:
+        head, _, code = path.read_bytes().partition(b"\n")
+        found = json.loads(head)
+        is_sound = (found["key"], found["sha256"]) == (key, hashlib.sha256(code).hexdigest())
+        return (found["functions"], code) if is_sound else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def mapped(functions: Mapping[str, tuple[int, int]], code: bytes) -> dict[str, Loop]:
+    """Return the functions of some code, which is put into memory that cannot be written to.
+
+    Raises:
+        OSError: The system does not let a process have such memory.
+    """
+    # The code is copied into a file without a name: a file in a cache folder may be cut short while it is
+    # mapped, and a call would end the process. No page can be written and run at the same time.
+    descriptor = os.memfd_create("tailrace-loops", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(code)
+        memory = mmap.mmap(descriptor, len(code), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_EXEC)
+    finally:
+        os.close(descriptor)
+    _MEMORY.append(memory)
+    begin = pa.py_buffer(memory).address
+
+    # A call of such a function gives up Python's lock.
+    return {
+        name: ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(begin + place)
+        for name, (place, arguments) in functions.items()
+    }
+
+
+def _processor() -> str:
+    """Return the first processor's kind and abilities, as Linux lists them."""
+    with open("/proc/cpuinfo", "rb", buffering=0) as file:
+        first = file.read(1 << 14).partition(b"\n\n")[0].decode(errors="replace")
+    fields = (line.partition(":") for line in first.splitlines())
+    named = {name.strip(): value.strip() for name, _, value in fields}
+    return "\n".join(f"{name}={named[name]}" for name in _PROCESSOR_FIELDS if name in named)
+
+
+_PROCESSOR_FIELDS: Final = (
+    *("vendor_id", "cpu family", "model", "flags"),  # x86-64
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # AArch64
+)
+
+
+def _load(key: str) -> None:
+    """Load the loops if there is a file of them."""
+    global _loops
+    begun = time.monotonic()
+    for path in places(file_name(key)):
+        if (found := read(path, key)) is not None:
+            _loops = Loops(**mapped(*found))
+            _log.info("compiled loops loaded in %.1f ms", 1e3 * (time.monotonic() - begun))
+            return
+
+
+def _make(key: str) -> None:
+    """Have a process make the file, and load it."""
+    _log.info("compiling loops once for this machine; until then plain Python does their work")
+    bound = (sys.executable, end_with_parent.__file__, str(os.getpid()))
+    made = subprocess.run(
+        (*bound, sys.executable, "-m", "tailrace_server.machine_code"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        reason = made.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        _say_plain(f"the compiler ended with status {made.returncode}: {reason}")
+        return
+    try:
+        _load(key)
+    except OSError as error:
+        _say_plain(error)
+
+
+def _say_plain(reason: object) -> None:
+    _log.info("no compiled loops; plain Python does their work, slower: %s", reason)
