@@ -141,7 +141,7 @@ async def _serve(
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
-    register_named(registry, partial(engine.named.watched, ANONYMOUS))
+    register_named(registry, lambda: engine.named.watched(ANONYMOUS))
     metrics.register_audit(registry, audit.statistics)
     metrics.register_quotas(registry, quotas)
     metrics.register_issuers(registry, access.key_ages)
