@@ -42,9 +42,9 @@ from tailrace_server.pipeline.cdcv2.spark_frames import PART_BYTES, BatchFrames,
 from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded
 from tailrace_server.pipeline.cdcv2.spark_steps import SeparateFinished
 from tailrace_server.pipeline.cdcv2.state import Control
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.spark.session import spark_session
-from tailrace_server.pipeline.stop_signals import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

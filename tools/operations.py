@@ -21,7 +21,7 @@ from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.transport_security.files import TlsStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
-from tailrace_server.pipeline.ingest_metrics import IngestMetrics
+from tailrace_server.pipeline.run.metrics import IngestMetrics
 from tailrace_server.resources.statistics import (
     CacheStatistics,
     EngineStatistics,

@@ -31,7 +31,7 @@ def test_client_log_and_pipeline_have_their_sections() -> None:
         "wal.upkeep.compaction.DUE_SEGMENTS",
         "wal.state.checkpoint.CHECKPOINT_ENTRIES_MIN",
         "wal.segment.carried.BYTES_MAX",
-        "pipeline.transactions.grouping.CLOSED_IDS",
+        "pipeline.transactions.driver_state.CLOSED_IDS",
         "log_cache.memory_governor.PATIENCE_S",
         "TAILRACE_SERVER",
     ],

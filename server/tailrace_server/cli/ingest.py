@@ -1,6 +1,6 @@
 """``tailrace ingest``: turn a source's lines, or messages of Materialize CDCv2, into versions of a catalog.
 
-The options of a command are made from the fields of its settings (`pipeline.options`). Options of several
+The options of a command are made from the fields of its settings (`pipeline.run.options`). Options of several
 fields, or shared with other commands, are written here.
 """
 
@@ -23,8 +23,13 @@ from tailrace.errors import InvalidRequest, LogFull, TailraceError
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
 from tailrace_server.cli.terminal.typer_options import LogRoot
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
-from tailrace_server.pipeline.options import GROUPING, RUNNING, options_of, values_of
+from tailrace_server.pipeline.run.options import (
+    GROUPING,
+    RUNNING,
+    MetricsOutlets,
+    options_of,
+    values_of,
+)
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
@@ -33,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
-    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
-    from tailrace_server.pipeline.progress import EntityCounts, ProgressReporter
-    from tailrace_server.pipeline.sources.source import Source
+    from tailrace_server.pipeline.input.source import Source
+    from tailrace_server.pipeline.run.metrics import IngestMetrics
+    from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
 
 _T = TypeVar("_T")
 
@@ -114,7 +119,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
     """Return the command that ingests a source."""
 
     def command(log: Path, quiet: bool, **given: Any) -> int:
-        from tailrace_server.pipeline.progress import ProgressReporter
+        from tailrace_server.pipeline.run.progress import ProgressReporter
 
         settings = IngestSettings(
             log=log.absolute(),
@@ -144,7 +149,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
 
 def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: IngestMetrics) -> int:
     """Run an ingest, say what it has done, and return its exit status."""
-    from tailrace_server.pipeline.spark.class_archive import is_to_be_offered
+    from tailrace_server.pipeline.spark.java import is_to_be_offered
     from tailrace_server.pipeline.transactions.ingest import run_ingest
 
     try:
@@ -187,8 +192,8 @@ def cdcv2(
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
-    from tailrace_server.pipeline.progress import ProgressReporter
-    from tailrace_server.pipeline.stop_signals import stop_signals
+    from tailrace_server.pipeline.run.progress import ProgressReporter
+    from tailrace_server.pipeline.run.stop_signals import stop_signals
 
     values = values_of(Cdcv2Settings, given)
     stream = StreamSchema.load(schema)
@@ -233,9 +238,8 @@ def _exposing(
     """Expose the metrics of a run as long as it takes."""
     from importlib.metadata import version
 
-    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
-    from tailrace_server.pipeline.metrics_exposition import exposed
-    from tailrace_server.pipeline.standstill import standstill_told
+    from tailrace_server.pipeline.run.metrics import IngestMetrics, exposed
+    from tailrace_server.pipeline.run.standstill import standstill_told
 
     metrics = IngestMetrics(settings.catalog, source, version=version("tailrace"))
     with (
@@ -254,7 +258,7 @@ def prepare() -> None:
     else changes: without the archive Spark starts as it always has.
     """
     from tailrace_server.pipeline.prepare_spark import prepare as prepare_spark
-    from tailrace_server.pipeline.progress import ProgressReporter
+    from tailrace_server.pipeline.run.progress import ProgressReporter
 
     reporter = ProgressReporter()
     try:

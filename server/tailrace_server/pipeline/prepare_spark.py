@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
 from tailrace_server.feed.topics import FORM, make_feed, write_feed
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.registry import SOURCES
-from tailrace_server.pipeline.spark.class_archive import archive_name, can_be_made
-from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
-from tailrace_server.pipeline.spark.java import ensure_java, kept_folders
-from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.pipeline.spark.java import archive_name, can_be_made, ensure_java, kept_folders
+from tailrace_server.pipeline.spark.session import StartInterrupted, spark_session
 from tailrace_server.pipeline.transactions.ingest import run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
 

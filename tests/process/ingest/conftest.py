@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import Checkpoint
 from tailrace_server.pipeline.spark.session import spark_session
-from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.pipeline.transactions import ingest as ingest_module
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings

@@ -14,11 +14,11 @@ from pyspark.errors import StreamingQueryException
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.progress import ProgressReporter
-from tailrace_server.pipeline.quarantine import LineRefused
+from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import InputGone
-from tailrace_server.pipeline.spark.errors import SparkFailed
+from tailrace_server.pipeline.spark.session import SparkFailed
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import Rules

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings

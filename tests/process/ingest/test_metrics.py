@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tailrace_server.pipeline.ingest_metrics import IngestMetrics
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.metrics import IngestMetrics
+from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.transactions.ingest import run_ingest
 from tests.process.commands import TERMINATE, Command
 from tests.server.pipeline.cdcv2.streams import SCHEMA, make_history, statements, write_files
+from tests.server.pipeline.run.test_ingest_metrics import samples
 from tests.server.pipeline.shapes import end, envelope, line, postgres
-from tests.server.pipeline.test_ingest_metrics import samples
 from tests.support.polling import until_answered
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tailrace.cdcv2 import Progress
 from tailrace.errors import LogFull
 from tailrace_server.cli import ingest
 from tailrace_server.cli.ingest import run_with_room
-from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.run.progress import ProgressReporter
 from tests.server.pipeline.cdcv2.test_ingest import A, Stream, told, update
 from tests.server.wal.logs import armed
 

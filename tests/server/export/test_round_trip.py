@@ -15,8 +15,8 @@ from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.progress import ProgressReporter
-from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.export.logs import Shop, collections, export, statements
 from tests.server.export.round_trip import history, moved_history

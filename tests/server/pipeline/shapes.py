@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tailrace_server.pipeline.changes import Change, FileSplit, to_batch
+from tailrace_server.pipeline.input.change import Change, FileSplit, to_batch
+from tailrace_server.pipeline.input.table_bindings import Bindings
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.lines import SplitDecoder
 from tailrace_server.pipeline.transactions.settings import MAX_RECORD_BYTES
 

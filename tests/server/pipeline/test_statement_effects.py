@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.quarantine import LineRefused
+from tailrace_server.pipeline.catalog.driver import LineRefused
 from tests.process.ingest.reading import data
+from tests.server.pipeline.input.test_table_bindings import ARCHIVE, PUBLIC, Ingest, Row, Table
 from tests.server.pipeline.shapes import line
-from tests.server.pipeline.test_table_bindings import ARCHIVE, PUBLIC, Ingest, Row, Table
 
 if TYPE_CHECKING:
     from pathlib import Path

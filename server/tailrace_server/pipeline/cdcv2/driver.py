@@ -24,7 +24,9 @@ import msgspec
 from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cdcv2 import AvroForm
-from tailrace_server.pipeline.catalog_driver import CatalogDriver
+from tailrace_server.pipeline.catalog.columns import Sighting, evolve
+from tailrace_server.pipeline.catalog.driver import CatalogDriver, LineRefused
+from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
@@ -32,6 +34,7 @@ from tailrace_server.pipeline.cdcv2.folding import (
     Folded,
     finished_rows,
     fold,
+    write_segment,
 )
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.state import (
@@ -70,11 +73,7 @@ from tailrace_server.pipeline.cdcv2.updates import (
     place,
     since,
 )
-from tailrace_server.pipeline.cdcv2.writing import write_segment
-from tailrace_server.pipeline.changes import QUARANTINED, Change
-from tailrace_server.pipeline.columns import Sighting, evolve
-from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.pipeline.quarantine import LineRefused
+from tailrace_server.pipeline.input.change import QUARANTINED, Change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -130,7 +130,7 @@ class StreamSchema:
             raise InvalidRequest(f"{where} has another schema: {error}") from error
 
     def listing(self, key: Sequence[str]) -> str:
-        """Return the columns with their types and key, in the form of `pipeline.columns`."""
+        """Return the columns with their types and key, in the form of `pipeline.catalog.columns`."""
         columns = [(name, *_sql_type(kind), _nullable(kind)) for name, kind in self._columns]
         return msgspec.json.encode((columns, tuple(key))).decode()
 

@@ -24,17 +24,19 @@ import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import TailraceError
-from tailrace_server.pipeline.images import difference, members, projection
-from tailrace_server.pipeline.record_table import record_table
-from tailrace_server.pipeline.row_batches import batch_of
+from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE, record_table
+from tailrace_server.pipeline.input.change import batch_of
+from tailrace_server.pipeline.input.images import difference, members, projection
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.record.keys import key_hashes, type_seed
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from tailrace_server.pipeline.catalog.record_table import Row
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
-    from tailrace_server.pipeline.record_table import Row
 
 FINISHED: Final = pa.schema(
     [
@@ -320,3 +322,22 @@ def _version(
             before,
             after,
         )
+
+
+def write_segment(
+    path: Path,
+    effects: pa.RecordBatch,
+    entity_type: str,
+    times: Sequence[Time] | None = None,
+) -> tuple[list[SegmentReceipt], int]:
+    """Write effects as a segment; return it, and how many versions it has. ``times`` as in `records`.
+
+    Raises:
+        LogFull: No room.
+    """
+    versions = 0
+    with SegmentWriter(path) as segment:
+        for table, so_far in records(effects, entity_type, ROWS_PER_WRITE, times):
+            segment.write(table)
+            versions = so_far
+        return [segment.close()], versions

@@ -14,9 +14,8 @@ from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
 from tailrace_server.pipeline.cdcv2.files import AVRO, LINES
 from tailrace_server.pipeline.cdcv2.product_times import ProductDriver
-from tailrace_server.pipeline.input_folder import check_input
+from tailrace_server.pipeline.input.folder import WaitingFiles, check_input
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE
-from tailrace_server.pipeline.waiting_files import WaitingFiles
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
 
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from tailrace.cdcv2 import Waiting
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
-    from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
-    from tailrace_server.pipeline.stop_signals import Stopping
+    from tailrace_server.pipeline.run.metrics import IngestMetrics
+    from tailrace_server.pipeline.run.progress import IngestCounters, ProgressReporter
+    from tailrace_server.pipeline.run.stop_signals import Stopping
 
 WRITER: Final = "cdcv2"
 """The writer's name in the log. The log itself holds what was consumed, so there is no checkpoint whose loss
@@ -168,8 +167,7 @@ def _start_spark(
     resources: ExitStack,
     batch: Sequence[SourceFile],
 ) -> None:
-    from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
-    from tailrace_server.pipeline.spark.session import spark_session
+    from tailrace_server.pipeline.spark.session import StartInterrupted, spark_session
 
     reporter.wait("starting Spark, which takes some seconds …")
     with suppress(StartInterrupted):

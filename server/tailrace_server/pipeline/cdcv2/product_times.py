@@ -29,13 +29,12 @@ import pyarrow as pa
 
 from tailrace.cdcv2 import Conflict, CountExceeded, DiffsDisagree, Reader, Update, Waiting, product
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.catalog.pending import read_pending
 from tailrace_server.pipeline.cdcv2.driver import BatchResult, Cdcv2Driver
 from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
-from tailrace_server.pipeline.cdcv2.folding import INDEX, KeyConflict
+from tailrace_server.pipeline.cdcv2.folding import INDEX, KeyConflict, write_segment
 from tailrace_server.pipeline.cdcv2.state import PRODUCT_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import updates_table
-from tailrace_server.pipeline.cdcv2.writing import write_segment
-from tailrace_server.pipeline.pending import read_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
-from tailrace_server.pipeline.options import (
+from tailrace_server.pipeline.run.options import (
     BYTES,
     FLAG,
     FOLDER,
     GROUPING,
     READING,
     RUNNING,
+    MetricsOutlets,
     OptionForm,
     choice,
     option,

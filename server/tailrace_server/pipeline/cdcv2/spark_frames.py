@@ -33,7 +33,7 @@ from tailrace_server.pipeline.cdcv2.state import (
     tiers_to_merge,
 )
 from tailrace_server.pipeline.cdcv2.times import coverage_after, frontier_after
-from tailrace_server.pipeline.spark.errors import SparkFailed, reason_of
+from tailrace_server.pipeline.spark.session import SparkFailed, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import TailraceError
+from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
@@ -43,6 +44,7 @@ from tailrace_server.pipeline.cdcv2.folding import (
     Folding,
     finished_rows,
     fold,
+    write_segment,
 )
 from tailrace_server.pipeline.cdcv2.spark_pieces import (
     DeduplicatedShare,
@@ -83,8 +85,6 @@ from tailrace_server.pipeline.cdcv2.times import (
     update_times,
 )
 from tailrace_server.pipeline.cdcv2.updates import UPDATES, before, distinct, joined, since, slots
-from tailrace_server.pipeline.cdcv2.writing import write_segment
-from tailrace_server.pipeline.pending import write_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest, LogCorrupted
+from tailrace_server.pipeline.catalog.pending import read_pending
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, joined, place, slots
-from tailrace_server.pipeline.pending import read_pending
 from tailrace_server.wal.files.documents import PendingSegment
 
 if TYPE_CHECKING:

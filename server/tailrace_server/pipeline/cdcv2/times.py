@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.cdcv2 import Waiting
-from tailrace_server.pipeline.row_batches import batch_of
+from tailrace_server.pipeline.input.change import batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

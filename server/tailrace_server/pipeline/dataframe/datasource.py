@@ -62,11 +62,11 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.catalog_driver import CatalogDriver
-from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
+from tailrace_server.pipeline.catalog.columns import Sighting, evolve, known_columns
+from tailrace_server.pipeline.catalog.driver import CatalogDriver
 from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_of_files
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
-from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
+from tailrace_server.pipeline.dataframe.transactions import refuse_split
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
 from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer

@@ -22,18 +22,18 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.input_columns import content_of, input_table
-from tailrace_server.pipeline.dataframe.new_columns import NewColumns
-from tailrace_server.pipeline.dataframe.row_checks import (
+from tailrace_server.pipeline.dataframe.input_rows import (
     check_bodies,
     check_identities,
     check_keys,
     check_values,
     columns_named,
+    content_of,
+    input_table,
 )
-from tailrace_server.pipeline.dataframe.transaction_ids import SeenTransactions
-from tailrace_server.pipeline.dataframe.whole_transactions import Transactions
-from tailrace_server.pipeline.images import difference, members, projection
+from tailrace_server.pipeline.dataframe.new_columns import NewColumns
+from tailrace_server.pipeline.dataframe.transactions import SeenTransactions, Transactions
+from tailrace_server.pipeline.input.images import difference, members, projection
 from tailrace_server.wal.record.interleaving import Interleaved, starts_of
 from tailrace_server.wal.segment.writer import with_dictionary
 from tailrace_server.wal.source_batches import BatchContent
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tailrace_server.pipeline.columns import Sighting
+    from tailrace_server.pipeline.catalog.columns import Sighting
     from tailrace_server.wal.schema.value_rules import ValueRules
     from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 

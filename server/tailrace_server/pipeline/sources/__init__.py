@@ -1,1 +1,1 @@
-"""Sources: each turns the lines of its input into changes, one folder each; `source` says how."""
+"""Sources: each turns its lines into changes and has a folder; `input.source` is their interface."""

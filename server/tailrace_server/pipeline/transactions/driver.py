@@ -24,26 +24,31 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
-from tailrace_server.pipeline.catalog_driver import CatalogDriver
-from tailrace_server.pipeline.changes import CHANGE, Change, to_batch
-from tailrace_server.pipeline.columns import (
+from tailrace_server.pipeline.catalog.columns import (
     ColumnInference,
+    CurrentColumns,
     Sighting,
     evolve,
     known_columns,
 )
-from tailrace_server.pipeline.expiry.expiry import Expiry
-from tailrace_server.pipeline.filling.current_columns import CurrentColumns
-from tailrace_server.pipeline.filling.last_images import LastImages
-from tailrace_server.pipeline.ordering.missing_rows import MissingRows
-from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
-from tailrace_server.pipeline.ordering.older_rows import older_rows
-from tailrace_server.pipeline.ordering.table_snapshots import TableSnapshots
-from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.quarantine import LineRefused
-from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
-from tailrace_server.pipeline.table_bindings import Bindings
-from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
+from tailrace_server.pipeline.catalog.driver import CatalogDriver, LineRefused
+from tailrace_server.pipeline.catalog.last_images import LastImages
+from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
+from tailrace_server.pipeline.catalog.older_rows import older_rows
+from tailrace_server.pipeline.catalog.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE
+from tailrace_server.pipeline.catalog.snapshots import MissingRows, TableSnapshots
+from tailrace_server.pipeline.catalog.time_to_live import Expiry
+from tailrace_server.pipeline.input.change import CHANGE, Change, to_batch
+from tailrace_server.pipeline.input.table_bindings import Bindings
+from tailrace_server.pipeline.transactions.driver_state import (
+    ClosedTransactions,
+    IdleClock,
+    OpenFiles,
+    is_tallies,
+    pending_after,
+    tallies_from,
+)
 from tailrace_server.pipeline.transactions.grouping import (
     Decision,
     Plan,
@@ -51,19 +56,16 @@ from tailrace_server.pipeline.transactions.grouping import (
     group,
     next_idle,
 )
-from tailrace_server.pipeline.transactions.idle_clock import IdleClock
-from tailrace_server.pipeline.transactions.lines import count_batch
-from tailrace_server.pipeline.transactions.pending_tallies import (
-    OpenFiles,
-    is_tallies,
-    pending_after,
-    tallies_from,
-)
+from tailrace_server.pipeline.transactions.lines import count_batch, lines_before, positions, recut
 from tailrace_server.pipeline.transactions.records import RecordBuilder, WrittenPlan
 from tailrace_server.pipeline.transactions.row_counts import RowCounts, is_counts
-from tailrace_server.pipeline.transactions.snapshot_cuts import CUT, cut_snapshots
-from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
-from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally, tally
+from tailrace_server.pipeline.transactions.tally import (
+    CUT,
+    BatchSummary,
+    Tally,
+    cut_snapshots,
+    tally,
+)
 from tailrace_server.wal.segment.writer import SegmentWriter
 from tailrace_server.wal.state.commit_notes import notes_after
 
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.schema import Schema
-    from tailrace_server.pipeline.columns import KnownColumns
+    from tailrace_server.pipeline.catalog.columns import KnownColumns
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.files.documents import PendingSegment

@@ -13,8 +13,8 @@ A transaction is **complete** when
 * END has come and as many rows, quarantined ones included, as it announces; or
 * it is a line that the source does not group, or a cut of snapshot rows; or
 * with ordered input, a row of another has arrived after its last; or
-* no row of it came for the idle time, by a clock that stands while there is more to read
-  (`idle_clock`); or the input has ended.
+* no row of it came for the idle time, by a clock that stops while there is more to read
+  (`driver_state`); or the input has ended.
 
 **Released** are the complete ones in source order up to the first that is not: whatever began after
 a transaction that is still open waits for it, and the idle time bounds the wait. A transaction of
@@ -29,24 +29,18 @@ nor a count is dropped: it belongs to a transaction of tables that are not captu
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace_server.pipeline.changes import (
-    LINE,
-)
-from tailrace_server.pipeline.transactions.snapshot_cuts import CUT
+from tailrace_server.pipeline.input.change import LINE
 from tailrace_server.pipeline.transactions.source_order import in_source_order
+from tailrace_server.pipeline.transactions.tally import CUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
+    from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
     from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
-    from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
-    from tailrace_server.pipeline.transactions.tally import Tally
-
-CLOSED_IDS: Final = 100_000
-"""How many closed transactions are remembered. A row of an older one begins a new transaction."""
+    from tailrace_server.pipeline.transactions.tally import Cut, Tally
 
 
 class Released(NamedTuple):

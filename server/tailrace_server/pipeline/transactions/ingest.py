@@ -17,18 +17,20 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
-from tailrace_server.pipeline.input_folder import check_input, unreadable_names
+from tailrace_server.pipeline.input.folder import check_input, unreadable_names, waiting_files
+from tailrace_server.pipeline.run.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
-from tailrace_server.pipeline.spark.errors import SparkFailed, reason_of
 from tailrace_server.pipeline.spark.idle_listener import IdleListener, listening
-from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
 from tailrace_server.pipeline.spark.java import ensure_java
-from tailrace_server.pipeline.spark.session import spark_session
-from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
+from tailrace_server.pipeline.spark.session import (
+    SparkFailed,
+    StartInterrupted,
+    reason_of,
+    spark_session,
+)
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
-from tailrace_server.pipeline.waiting_files import waiting_files
 from tailrace_server.units import format_bytes
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -39,9 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
-    from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.input.table_bindings import Bindings
+    from tailrace_server.pipeline.run.metrics import IngestMetrics
+    from tailrace_server.pipeline.run.progress import IngestCounters, ProgressReporter
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _BYTES_PER_ROW: Final = 400

@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.catalog.last_images import lacks_images
+from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
+from tailrace_server.pipeline.input.change import (
     BEGIN,
     CHANGE,
     CHANGE_SCHEMA,
@@ -42,15 +44,12 @@ from tailrace_server.pipeline.changes import (
     UNORDERED,
     UNPLACED,
     Change,
+    batch_of,
     from_table,
     to_batch,
 )
-from tailrace_server.pipeline.filling.large_batches import lacks_images
-from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
-from tailrace_server.pipeline.row_batches import batch_of
-from tailrace_server.pipeline.transactions.lines import relative_file
+from tailrace_server.pipeline.transactions.lines import lines_to_skip, relative_file
 from tailrace_server.pipeline.transactions.records import WrittenPlan
-from tailrace_server.pipeline.transactions.splits import lines_to_skip
 from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally
 from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
@@ -73,8 +72,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tailrace_server.pipeline.columns import Sighting
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.catalog.columns import Sighting
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.driver import Distribute, Driver
     from tailrace_server.pipeline.transactions.grouping import Decision, Released
     from tailrace_server.pipeline.transactions.settings import IngestSettings

@@ -1,7 +1,8 @@
-"""Lines of files as Spark hands them over, decoded.
+"""Lines of files as Spark hands them over, decoded, and the splits that they come in.
 
 `LINES_SCHEMA` is what the stream selects: the line's bytes, its file and its split. Rows of a split are
-contiguous and in order.
+contiguous and in order. A *split* is a block of a file; a batch counts the lines before each, and the snapshot
+rows in them.
 """
 
 from __future__ import annotations
@@ -15,20 +16,86 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.pipeline.changes import CHANGE, SPLIT, Change, FileSplit, is_effect
+from tailrace_server.pipeline.input.change import (
+    CHANGE,
+    SNAPSHOT,
+    SPLIT,
+    Change,
+    FileSplit,
+    is_effect,
+)
+from tailrace_server.pipeline.input.table_bindings import origins_text
 from tailrace_server.pipeline.spark.checkpoint import local_path
-from tailrace_server.pipeline.table_bindings import origins_text
-from tailrace_server.pipeline.transactions.splits import lines_to_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tailrace_server.pipeline.progress import IngestCounters
-    from tailrace_server.pipeline.sources.source import DecodedMessage, DecodeLine
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.input.source import DecodedMessage, DecodeLine, Source
+    from tailrace_server.pipeline.input.table_bindings import Bindings
+    from tailrace_server.pipeline.run.progress import IngestCounters
     from tailrace_server.pipeline.transactions.grouping import Plan
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-    from tailrace_server.pipeline.transactions.tally import BatchSummary
+    from tailrace_server.pipeline.transactions.tally import BatchSummary, Cut
+
+
+def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
+    """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
+    by_run: dict[str, list[Cut]] = {}
+    for cut in cuts:
+        by_run.setdefault(cut.run_key, []).append(cut)
+    for change in changes:
+        key = change.transaction or ""
+        if not key.startswith(SNAPSHOT):
+            yield change
+            continue
+        for cut in by_run[key]:
+            if cut.start <= change.total_order < cut.stop:
+                order = cut.offset + change.total_order
+                yield change._replace(transaction=cut.key, total_order=order)
+                break
+
+
+def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
+    """Return (file, block) → lines of the file before the block."""
+    before: dict[tuple[str, int], int] = {}
+    lines: dict[str, int] = {}
+    for split in sorted(splits, key=lambda change: (change.file or "", change.block or 0)):
+        file = split.file or ""
+        before[file, split.block or 0] = lines.get(file, 0)
+        lines[file] = lines.get(file, 0) + (split.line or 0)
+    return before
+
+
+def lines_to_skip(
+    splits: Iterable[tuple[str, int, int]], consumed: Callable[[str], int]
+) -> dict[tuple[str, int], int]:
+    """Return (file, block) → lines at its head that the log holds already.
+
+    Args:
+        splits: File, block and number of lines of each split of a batch.
+        consumed: File → lines at its head that the log holds.
+    """
+    skip: dict[tuple[str, int], int] = {}
+    before: dict[str, int] = {}
+    for file, block, lines in sorted(splits):
+        start = before.get(file, 0)
+        before[file] = start + lines
+        held = min(max(consumed(file) - start, 0), lines)
+        if held:
+            skip[file, block] = held
+    return skip
+
+
+def positions(splits: Iterable[Change], source: Source) -> dict[str, int | str]:
+    """Return the source positions that a batch advances: lines consumed of each file."""
+    lines: dict[str, int | str] = {}
+    for split in splits:
+        if not split.file:
+            continue
+        name = source.position_name(split.file)
+        lines[name] = int(lines.get(name, 0)) + (split.line or 0)
+    return lines
+
 
 LINES_SCHEMA: Final = pa.schema(
     [

@@ -2,45 +2,210 @@
 
 Versions are relative: the first transaction of a segment is 0. Their final codes are assigned with the entry,
 so a task needs to know nothing of the others.
+
+**Altered columns.** A version has one schema, and its images are compared with each other. PostgreSQL can
+alter a table within a transaction, so that rows before the change are written otherwise than those after it::
+
+    rows         u 1    u 1    │ alter │    u 1    c 2
+    listing       A                          B             A: price in decimal.bytes(2), B: in decimal.bytes(4)
+    restated      B      B                   B      B      exact, or the value counts as not sent
+
+Rows say their listing where it is not that of the row before, in the same file (`column_listing`). A value
+without an exact form in the last listing counts in ``before`` as not sent. In ``after`` it refuses the row.
+
+**The lead** is record 0 of a version. Its ``after`` describes the transaction by these members, in this order;
+those in brackets only where they apply:
+
+=====================  ================================================================================
+transaction_id         as the source writes it; null for a line alone and for snapshot rows
+mutation_count         records that follow, after consolidation
+counts                 entity type → records of it
+source_count           rows that came from the source
+source                 connector and its name
+source_timestamp       the latest of its rows, µs; null where the source gives none
+[source_log,           log of the source that the position counts in, and the highest position of the
+source_position]       transaction's rows in it, in hex (`catalog.newest_positions`)
+[late, of]             true, and the version that its earlier rows became
+[snapshot]             true
+[expected_count]       rows that the source announced, where other than ``source_count``
+[without_end]          true: its BEGIN came, and no END with a count by when it was closed
+[quarantined]          rows that could not be read
+[incomplete_images]    records with an image that should be whole, and that nothing could fill
+=====================  ================================================================================
+
+A reader that has ``mutation_count`` records of a version has all of them (promise 8). The transaction is known
+to be incomplete if there is ``expected_count``, ``without_end`` or ``quarantined``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.catalog.record_table import record_table
+from tailrace_server.pipeline.input.change import (
     QUARANTINED,
     READ,
     UNORDERED,
     Change,
+    arrival,
     line_of,
     position_bytes,
 )
-from tailrace_server.pipeline.images import members
-from tailrace_server.pipeline.record_table import record_table
+from tailrace_server.pipeline.input.column_listing import announced
+from tailrace_server.pipeline.input.images import hidden, members
 from tailrace_server.pipeline.transactions.consolidate import consolidate
-from tailrace_server.pipeline.transactions.last_listing import altered_types, in_last_listing
-from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
+from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.schema.column_types import joined
+from tailrace_server.wal.schema.restating import restated_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from tailrace_server.pipeline.columns import ColumnInference, Sighting
-    from tailrace_server.pipeline.filling.filling import Filling
-    from tailrace_server.pipeline.ordering.older_rows import OlderRows
-    from tailrace_server.pipeline.record_table import Row
-    from tailrace_server.pipeline.sources.source import Source
+    from tailrace_server.pipeline.catalog.columns import ColumnInference, Sighting
+    from tailrace_server.pipeline.catalog.older_rows import OlderRows
+    from tailrace_server.pipeline.catalog.record_table import Row
+    from tailrace_server.pipeline.catalog.whole_images import Filling
+    from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.grouping import Released
     from tailrace_server.pipeline.transactions.row_counts import Counting
     from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
+    from tailrace_server.wal.schema.restating import Conversions
     from tailrace_server.wal.segment.writer import SegmentReceipt
+
+
+class InLastListing(NamedTuple):
+    """Rows in the last listing of their entity type."""
+
+    changes: list[Change]
+    refused: list[tuple[Change, str]]
+    """Rows that have no exact form in it, each with the reason."""
+
+
+def altered_types(changes: Sequence[Change]) -> Mapping[str, str]:
+    """Return the entity types that come with several listings, each with the last one; mostly none."""
+    last: dict[str, str] = {}
+    altered = set()
+    for change in changes:
+        if change.columns is not None:
+            entity_type = change.entity_type or ""
+            if last.get(entity_type, change.columns) != change.columns:
+                altered.add(entity_type)
+            last[entity_type] = change.columns
+    return {entity_type: last[entity_type] for entity_type in altered}
+
+
+def in_last_listing(
+    changes: Sequence[Change],
+    last: Mapping[str, str],
+    declared: Mapping[str, Collection[str]],
+    unavailable: Unavailable,
+) -> InLastListing:
+    """Return the changes of a transaction, those of altered entity types in their last listing.
+
+    Args:
+        changes: In source order.
+        last: As `altered_types` gives it.
+        declared: Entity type → columns whose type the mapping declares, whatever the source lists.
+        unavailable: Tells values that the source did not send.
+    """
+    listings = _listings(changes)
+    conversions: dict[tuple[str, str], Conversions] = {}
+    kept: list[Change] = []
+    refused: list[tuple[Change, str]] = []
+    for place, change in enumerate(changes):
+        entity_type = change.entity_type or ""
+        listing = listings[place]
+        if listing is None or last.get(entity_type, listing) == listing:
+            kept.append(change)
+            continue
+        pair = (entity_type, listing)
+        if pair not in conversions:
+            excluded = declared.get(entity_type, ())
+            conversions[pair] = _conversions(listing, last[entity_type], excluded)
+        try:
+            kept.append(_restated(change, conversions[pair], unavailable))
+        except _Inexact as error:
+            refused.append((change, str(error)))
+    return InLastListing(kept, refused)
+
+
+def _listings(changes: Sequence[Change]) -> list[str | None]:
+    """Return the listing of each row: its own, else that of the row before it in its split."""
+    found: list[str | None] = [None] * len(changes)
+    current: dict[tuple[str | None, str, int], str] = {}
+    for place in sorted(range(len(changes)), key=lambda place: arrival(changes[place].place)):
+        change = changes[place]
+        file, block, _ = line_of(change.place)
+        key = change.entity_type, file, block
+        if change.columns is not None:
+            current[key] = change.columns
+        found[place] = current.get(key)
+    return found
+
+
+def _conversions(written: str, wanted: str, excluded: Collection[str]) -> Conversions:
+    """Return the columns whose values one listing writes otherwise than another."""
+    before = {name: (kind, encoding) for name, kind, encoding, _ in announced(written).columns}
+    after = {name: (kind, encoding) for name, kind, encoding, _ in announced(wanted).columns}
+    return {
+        name: (before[name], after[name])
+        for name in before
+        if name in after and name not in excluded and joined(before[name], after[name]) is None
+    }
+
+
+class _Inexact(Exception):
+    """A value of ``after`` has no exact form in the last listing."""
+
+
+def _restated(change: Change, conversions: Conversions, unavailable: Unavailable) -> Change:
+    before, after = change.before, change.after
+    if before is not None:
+        image, inexact = restated_image(before, conversions, unavailable)
+        before = hidden(image, inexact)
+    if after is not None:
+        after, inexact = restated_image(after, conversions, unavailable)
+        for name in inexact:
+            value = bytes(members(after)[name])[:40].decode(errors="replace")
+            (one, encoding), (other, other_encoding) = conversions[name]
+            raise _Inexact(
+                f"column {name}: {value} was written as {one} in {encoding}, and later rows of its "
+                f"transaction as {other} in {other_encoding}, which has no exact form of it"
+            )
+    return change._replace(before=before, after=after)
+
+
+def lead(released: Released, effects: Iterable[Effect], incomplete_images: int = 0) -> bytes:
+    """Return the ``after`` of a version's lead record."""
+    tally = released.tally
+    late = released.late_of is not None
+    without_end = not late and tally.mark is not None and tally.expected is None
+    incomplete = not late and tally.expected is not None and tally.expected != tally.rows
+    return lead_text(
+        transaction_id=tally.transaction_id,
+        counts=Counter(effect.entity_type for effect in effects),
+        source_count=tally.rows,
+        source=tally.source,
+        source_timestamp=tally.timestamp,
+        source_log=tally.log,
+        source_position=tally.highest.hex() if tally.log is not None else None,
+        late=True if late else None,
+        of=released.late_of,
+        snapshot=True if released.snapshot else None,
+        expected_count=tally.expected if incomplete else None,
+        without_end=True if without_end else None,
+        quarantined=tally.quarantined or None,
+        incomplete_images=incomplete_images or None,
+    )
 
 
 class WrittenPlan(NamedTuple):

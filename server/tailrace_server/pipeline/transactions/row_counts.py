@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import (
     KeyIndex,
@@ -35,15 +36,13 @@ from tailrace_server.pipeline.cdcv2.state import (
     tiers,
     tiers_to_merge,
 )
-from tailrace_server.pipeline.changes import READ, position_bytes
-from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.pipeline.row_batches import batch_of
+from tailrace_server.pipeline.input.change import READ, batch_of, position_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.wal.files.documents import PendingSegment
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
-from tailrace_server.pipeline.options import (
+from tailrace_server.pipeline.run.options import (
     BYTES,
     FLAG,
     FOLDER,
@@ -15,6 +14,7 @@ from tailrace_server.pipeline.options import (
     READING,
     RUNNING,
     SECONDS,
+    MetricsOutlets,
     OptionForm,
     choice,
     option,
@@ -23,8 +23,8 @@ from tailrace_server.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.sources.source import DecodeLine, Source
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.input.source import DecodeLine, Source
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping, TimeToLive
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024

@@ -27,7 +27,13 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.catalog.newest_positions import (
+    Placed,
+    is_reset,
+    logs_in_one_order,
+    may_compare,
+)
+from tailrace_server.pipeline.input.change import (
     UNORDERED,
     UNPLACED,
     arrival,
@@ -35,17 +41,11 @@ from tailrace_server.pipeline.changes import (
     partition_of,
     position_bytes,
 )
-from tailrace_server.pipeline.ordering.source_logs import (
-    Placed,
-    is_reset,
-    logs_in_one_order,
-    may_compare,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
     from tailrace_server.pipeline.transactions.tally import Tally
 
 _SAME_MOMENT_US: Final = 100_000

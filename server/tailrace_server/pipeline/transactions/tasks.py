@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
-from tailrace_server.pipeline.columns import ColumnInference, Sighting
-from tailrace_server.pipeline.ordering.newest_positions import PositionSpan
-from tailrace_server.pipeline.ordering.older_rows import OlderRows
-from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
+from tailrace_server.pipeline.catalog.columns import ColumnInference, Sighting
+from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
+from tailrace_server.pipeline.catalog.older_rows import OlderRows
+from tailrace_server.pipeline.catalog.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE
+from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, Change, to_batch
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lines import SplitDecoder, runs
 from tailrace_server.pipeline.transactions.records import RecordBuilder
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tailrace_server.pipeline.columns import KnownColumns
-    from tailrace_server.pipeline.sources.source import Source
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.catalog.columns import KnownColumns
+    from tailrace_server.pipeline.input.source import Source
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 

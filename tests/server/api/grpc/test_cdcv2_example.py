@@ -13,8 +13,8 @@ from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.progress import ProgressReporter
-from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tests.server.cdcv2.documented import CHANGEFEED, SCHEMA
 from tests.server.export.logs import statements
 from tests.support.inprocess import PATIENCE_S

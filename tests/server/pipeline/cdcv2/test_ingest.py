@@ -13,15 +13,15 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.cdcv2 import write_line
 from tailrace_server.cdcv2.schema import documented_schema
+from tailrace_server.pipeline.catalog.driver import LineRefused
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome, ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.cdcv2.state import read_control
-from tailrace_server.pipeline.progress import ProgressReporter
-from tailrace_server.pipeline.quarantine import LineRefused
-from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify

@@ -12,7 +12,7 @@ from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
 from tailrace_server.pipeline.cdcv2.spark_steps import Deduplicate, UpdateTimes, ranges_of
 from tailrace_server.pipeline.cdcv2.times import COUNTS, INTERVALS
 from tailrace_server.pipeline.cdcv2.updates import updates_table
-from tailrace_server.pipeline.row_batches import batch_of
+from tailrace_server.pipeline.input.change import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path

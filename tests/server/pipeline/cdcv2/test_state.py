@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import (
     CONTROL_NAME,
@@ -22,7 +23,6 @@ from tailrace_server.pipeline.cdcv2.state import (
     tiers,
     tiers_to_merge,
 )
-from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.wal.files.documents import PendingSegment
 
 if TYPE_CHECKING:

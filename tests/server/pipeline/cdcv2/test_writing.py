@@ -8,9 +8,8 @@ import orjson
 import pyarrow as pa
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.cdcv2.folding import EFFECTS
-from tailrace_server.pipeline.cdcv2.writing import write_segment
-from tailrace_server.pipeline.row_batches import batch_of
+from tailrace_server.pipeline.cdcv2.folding import EFFECTS, write_segment
+from tailrace_server.pipeline.input.change import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path

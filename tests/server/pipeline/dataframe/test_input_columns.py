@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.input_columns import OPTIONAL, REQUIRED, input_table
+from tailrace_server.pipeline.dataframe.input_rows import OPTIONAL, REQUIRED, input_table
 
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.machine_code.loader import loops_made
-from tailrace_server.pipeline.dataframe.known_names import KnownNames, rows_with_unknown_names
+from tailrace_server.pipeline.dataframe.new_columns import KnownNames, rows_with_unknown_names
 from tests.support.compiled_loops import loops_used
 
 if TYPE_CHECKING:

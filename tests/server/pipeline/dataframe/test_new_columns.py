@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.dataframe.input_columns import input_table
+from tailrace_server.pipeline.dataframe.input_rows import columns_named, input_table
 from tailrace_server.pipeline.dataframe.new_columns import NewColumns
-from tailrace_server.pipeline.dataframe.row_checks import columns_named
-from tailrace_server.pipeline.dataframe.whole_transactions import Transactions
+from tailrace_server.pipeline.dataframe.transactions import Transactions
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.columns import Sighting
+    from tailrace_server.pipeline.catalog.columns import Sighting
 
 
 def observe(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest, TailraceError, UnknownWriter
 from tailrace_server.pipeline.dataframe.datasource import BatchWriter, OpenedCatalog, StreamWriter
-from tailrace_server.pipeline.dataframe.input_columns import content_of, input_table
+from tailrace_server.pipeline.dataframe.input_rows import content_of, input_table
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.row_checks import columns_named
+from tailrace_server.pipeline.dataframe.input_rows import columns_named
 
 
 @given(

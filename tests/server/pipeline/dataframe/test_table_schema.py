@@ -6,8 +6,8 @@ import pytest
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.pipeline.column_listing import announced
-from tailrace_server.pipeline.dataframe.table_schema import columns_of
+from tailrace_server.pipeline.dataframe.write_options import columns_of
+from tailrace_server.pipeline.input.column_listing import announced
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe import transaction_ids
+from tailrace_server.pipeline.dataframe import transactions
 from tailrace_server.pipeline.dataframe.sink import RecordSink
-from tailrace_server.pipeline.dataframe.transaction_ids import SeenTransactions, refuse_split
+from tailrace_server.pipeline.dataframe.transactions import SeenTransactions, refuse_split
 from tailrace_server.wal.segment.writer import SegmentWriter
 from tests.server.pipeline.dataframe.test_sink import INPUT, row
 from tests.server.wal.logs import segment_path
@@ -73,5 +73,5 @@ def test_ids_that_share_a_hash_are_told_apart_by_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [partition(tmp_path, name, name) for name in ("A", "B")]
-    monkeypatch.setattr(transaction_ids, "key_hash", lambda seed, id: 7)
+    monkeypatch.setattr(transactions, "key_hash", lambda seed, id: 7)
     refuse_split([(np.array([7], np.uint64), path) for _, path in parts])

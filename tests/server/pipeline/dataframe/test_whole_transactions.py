@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.whole_transactions import Transactions
+from tailrace_server.pipeline.dataframe.transactions import Transactions
 from tailrace_server.wal.record.columns import lead_text
 
 

@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tailrace_server.pipeline.changes import CHANGE, INSERT, Change, FileSplit, quarantined
-from tailrace_server.pipeline.options import option, text
-from tailrace_server.pipeline.sources.source import Source
+from tailrace_server.pipeline.input.change import CHANGE, INSERT, Change, FileSplit, quarantined
+from tailrace_server.pipeline.input.source import Source
+from tailrace_server.pipeline.run.options import option, text
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.sources.source import DecodeLine
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.input.source import DecodeLine
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 

@@ -11,11 +11,7 @@ import pytest
 
 from tailrace_server.pipeline import prepare_spark
 from tailrace_server.pipeline.prepare_spark import ArchiveNotMade
-from tailrace_server.pipeline.spark.class_archive import (
-    archive_name,
-    is_to_be_offered,
-    options_to_use,
-)
+from tailrace_server.pipeline.spark.java import archive_name, is_to_be_offered, options_to_use
 
 _MAKE = """
 import sys
@@ -26,7 +22,7 @@ print(prepare())
 
 _MADE_ALREADY = """
 import os
-from tailrace_server.pipeline.spark.class_archive import archive_name
+from tailrace_server.pipeline.spark.java import archive_name
 from tailrace_server.pipeline.spark.java import ensure_java, kept_folders
 name = archive_name(ensure_java())
 print("", *(folder / name for folder in kept_folders(os.environ) if (folder / name).is_file()), sep="\\n")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from tailrace_server.pipeline.spark.errors import reason_of
+from tailrace_server.pipeline.spark.session import reason_of
 
 
 def thrown(*messages: str) -> Py4JError:

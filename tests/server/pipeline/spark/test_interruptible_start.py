@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted, interruptible
+from tailrace_server.pipeline.spark.session import StartInterrupted, interruptible
 
 pytestmark = pytest.mark.slow
 

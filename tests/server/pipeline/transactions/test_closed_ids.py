@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
+from tailrace_server.pipeline.transactions.driver_state import ClosedTransactions
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import upsert

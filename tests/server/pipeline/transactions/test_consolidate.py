@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.changes import DELETE, INSERT, TRUNCATE, UPDATE, Change
+from tailrace_server.pipeline.input.change import DELETE, INSERT, TRUNCATE, UPDATE, Change
 from tailrace_server.pipeline.transactions.consolidate import TRUNCATED, consolidate
 
 Rows = dict[tuple[str, str], bytes]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogFull
-from tailrace_server.pipeline.changes import FileSplit
+from tailrace_server.pipeline.input.change import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
@@ -22,7 +22,7 @@ from tests.support import failpoints
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
     from tailrace_server.wal.files.documents import PendingSegment
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import UnknownWriter
-from tailrace_server.pipeline.changes import FileSplit
+from tailrace_server.pipeline.input.change import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink, run_if_due
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules

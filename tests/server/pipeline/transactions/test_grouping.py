@@ -14,7 +14,7 @@ from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tests.server.pipeline.shapes import decode, end, envelope, postgres
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
 
 RULES = Rules(idle_s=5.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace_server.pipeline.transactions.idle_clock import IdleClock
+from tailrace_server.pipeline.transactions.driver_state import IdleClock
 
 
 def test_it_stands_until_the_source_was_quiet_once() -> None:

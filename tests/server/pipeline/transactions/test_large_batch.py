@@ -10,17 +10,16 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from tailrace_server.pipeline.changes import SNAPSHOT
-from tailrace_server.pipeline.columns import Sighting
-from tailrace_server.pipeline.ordering.newest_positions import NewestPositions
+from tailrace_server.pipeline.catalog.columns import Sighting
+from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
+from tailrace_server.pipeline.input.change import SNAPSHOT
 from tailrace_server.pipeline.transactions.grouping import Decision, Plan, Released
 from tailrace_server.pipeline.transactions.large_batch import (
     lead_rows,
     matches,
     written_plan,
 )
-from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
-from tailrace_server.pipeline.transactions.tally import Tally
+from tailrace_server.pipeline.transactions.tally import Cut, Tally
 from tailrace_server.pipeline.transactions.tasks import PLANNED, RESULT, Layout, TaskSegment
 from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.segment.writer import SegmentReceipt

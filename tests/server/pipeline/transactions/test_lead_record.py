@@ -10,12 +10,11 @@ from typing import Any
 import orjson
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.changes import SNAPSHOT
+from tailrace_server.pipeline.input.change import SNAPSHOT
 from tailrace_server.pipeline.transactions.consolidate import Effect
 from tailrace_server.pipeline.transactions.grouping import Released
-from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
-from tailrace_server.pipeline.transactions.tally import Tally
+from tailrace_server.pipeline.transactions.records import lead
+from tailrace_server.pipeline.transactions.tally import Tally, cut_snapshots
 
 EFFECTS = [Effect(name, str(n), Operation.UPSERT) for n, name in enumerate(("b", "a", "b"))]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, SPLIT, FileSplit
+from tailrace_server.pipeline.input.change import CHANGE, SPLIT, FileSplit
 from tailrace_server.pipeline.transactions.lines import (
     LINES_SCHEMA,
     SplitDecoder,

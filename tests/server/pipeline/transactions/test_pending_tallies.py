@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import to_batch
-from tailrace_server.pipeline.transactions.pending_tallies import (
+from tailrace_server.pipeline.input.change import to_batch
+from tailrace_server.pipeline.transactions.driver_state import (
     TALLY_SCHEMA,
     is_tallies,
     tallies_from,

@@ -1,4 +1,4 @@
-"""Records and leads of released transactions; columns are in tests/server/pipeline/test_columns.py."""
+"""Records and leads of released transactions; columns are in tests/server/pipeline/catalog/test_columns.py."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tailrace_server.pipeline.changes import QUARANTINED
-from tailrace_server.pipeline.columns import ColumnInference
-from tailrace_server.pipeline.record_table import ROW_SCHEMA
+from tailrace_server.pipeline.catalog.columns import ColumnInference
+from tailrace_server.pipeline.catalog.record_table import ROW_SCHEMA
+from tailrace_server.pipeline.input.change import QUARANTINED
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released
-from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.pipeline.transactions.records import RecordBuilder
+from tailrace_server.pipeline.transactions.records import RecordBuilder, lead
 from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tailrace_server.pipeline.transactions.tasks import decode_plan, encode_plan
 from tests.server.pipeline.shapes import INT, TEXT, decode, end, envelope, listed, postgres
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
 
 
 def numbered(order: int, table: str = "product") -> dict[str, object]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.changes import FileSplit
+from tailrace_server.pipeline.input.change import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules

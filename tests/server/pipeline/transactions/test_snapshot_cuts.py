@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from tailrace_server.pipeline.transactions.grouping import group
 from tailrace_server.pipeline.transactions.settings import Rules
-from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
-from tailrace_server.pipeline.transactions.tally import tally
+from tailrace_server.pipeline.transactions.tally import cut_snapshots, tally
 from tests.server.pipeline.shapes import decode, envelope, postgres
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
 
 RULES = Rules(idle_s=5.0)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.pipeline.changes import CHANGE, FileSplit
+from tailrace_server.pipeline.input.change import CHANGE, FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
 
 State = dict[str, Any]
 """Primary key → value of the row; rows that are gone are missing."""

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, SNAPSHOT, SPLIT, Change, FileSplit
+from tailrace_server.pipeline.input.change import CHANGE, SNAPSHOT, SPLIT, Change, FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
-from tailrace_server.pipeline.transactions.splits import (
+from tailrace_server.pipeline.transactions.lines import (
     lines_before,
     lines_to_skip,
     positions,
     recut,
 )
-from tailrace_server.pipeline.transactions.tally import tally
+from tailrace_server.pipeline.transactions.tally import cut_snapshots, tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, SPLIT, Change, from_table, to_batch
-from tailrace_server.pipeline.pending import write_pending
+from tailrace_server.pipeline.catalog.pending import write_pending
+from tailrace_server.pipeline.input.change import CHANGE, SPLIT, Change, from_table, to_batch
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA
 from tailrace_server.pipeline.transactions.settings import IngestSettings

@@ -7,9 +7,9 @@ A message is one of::
     {"schema": …, "payload": one of the above}                                   with its schema
     {"key": …, "value": one of the above}                                        with its key
     null, {"key": …, "value": null}, a blank line                                only counted
-    an envelope that was taken apart                                             `source_attributes`
+    an envelope that was taken apart                                             `unwrapped`
 
-A line is a message, or what `joined_messages` takes: several, an array, a key with a TAB behind it.
+A line is a message, or several (`messages_in`), an array, a key with a TAB behind it (`key_and_value`).
 
 ``key`` and ``value`` may be JSON or a string that holds JSON. ``op`` is one of c, u, d, r (a
 snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but what names the row
@@ -19,21 +19,30 @@ The transaction is named by ``transaction.id``, else by what the connector calls
 message is a transaction of its own. `row_key` says what names a row.
 
 Nothing here raises for the content of a line. A message that cannot be used becomes a QUARANTINED row with the
-reason, which is the shape of what came in its place, if `shapes` knows it.
+reason, which is the shape of what came in its place, if `refusals` knows it.
 
 Source: Debezium documentation, of each connector.
+
+**Joined messages.** A line may hold objects one after the other, with or without white space or commas between
+them; arrays of objects; and a key, a TAB and a message, as ``kafka-console-consumer`` prints with
+``print.key=true``. An array may also lie over several lines, an object in each; its brackets are lines without
+content then.
+
+Brackets and strings are distinguished, nothing is parsed. So a message that is damaged costs only itself, as
+long as its brackets are balanced, and memory holds one message beside the line.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import orjson
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.input.change import (
     BEGIN,
     CHANGE,
     DELETE,
@@ -50,10 +59,7 @@ from tailrace_server.pipeline.changes import (
     Change,
     quarantined,
 )
-from tailrace_server.pipeline.sources.debezium.announcements import Announcements
-from tailrace_server.pipeline.sources.debezium.connectors import document_key, images_of
-from tailrace_server.pipeline.sources.debezium.declared_types import DeclaredTypes
-from tailrace_server.pipeline.sources.debezium.joined_messages import key_and_value, messages_in
+from tailrace_server.pipeline.sources.debezium.column_types import Announcements, DeclaredTypes
 from tailrace_server.pipeline.sources.debezium.message import (
     id_of,
     log_of,
@@ -65,34 +71,97 @@ from tailrace_server.pipeline.sources.debezium.message import (
     total_order,
     unwrap,
 )
+from tailrace_server.pipeline.sources.debezium.names import full_name, transaction_key
 from tailrace_server.pipeline.sources.debezium.refusals import (
     Incompatible,
     NoRow,
     NotDebezium,
     SchemaMessage,
     Unusable,
+    file_shape,
+    shape_of,
 )
-from tailrace_server.pipeline.sources.debezium.row_before import RowsBefore
-from tailrace_server.pipeline.sources.debezium.shapes import file_shape, shape_of
+from tailrace_server.pipeline.sources.debezium.row_images import RowsBefore, document_key, images_of
 from tailrace_server.pipeline.sources.debezium.statements import decode_schema_change, effects_of
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
-from tailrace_server.pipeline.sources.debezium.table_names import full_name
-from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.json_check import json_fault
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from tailrace_server.pipeline.changes import FileSplit
+    from tailrace_server.pipeline.input.change import FileSplit
+    from tailrace_server.pipeline.input.source import DecodedMessage
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
     from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
-    from tailrace_server.pipeline.sources.debezium.table_identity import (
-        TableIdentities,
-    )
-    from tailrace_server.pipeline.sources.source import DecodedMessage
+    from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
     from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
+
+_BOM: Final = b"\xef\xbb\xbf"
+_BETWEEN: Final = b" \t\r\n,"
+_HEAD: Final = re.compile(rb"\{|\[\s*(?:[\[{]|null|\]|$)")
+"""How a line of several messages begins. A line of a log may begin with a bracket, too."""
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+def messages_in(line: bytes) -> Iterator[bytes] | None:
+    """Return the messages of a line and the text between them; None for a line that is not of that kind."""
+    text = line.removeprefix(_BOM).strip(_BETWEEN)
+    if text == b"]":  # the end of an array that began on a line before
+        return iter(())
+    if not _HEAD.match(text) or b"\0" in text:
+        return None
+    return _cut(text)
+
+
+def _cut(text: bytes) -> Iterator[bytes]:
+    in_array = False
+    start = end = depth = 0
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign in (b"{", b"["):
+            if depth:
+                depth += 1
+                continue
+            yield from _rest(text[end : token.start()])
+            if sign == b"[" and not in_array:
+                in_array, end = True, token.end()
+            else:
+                start, depth = token.start(), 1
+        elif sign in (b"}", b"]"):
+            if depth > 1:
+                depth -= 1
+            elif depth:
+                depth, end = 0, token.end()
+                yield text[start:end]
+            elif sign == b"]" and in_array:
+                yield from _rest(text[end : token.start()])
+                in_array, end = False, token.end()
+    yield from _rest(text[start:] if depth else text[end:])
+
+
+def _rest(text: bytes) -> Iterator[bytes]:
+    """Yield the text between two messages, unless it only divides them."""
+    for part in [text] if b'"' in text else text.split(b","):
+        if part.strip(_BETWEEN):
+            yield part.strip(_BETWEEN)
+
+
+def key_and_value(line: bytes) -> tuple[bytes, bytes] | None:
+    """Return key and message of a line that has a TAB between them; None for any other line.
+
+    A raw TAB is never within a string of JSON, so the first one divides.
+    """
+    key, tab, value = line.partition(b"\t")
+    if not tab or value.strip()[:1] not in (b"{", b"n"):
+        return None
+    try:
+        orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return None
+    return key.strip(), value.strip()
+
 
 _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRUNCATE}
 

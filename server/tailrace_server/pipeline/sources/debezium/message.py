@@ -14,23 +14,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 import orjson
 
-from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
-from tailrace_server.pipeline.images import members
-from tailrace_server.pipeline.ordering.newest_positions import ENDED, FIRST, LAST, MORE
-from tailrace_server.pipeline.ordering.source_logs import base_and_server, log_name
-from tailrace_server.pipeline.sources.debezium.cloud_events import content_of, is_event
-from tailrace_server.pipeline.sources.debezium.flattened_rows import envelope_of_row, is_flattened
+from tailrace_server.pipeline.catalog.newest_positions import (
+    ENDED,
+    FIRST,
+    LAST,
+    MORE,
+    base_and_server,
+    log_name,
+)
+from tailrace_server.pipeline.input.change import NO_POSITION, UNORDERED, position_in
+from tailrace_server.pipeline.input.images import members
+from tailrace_server.pipeline.sources.debezium.names import levels_in
 from tailrace_server.pipeline.sources.debezium.refusals import (
+    UNKNOWN,
     NoRow,
     NotDebezium,
     SchemaMessage,
     Unusable,
 )
-from tailrace_server.pipeline.sources.debezium.shapes import UNKNOWN
-from tailrace_server.pipeline.sources.debezium.table_names import levels_in
+from tailrace_server.pipeline.sources.debezium.unwrapped import (
+    content_of,
+    envelope_of_row,
+    is_event,
+    is_flattened,
+)
 
 if TYPE_CHECKING:
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.input.change import Change
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

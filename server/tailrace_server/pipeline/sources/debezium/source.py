@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.options import READING, OptionForm, one_of, option
-from tailrace_server.pipeline.sources.debezium.table_names import FORMS, mapped_name
-from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
-from tailrace_server.pipeline.sources.source import Source
+from tailrace_server.pipeline.input.source import Source
+from tailrace_server.pipeline.run.options import READING, OptionForm, one_of, option
+from tailrace_server.pipeline.sources.debezium.names import FORMS, mapped_name, transaction_key
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tailrace_server.pipeline.changes import Change
-    from tailrace_server.pipeline.sources.source import DecodeLine
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.input.change import Change
+    from tailrace_server.pipeline.input.source import DecodeLine
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
@@ -184,7 +183,7 @@ class Debezium(Source):
 
     def tells_shape(self, reason: str) -> bool:
         """Whether a reason names a shape of input that is no message of Debezium."""
-        from tailrace_server.pipeline.sources.debezium.shapes import SHAPES
+        from tailrace_server.pipeline.sources.debezium.refusals import SHAPES
 
         return reason in SHAPES
 

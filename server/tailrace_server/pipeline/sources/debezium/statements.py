@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tailrace_server.pipeline.sources.debezium.message import SourceBlock
-from tailrace_server.pipeline.sources.debezium.table_names import (
-    Levels,
-    full_name,
-    levels_in,
-    map_option,
-)
+from tailrace_server.pipeline.sources.debezium.names import Levels, full_name, levels_in, map_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,22 +5,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace_server.pipeline.input.table_bindings import fits
 from tailrace_server.pipeline.sources.debezium.message import source_name
+from tailrace_server.pipeline.sources.debezium.names import FORMS, full_name, levels_in, map_option
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
-from tailrace_server.pipeline.sources.debezium.table_names import (
-    FORMS,
-    full_name,
-    levels_in,
-    map_option,
-)
-from tailrace_server.pipeline.table_bindings import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.pipeline.sources.debezium.message import SourceBlock
-    from tailrace_server.pipeline.sources.debezium.table_names import Levels
-    from tailrace_server.pipeline.table_bindings import Bindings
+    from tailrace_server.pipeline.sources.debezium.names import Levels
 
 
 class TableIdentity(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tailrace.schema import Origin
-from tailrace_server.pipeline.column_listing import announced
-from tailrace_server.pipeline.sources.debezium.announcements import Announcements
+from tailrace_server.pipeline.input.column_listing import announced
+from tailrace_server.pipeline.sources.debezium.column_types import Announcements
 
 
 def block(*fields: dict[str, Any], image: str = "after") -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import CHANGE, DELETE, QUARANTINED, UPDATE, position_in
-from tailrace_server.pipeline.sources.debezium.shapes import AVRO_EVENT, EVENT_WITHOUT_ATTRIBUTES
+from tailrace_server.pipeline.input.change import CHANGE, DELETE, QUARANTINED, UPDATE, position_in
+from tailrace_server.pipeline.sources.debezium.refusals import AVRO_EVENT, EVENT_WITHOUT_ATTRIBUTES
 from tests.server.pipeline.shapes import decode, envelope, line, postgres
 
 EVENT = {

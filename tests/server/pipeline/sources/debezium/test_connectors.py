@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.input.change import (
     CHANGE,
     DELETE,
     QUARANTINED,
@@ -18,7 +18,7 @@ from tailrace_server.pipeline.changes import (
     position_in,
 )
 from tailrace_server.pipeline.sources.debezium.message import restated
-from tailrace_server.pipeline.sources.debezium.shapes import CELLS, MONGODB_PATCH, YUGABYTE_CELLS
+from tailrace_server.pipeline.sources.debezium.refusals import CELLS, MONGODB_PATCH, YUGABYTE_CELLS
 from tests.server.pipeline.shapes import decode, envelope
 
 TIMES = {"ts_ms": 1_700_000_000_000, "ts_us": 1_700_000_000_000_000}

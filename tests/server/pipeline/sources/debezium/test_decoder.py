@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.input.change import (
     BEGIN,
     CHANGE,
     END,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import (
+from tailrace_server.pipeline.input.change import (
     CHANGE,
     DELETE,
     INSERT,
@@ -17,7 +17,7 @@ from tailrace_server.pipeline.changes import (
     position_bytes,
     position_in,
 )
-from tailrace_server.pipeline.sources.debezium.shapes import FLATTENED, UNKNOWN
+from tailrace_server.pipeline.sources.debezium.refusals import FLATTENED, UNKNOWN
 from tests.server.pipeline.shapes import decode, line
 
 METADATA: dict[str, Any] = {

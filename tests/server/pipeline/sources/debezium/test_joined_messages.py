@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, FileSplit
-from tailrace_server.pipeline.sources.debezium.joined_messages import key_and_value, messages_in
+from tailrace_server.pipeline.input.change import CHANGE, QUARANTINED, FileSplit
+from tailrace_server.pipeline.sources.debezium.decoder import key_and_value, messages_in
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules

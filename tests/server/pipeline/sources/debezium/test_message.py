@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED
+from tailrace_server.pipeline.input.change import NO_POSITION, UNORDERED
 from tailrace_server.pipeline.sources.debezium.message import (
     SourceBlock,
     id_of,

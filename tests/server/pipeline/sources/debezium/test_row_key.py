@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change, FileSplit
+from tailrace_server.pipeline.input.change import CHANGE, QUARANTINED, Change, FileSplit
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.server.pipeline.shapes import decode, decoder, envelope, line, postgres
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import QUARANTINED
-from tailrace_server.pipeline.sources.debezium.shapes import SHAPES, shape_of
+from tailrace_server.pipeline.input.change import QUARANTINED
+from tailrace_server.pipeline.sources.debezium.refusals import SHAPES, shape_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tests.server.pipeline.shapes import decode, envelope, line, postgres
 

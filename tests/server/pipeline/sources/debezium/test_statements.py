@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tailrace_server.pipeline.changes import QUARANTINED, is_effect
-from tailrace_server.pipeline.table_bindings import Bindings, fits
+from tailrace_server.pipeline.input.change import QUARANTINED, is_effect
+from tailrace_server.pipeline.input.table_bindings import Bindings, fits
 from tests.server.pipeline.shapes import decode
 
 MYSQL = {"connector": "mysql", "name": "shop", "snapshot": "false", "server_id": 1}

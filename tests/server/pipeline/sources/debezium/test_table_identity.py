@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace_server.pipeline.changes import QUARANTINED
+from tailrace_server.pipeline.input.change import QUARANTINED
+from tailrace_server.pipeline.input.table_bindings import Bindings
 from tailrace_server.pipeline.sources.debezium.message import SourceBlock
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
-from tailrace_server.pipeline.table_bindings import Bindings
 from tests.server.pipeline.shapes import decode, envelope, postgres
 
 POSTGRESQL = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders"}

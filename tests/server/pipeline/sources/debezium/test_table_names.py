@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.sources.debezium.table_names import (
-    full_name,
-    levels_in,
-    mapped_name,
-)
+from tailrace_server.pipeline.sources.debezium.names import full_name, levels_in, mapped_name
 
 _LEVEL = st.text(alphabet='ab."= é', min_size=1, max_size=4)
 _NAMES = st.lists(_LEVEL, min_size=1, max_size=3).map(tuple) | st.sampled_from(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
+from tailrace_server.pipeline.sources.debezium.names import transaction_key
 
 numbers = st.integers(0, 2**64 - 1)
 

@@ -1,0 +1,219 @@
+"""The common driver of all sources: commits a batch with its schema, and writes its quarantine.
+
+The quarantine has one file for each batch, ``<catalog>/quarantine/<writer>-<batch id>.jsonl``, with one JSON
+object for each line that could not be used::
+
+    {"file": "shop.order-00001.json", "line": 17, "reason": "no key: …", "raw": "…"}
+
+``raw`` is the line as it was. A line that is not UTF-8 is in ``raw_base64`` instead. A batch that is tried
+again writes the same lines under the same name.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+
+from tailrace.errors import TailraceError
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.wal.files.new_file import sync_folder
+from tailrace_server.wal.files.system_errors import os_errors
+from tailrace_server.wal.schema.records import insert_schema_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace.schema import Schema
+    from tailrace_server.pipeline.input.change import Change
+    from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
+    from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+    from tailrace_server.wal.source_batches import SourceBatch
+
+
+class LineRefused(TailraceError):
+    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
+
+    code = "LINE_REFUSED"
+
+    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
+        """Store the place of the line and the reason of its refusal."""
+        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+    @classmethod
+    def first(
+        cls, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int], option: str
+    ) -> LineRefused:
+        """Return the refusal of the first of some QUARANTINED changes; ``blocks`` as in `write_quarantine`."""
+        first = min(lines, key=lambda change: change.place)
+        before = blocks.get((first.file or "", first.block or 0), 0)
+        return cls(first.file or "", before + (first.line or 0), first.reason or "", option)
+
+    def figures(self) -> dict[str, str]:
+        """Return file, line and reason."""
+        return {"file": self.file, "line": str(self.line), "reason": self.reason}
+
+
+def write_quarantine(
+    folder: Path, name: str, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int]
+) -> Path:
+    """Write the quarantined lines of a batch and make them durable.
+
+    Args:
+        folder: The catalog's quarantine folder.
+        name: Of the file, without its ending.
+        lines: QUARANTINED changes.
+        blocks: (file, block) → lines of the file before the block.
+
+    Raises:
+        LogFull: No room.
+    """
+    final = folder / f"{name}.jsonl"
+    aside = folder / f".{name}.tmp"
+    ordered = sorted(lines, key=lambda change: change.place)
+    with os_errors(f"cannot write {final}"):
+        folder.mkdir(exist_ok=True)
+        with aside.open("wb") as file:
+            for change in ordered:
+                file.write(_line(change, blocks))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(final)
+        sync_folder(folder)
+    return final
+
+
+def _line(change: Change, blocks: Mapping[tuple[str, int], int]) -> bytes:
+    assert change.file is not None
+    assert change.block is not None
+    assert change.line is not None
+    raw = change.raw or b""
+    try:
+        text = {"raw": raw.decode()}
+    except UnicodeDecodeError:
+        text = {"raw_base64": base64.b64encode(raw).decode()}
+    number = blocks.get((change.file, change.block), 0) + change.line
+    body = {"file": change.file, "line": number, "reason": change.reason, **text}
+    return orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
+
+
+class CatalogDriver:
+    """Commits batches to one catalog, as its only writer."""
+
+    def __init__(self, writer: CatalogWriter, publish_window_s: float = 0.0) -> None:
+        """Read the catalog's schema as the log has it now.
+
+        Args:
+            writer: The catalog's.
+            publish_window_s: How often to publish at most, seconds; 0: with each commit.
+        """
+        self._publish_window_s = publish_window_s
+        self._publish_due: float | None = None
+        """When what is committed is to be published, by the monotonic clock; None where all is."""
+        self.writer = writer
+        self.numbered: SourceBatch | None = None
+        """The source's own number of the batch that comes next, if the source numbers its batches."""
+        self.counters = IngestCounters()
+        writer.log.refresh()
+        self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
+        """The schema after the newest commit."""
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of this writer that the log knows; -1 for none."""
+        return self.writer.state.writers[self.writer.writer].batch_id
+
+    def commit_entry(
+        self,
+        *,
+        batch_id: int | None = None,
+        k: int = 0,
+        segments: Sequence[SegmentReceipt],
+        schemas: Sequence[tuple[int, Schema]],
+        pending: Sequence[PendingSegment] | None = None,
+        source_positions: Mapping[str, int | str] | None = None,
+        publish: bool = False,
+    ) -> CommitReceipt:
+        """Make segments durable with the records of the schemas that begin in them; see `CatalogWriter.commit`.
+
+        A repeat, by (writer, batch id, k) or by the source's batch, changes nothing.
+        """
+        # While tasks wrote, none could know which of them saw a column first. So the records of the schema go
+        # into the segments now, when all have reported. A repeat's segments may be gone, and are not named.
+        source = self.numbered if k == 0 else None  # a flush is no batch of the source
+        last = self.writer.state.writers[self.writer.writer]
+        if source is not None:
+            is_new = self.writer.find_source(source) is None
+        else:
+            is_new = batch_id is None or (batch_id, k) > (last.batch_id, last.k)
+        if is_new:
+            segments = insert_schema_records(self.writer.path, segments, self.schema, schemas)
+        reach("pipeline.before_commit")
+        begun = time.monotonic()
+        receipt = self.writer.commit(
+            batch_id=batch_id,
+            k=k,
+            source=source,
+            segments=segments,
+            pending=pending,
+            source_positions=source_positions,
+            schema_changes=schemas,
+            publish=publish,
+        )
+        self.counters.commits.observe(time.monotonic() - begun)
+        reach("pipeline.after_commit")
+        if schemas:
+            self.schema = schemas[-1][1]
+        self.counters.records += sum(segment.rows for segment in segments)
+        self.counters.written_bytes += sum(segment.bytes for segment in segments)
+        return receipt
+
+    def quarantine(
+        self,
+        batch_id: int,
+        lines: Iterable[Change],
+        blocks: Mapping[tuple[str, int], int],
+        k: int = 0,
+    ) -> None:
+        """Write the lines of a batch that cannot be used; ``blocks`` as in `write_quarantine`."""
+        name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
+        write_quarantine(self.writer.path / "quarantine", name, lines, blocks)
+
+    @property
+    def publishes_at_once(self) -> bool:
+        """Whether a commit publishes itself."""
+        return not self._publish_window_s
+
+    def publish_committed(self) -> None:
+        """Publish what was committed, now or when the publish window has passed."""
+        self._note_versions()
+        if not self.publishes_at_once and self._publish_due is None:
+            self._publish_due = time.monotonic() + self._publish_window_s
+        self.publish()
+
+    def publish(self, *, force: bool = False) -> None:
+        """Publish what is committed, if the publish window has passed or must not be waited for."""
+        if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
+            return
+        self.publish_now()
+        self._publish_due = None
+
+    def publish_now(self) -> None:
+        """Release everything committed to readers."""
+        reach("pipeline.before_publish")
+        self.writer.publish()
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        """Note in the counters how far the log is committed and published."""
+        self.counters.committed = self.writer.state.last_version
+        self.counters.published = self.writer.state.published

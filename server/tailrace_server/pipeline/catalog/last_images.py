@@ -1,0 +1,370 @@
+"""The last image of each row as of the newest commit: from a cache, else from base and log.
+
+The catalog has one writer, so what it has committed itself is still true at its next commit. Rows that it wrote
+or looked up last are cached, up to a bound; the others are looked up by their keys, all of a commit at once. A
+look-up reads what is committed, published or not. So a commit that is repeated after a crash finds what the
+first attempt found.
+
+A row that the log itself has let expire has no image. The source may still have the row, and change or remove
+it later, so such keys are looked up too (`expired_keys`).
+
+A large batch is written in tasks only if its images need no filling (`lacks_images`): an image is filled from
+the versions before, so those versions are written one after the other, in the driver.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.catalog.committed_reads import read_committed
+from tailrace_server.pipeline.catalog.whole_images import EXPIRED, Filling, KnownImage, Restating
+from tailrace_server.pipeline.input.change import CHANGE, DELETE, UPDATE, from_table
+from tailrace_server.units import format_bytes
+from tailrace_server.wal.base.reading import last_known
+from tailrace_server.wal.base.winners import FoldBounds, Wanted, batch_and_row, fold
+from tailrace_server.wal.record.keys import key_hash, type_seed
+from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.pipeline.catalog.columns import Columns, CurrentColumns
+    from tailrace_server.pipeline.catalog.whole_images import RowName
+    from tailrace_server.pipeline.input.change import Change
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.pipeline.transactions.tally import Tally
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.view import LogView
+
+_BOUNDS: Final = FoldBounds()
+
+
+def expired_keys(
+    view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
+) -> set[str]:
+    """Return those of some keys whose last record, as far as the log has it, is an EXPIRE.
+
+    Args:
+        view: The log, with all of its schemas.
+        reader: Reads its batches.
+        entity_type: Its name in the newest schema of the view.
+        keys: At most as many as a fold keeps at once.
+
+    Raises:
+        LogCorrupted: What is read is damaged.
+        SegmentMissing: A file is gone.
+    """
+    if not keys:
+        return set()
+    state = last_known(view, reader, entity_type)
+    table, seed = state.log_table, type_seed(state.hashed_as)
+    hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
+    # Not from the base on: a base has no row for what was removed.
+    found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False).winners
+    ours = pc.is_in(found.keys, pa.array(keys, found.keys.type)).to_numpy(zero_copy_only=False)
+    last = found.taken(np.flatnonzero(ours & ~found.lives))
+    batches, rows = batch_and_row(last.places)
+    return {
+        key
+        for key, batch, row in zip(last.keys.to_pylist(), batches.tolist(), rows, strict=True)
+        if reader.head(view.batch(batch)).operations[row] == Operation.EXPIRE
+    }
+
+
+_KEPT_BYTES: Final = 64 << 20
+_ROW_BYTES: Final = 300
+"""The bytes that a row takes beside its key and image, about."""
+_KEYS_AT_ONCE: Final = 50_000
+
+
+class LastImages:
+    """Those of one catalog, for its writer. Not thread-safe."""
+
+    def __init__(
+        self, writer: CatalogWriter, settings: IngestSettings, kept_bytes: int = _KEPT_BYTES
+    ) -> None:
+        """Begin with nothing kept.
+
+        Args:
+            writer: The catalog's.
+            settings: Name the entity types whose images are filled.
+            kept_bytes: What is kept between commits, about.
+
+        Raises:
+            InvalidRequest: The mapping wants whole images of a table without a key.
+        """
+        mapping = settings.mapping
+        for name, declared in () if mapping is None else mapping.entity_types.items():
+            if declared.whole_images and settings.source.counts(name):
+                assert mapping is not None
+                expires = declared.time_to_live is not None
+                what, advice = ("ttl", "") if expires else ("images", ", or say as-sent")
+                raise InvalidRequest(
+                    f"{mapping.where(name)}.{what}: the rows of {name} have no key to find their images by "
+                    f"(--keyless): leave it out{advice}"
+                )
+        self._writer = writer
+        self._settings = settings
+        self._makes_whole = settings.makes_whole
+        self._mapping = mapping
+        self._unavailable = settings.source.unavailable
+        self._record_bytes_max = settings.max_record_bytes
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[RowName, KnownImage | None] = OrderedDict()
+        self._size = 0
+        self._stated: tuple[int, Mapping[int, Column]] = (0, {})
+        """Each column as it was first stated, up to the schema with an id."""
+
+    def begin(self, changes: Iterable[Change], columns: CurrentColumns) -> Filling:
+        """Return the filling of a commit.
+
+        Args:
+            changes: All changes that it releases. The rows before them are looked up at once.
+            columns: Follows what the commit's images show.
+
+        Raises:
+            LogCorrupted: A part of base or log that has them is damaged.
+            SegmentMissing: Upkeep replaces files more quickly than they can be read.
+        """
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for change in changes:
+            entity_type = change.entity_type or ""
+            if needs_last_image(change, self._settings):
+                row = (entity_type, change.old_key or change.primary_key or "")
+                if row not in self._kept:
+                    wanted[entity_type].add(row[1])
+        found: dict[RowName, KnownImage | None] = {}
+        for entity_type, keys in wanted.items():
+            found.update(self._found(entity_type, keys))
+            if self._settings.time_to_live(entity_type) is not None:
+                gone = sorted(key for key in keys if found[entity_type, key] is None)
+                found.update(
+                    ((entity_type, key), EXPIRED) for key in self._expired(entity_type, gone)
+                )
+
+        def before(row: RowName) -> KnownImage | None:
+            if row in self._kept:
+                self._kept.move_to_end(row)
+                return self._kept[row]
+            if row not in found:  # a column that the image lacks altogether, as hardly any does
+                found.update(self._found(row[0], (row[1],)))
+            return found[row]
+
+        return Filling(
+            self._settings,
+            before,
+            columns,
+            Restating(self._first_stated, self._unavailable),
+        )
+
+    def keep(
+        self, filling: Filling | None, schemas: Sequence[tuple[int, Schema]], newest: Schema
+    ) -> None:
+        """Take over what a commit has made of its rows.
+
+        Args:
+            filling: Of the commit; None if tasks wrote it, and its images are unknown here.
+            schemas: Those that began in it, each with its first version relative to the commit.
+            newest: The schema after it.
+        """
+        if filling is None:
+            self._kept.clear()
+            self._size = 0
+            return
+        # Of several schemas nobody notes which one an image has; the next look-up reads it.
+        one_schema = all(version == 0 for version, _ in schemas)
+        if filling.truncated:
+            for row in [row for row in self._kept if row[0] in filling.truncated]:
+                self._drop(row)
+        for row, known in filling.rows.items():
+            self._drop(row)
+            columns = newest.entity_types.get(row[0]) if one_schema else None
+            if columns is None:
+                continue
+            if known is not None:
+                known = known._replace(columns=columns)
+            self._kept[row] = known
+            self._size += _size(row, known)
+        self._make_room()
+
+    def stated_now(
+        self, view: LogView, name: str, rows: StateRows
+    ) -> list[tuple[str, bytes | None]]:
+        """Return keys and images of rows, the images as the newest columns of a view state them.
+
+        Args:
+            view: The log, with all of its schemas.
+            name: What the entity type is called in the newest of them.
+            rows: Of it.
+        """
+        restating = Restating(self._first_stated, self._unavailable)
+        columns = view.schema_of(view.published).entity_types[name]
+        known = _known(view, name, rows)
+        return [
+            (key, restating.now(known[key], columns, ()) if key in known else None)
+            for key in rows.primary_keys.to_pylist()
+        ]
+
+    def have_expired(self, entity_type: str, keys: Iterable[str]) -> None:
+        """Take over that rows have expired."""
+        for key in keys:
+            row = (entity_type, key)
+            self._drop(row)
+            self._kept[row] = EXPIRED
+            self._size += _size(row, EXPIRED)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._size > self._kept_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, row: RowName) -> None:
+        if row in self._kept:
+            self._size -= _size(row, self._kept.pop(row))
+
+    def _found(
+        self, entity_type: str, keys: Iterable[str]
+    ) -> Iterator[tuple[RowName, KnownImage | None]]:
+        """Yield the last image of each row, as the log has it."""
+        asked = sorted(keys)
+        for start in range(0, len(asked), _KEYS_AT_ONCE):
+            some = asked[start : start + _KEYS_AT_ONCE]
+            known = self._read(entity_type, some)
+            for key in some:
+                yield (entity_type, key), known.get(key)
+
+    def _read(self, entity_type: str, keys: Sequence[str]) -> Mapping[str, KnownImage]:
+        """Return the last images of rows, by key; those that are not known are left out."""
+
+        def read(view: LogView, reader: BatchReader, name: str) -> Mapping[str, KnownImage]:
+            return _known(view, name, last_known(view, reader, name).rows_of(keys))
+
+        return read_committed(self._writer, self._mapping, entity_type, read, {})
+
+    def _expired(self, entity_type: str, keys: Sequence[str]) -> set[str]:
+        """Return those of some keys whose rows the log has let expire."""
+        found: set[str] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+
+            def read(
+                view: LogView, reader: BatchReader, name: str, some: Sequence[str] = some
+            ) -> set[str]:
+                return expired_keys(view, reader, name, some)
+
+            found |= read_committed(self._writer, self._mapping, entity_type, read, set())
+        return found
+
+    def _first_stated(self) -> Mapping[int, Column]:
+        view = self._writer.log.committed_view()
+        newest = view.schema_of(view.published).id
+        if newest != self._stated[0]:
+            self._stated = newest, first_stated(view.schemas())
+        return self._stated[1]
+
+
+def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
+    """Return the images of rows by key, each with the columns of its version."""
+    names = EntityNames(view.schema_of(view.published), name)
+    columns: dict[int, Columns] = {}
+    known: dict[str, KnownImage] = {}
+    texts = zip(rows.primary_keys.to_pylist(), rows.images.to_pylist(), strict=True)
+    for (key, text), version in zip(texts, rows.versions.tolist(), strict=True):
+        if text is not None:
+            schema = view.schema_of(version)
+            if schema.id not in columns:
+                columns[schema.id] = schema.entity_types[names.name_in(schema) or name]
+            known[key] = KnownImage(text, columns[schema.id])
+    return known
+
+
+def needs_last_image(change: Change, settings: IngestSettings) -> bool:
+    """Whether it takes the last image of its row to make a change whole.
+
+    Either it may come without something that the image has, or its row may have expired.
+    """
+    entity_type = change.entity_type or ""
+    if not settings.makes_whole(entity_type):
+        return False
+    if change.operation == DELETE or change.old_key is not None:
+        return True
+    if change.operation != UPDATE:
+        return False
+    unavailable = settings.source.unavailable
+    return (
+        change.before is None
+        or settings.time_to_live(entity_type) is not None
+        or any(
+            image is not None and unavailable.may_be_in(image)
+            for image in (change.before, change.after)
+        )
+    )
+
+
+def _size(row: RowName, known: KnownImage | None) -> int:
+    return _ROW_BYTES + len(row[0]) + len(row[1]) + (0 if known is None else len(known.text))
+
+
+_COUNTS: Final = pa.schema([pa.field("lacking", pa.int64()), pa.field("bytes", pa.int64())])
+
+
+def lacks_images(
+    open_tallies: Mapping[str, Tally], settings: IngestSettings, decoded: DataFrame
+) -> bool:
+    """Return whether the versions of a batch have to be written in the driver.
+
+    Args:
+        open_tallies: Of the open transactions. The missing values of their rows are unknown, so with any row
+        they have to.
+        settings: Of the ingest.
+        decoded: The batch, of `CHANGE_SCHEMA`.
+
+    Raises:
+        InvalidRequest: They have to, and are too large for it.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = ["entity_type", "operation", "primary_key", "old_key", "before", "after"]
+    rows = decoded.where(decoded["kind"] == CHANGE).select(*columns)
+    counts = rows.mapInArrow(counter_of(settings), from_arrow_schema(_COUNTS)).toArrow().to_pylist()
+    total = sum(each["bytes"] for each in counts)
+    waiting = any(tally.rows for tally in open_tallies.values())
+    if not waiting and not any(each["lacking"] for each in counts):
+        return False
+    if total > settings.batch_bytes:
+        raise InvalidRequest(
+            f"images are filled in one process, and those of the next batch have {format_bytes(total)}, above "
+            f"--batch-bytes, {format_bytes(settings.batch_bytes)}: give --batch-bytes {total}B if that fits "
+            "memory, or smaller files, or take these with --images as-sent"
+        )
+    return True
+
+
+def counter_of(
+    settings: IngestSettings,
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what counts, in a task, the changes that may lack something, and the bytes of all images."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lacking = size = 0
+        for batch in batches:
+            size += batch.column("before").nbytes + batch.column("after").nbytes
+            lacking += sum(needs_last_image(change, settings) for change in from_table(batch))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([lacking], pa.int64()), pa.array([size], pa.int64())], schema=_COUNTS
+        )
+
+    return count

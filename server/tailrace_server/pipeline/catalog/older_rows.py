@@ -1,0 +1,292 @@
+"""Sets aside changes that are older than what the log, or the same commit, has of their row.
+
+::
+
+    newest positions ─▶ is a position of the plan below them? ──no──▶ nothing is looked up
+                                     │yes
+    the last version of each such row ─▶ its lead: log, position and time ─▶ compared, in version order
+
+A lead has the highest position of its transaction. While a transaction changes a row, no other one can, so a
+later transaction has a higher position for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailrace.position import FIRST, Position
+from tailrace_server.pipeline.catalog.committed_reads import read_committed
+from tailrace_server.pipeline.catalog.newest_positions import Placed
+from tailrace_server.pipeline.input.change import TRUNCATE, UNPLACED, position_bytes, position_in
+from tailrace_server.wal.base.reading import last_known
+from tailrace_server.wal.base.winners import FoldBounds, Wanted, fold
+from tailrace_server.wal.record.keys import key_hash, type_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
+    from tailrace_server.pipeline.input.change import Change
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.view import LogView
+
+_KEYS_AT_ONCE: Final = 50_000
+_BOUNDS: Final = FoldBounds()
+_RowName = tuple[str, str]
+UNKNOWN: Final = Placed()
+"""Place of a row's last change if the log has no position for it."""
+
+
+class WithoutOlder(NamedTuple):
+    """The changes of a transaction, without the older ones."""
+
+    changes: list[Change]
+    refused: list[tuple[Change, str]]
+    """Older ones, each with the reason."""
+
+
+class OlderRows:
+    """Finds older changes while the records of a commit are made. Dropped with the commit."""
+
+    def __init__(
+        self,
+        last: Mapping[_RowName, Placed] | None = None,
+        newest: NewestPositions | None = None,
+    ) -> None:
+        """Begin a commit.
+
+        Args:
+            last: Entity type and key → the row's last change in the log, for rows that may have an older
+            change. None: no change of the commit is older than one of another transaction, so only the
+                changes of one transaction are compared with each other.
+            newest: The newest positions of the log, beside ``last``.
+        """
+        self._newest = newest
+        self._log_has = last
+        self._last: dict[_RowName, Placed] = {}
+        self._sent: set[tuple[_RowName, bytes]] = set()
+        self._truncated: dict[str, Placed] = {}
+
+    def without_older(self, changes: list[Change]) -> WithoutOlder:
+        """Return the changes of the next transaction, given in source order, without the older ones.
+
+        A change that the commit has already, at its very position, is left out.
+        """
+        if self._log_has is None:
+            if not _falls(changes):
+                return WithoutOlder(changes, [])
+            self._last, self._sent, self._truncated = {}, set(), {}
+        kept: list[Change] = []
+        refused: list[tuple[Change, str]] = []
+        for change in changes:
+            entity_type = change.entity_type or ""
+            placed = Placed.of(change)
+            names = _rows_of(change)
+            last = [self._last_of(name) for name in names]
+            if change.operation == TRUNCATE:
+                last = self._last_of_table(entity_type, placed)
+            older = next((at for at in last if at is not None and _is_older(placed, at)), None)
+            if older is None:
+                kept.append(change)
+                self._take(change, names, placed)
+            elif not all((name, placed.position) in self._sent for name in names) or not names:
+                refused.append((change, _reason(change, placed, older)))
+        return WithoutOlder(kept, refused)
+
+    def _last_of(self, name: _RowName) -> Placed | None:
+        if name in self._last:
+            return self._last[name]
+        if name[0] in self._truncated:
+            return self._truncated[name[0]]
+        return None if self._log_has is None else self._log_has.get(name)
+
+    def _last_of_table(self, entity_type: str, placed: Placed) -> list[Placed | None]:
+        """Return the last changes that a truncate must follow."""
+        found: list[Placed | None] = [
+            at for name, at in self._last.items() if name[0] == entity_type
+        ]
+        # The log is not read for it: a truncate below the newest position of its table counts as older.
+        if self._newest is not None and placed.log is not None:
+            at = (entity_type, placed.log, placed.position, placed.time)
+            if self._newest.is_below(*at):
+                found.append(UNKNOWN)
+        return found
+
+    def _take(self, change: Change, names: Sequence[_RowName], placed: Placed) -> None:
+        if change.operation == TRUNCATE:
+            entity_type = change.entity_type or ""
+            self._truncated[entity_type] = placed
+            for name in [name for name in self._last if name[0] == entity_type]:
+                self._last[name] = placed
+        for name in names:
+            self._last[name] = placed
+            self._sent.add((name, placed.position))
+
+
+def older_rows(
+    writer: CatalogWriter,
+    settings: IngestSettings,
+    newest: NewestPositions,
+    may_be_older: bool,
+    rows: Mapping[str, Sequence[Change]],
+) -> OlderRows | None:
+    """Return what finds the older rows of a commit; None if they are taken.
+
+    Args:
+        writer: Of the catalog.
+        settings: Of the ingest.
+        newest: The newest positions before the commit.
+        may_be_older: Whether a row may be older than what the log, or the commit itself, has of it.
+        rows: Transaction key → its changes.
+
+    Raises:
+        LogCorrupted: What is read is damaged.
+        SegmentMissing: Upkeep replaces files more quickly than they can be read.
+    """
+    if settings.takes_older:
+        return None
+    if not may_be_older:
+        return OlderRows()
+    changes = itertools.chain.from_iterable(rows.values())
+    return OlderRows(_log_has(writer, settings, newest, changes), newest)
+
+
+def _log_has(
+    writer: CatalogWriter,
+    settings: IngestSettings,
+    newest: NewestPositions,
+    changes: Iterable[Change],
+) -> dict[_RowName, Placed]:
+    """Return the last change in the log of each row that has a change below the newest position."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for change in changes:
+        entity_type = change.entity_type or ""
+        if change.log is not None and newest.is_below(
+            entity_type, change.log, position_bytes(change.place), change.timestamp
+        ):
+            wanted[entity_type].update(key for _, key in _rows_of(change))
+    found: dict[_RowName, Placed] = {}
+    for entity_type, keys in wanted.items():
+        ordered = sorted(keys)
+        for start in range(0, len(ordered), _KEYS_AT_ONCE):
+            some = ordered[start : start + _KEYS_AT_ONCE]
+
+            def read(
+                view: LogView, reader: BatchReader, name: str, some: Sequence[str] = some
+            ) -> dict[str, Placed]:
+                return _last_changes(view, reader, name, some)
+
+            nothing: dict[str, Placed] = {}
+            places = read_committed(writer, settings.mapping, entity_type, read, nothing)
+            found.update(((entity_type, key), placed) for key, placed in places.items())
+    return found
+
+
+def _last_changes(
+    view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
+) -> dict[str, Placed]:
+    """Return the last change of some keys; a key that the log has never had is left out."""
+    state = last_known(view, reader, entity_type)
+    table, seed = state.log_table, type_seed(state.hashed_as)
+    hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
+    # From the beginning of the log, as a base has nothing of rows that were removed.
+    found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False)
+    versions = dict(
+        zip(found.winners.keys.to_pylist(), found.winners.versions.tolist(), strict=True)
+    )
+    leads = dict(_leads_of(view, reader, {versions[key] for key in keys if key in versions}))
+    # A log that was trimmed, or a truncate, says of a key that is not there now nothing about its past.
+    forgotten = found.truncated or view.oldest > FIRST
+    return {
+        key: leads.get(versions[key], UNKNOWN) if key in versions else UNKNOWN
+        for key in keys
+        if forgotten or key in versions
+    }
+
+
+class _PlacedLead(msgspec.Struct):
+    """The members that are read. Other writers may write leads, so any type is accepted."""
+
+    source_log: object = None
+    source_position: object = None
+    source_timestamp: object = None
+    snapshot: object = None
+
+
+_decode = msgspec.json.Decoder(_PlacedLead).decode
+
+
+def _leads_of(
+    view: LogView, reader: BatchReader, versions: Iterable[int]
+) -> Iterator[tuple[int, Placed]]:
+    places: dict[int, list[int]] = defaultdict(list)
+    for version in versions:
+        places[view.find(Position(version, 0))].append(version)
+    for place, some in sorted(places.items()):
+        ref = view.batch(place)
+        head = reader.head(ref)
+        rows = np.flatnonzero((head.indexes == 0) & np.isin(head.versions, some))
+        bodies = reader.body(ref, ("after",))["after"].take(pa.array(rows)).to_pylist()
+        for version, body in zip(head.versions[rows].tolist(), bodies, strict=True):
+            yield version, _placed(_decode(body))
+
+
+def _placed(lead: _PlacedLead) -> Placed:
+    time = lead.source_timestamp if isinstance(lead.source_timestamp, int) else None
+    snapshot = lead.snapshot is True
+    if isinstance(lead.source_log, str) and isinstance(lead.source_position, str):
+        return Placed(lead.source_log, bytes.fromhex(lead.source_position), time, snapshot)
+    return Placed(None, UNPLACED, time, snapshot)
+
+
+def _rows_of(change: Change) -> list[_RowName]:
+    """Return the rows that a change touches; none for a truncate."""
+    keys = dict.fromkeys((change.old_key, change.primary_key))
+    return [(change.entity_type or "", key) for key in keys if key is not None]
+
+
+def _is_older(placed: Placed, last: Placed) -> bool:
+    if placed.log is None:
+        return False  # it says nothing of its place: it counts as it arrives
+    return placed.is_before(last) is not False
+
+
+def _falls(changes: Sequence[Change]) -> bool:
+    """Return True if a position falls among changes."""
+    highest = UNPLACED
+    for change in changes:
+        position = position_bytes(change.place)
+        if UNPLACED != position < highest:
+            return True
+        highest = max(highest, position)
+    return False
+
+
+def _reason(change: Change, placed: Placed, last: Placed) -> str:
+    what = "table" if change.operation == TRUNCATE else "row"
+    at = f"position {_numbers(placed.position)} of {placed.log}"
+    if last.log is None:
+        return (
+            f"it may be older than what the log has of its {what}: {at} is below the newest of its table, and "
+            f"the log does not say at which position the {what} was changed last{_ADVICE}"
+        )
+    return (
+        f"older than what the log has of its {what}: {at} comes before {_numbers(last.position)} of "
+        f"{last.log}{_ADVICE}"
+    )
+
+
+_ADVICE: Final = "; to take it all the same, feed it again in a new file with --on-older take"
+
+
+def _numbers(position: bytes) -> str:
+    first, second, third = position_in(position + bytes(8))
+    return f"({first}, {second}, {third})"

@@ -1,0 +1,239 @@
+"""Whole transactions in a batch of rows, by column: their places, their leads, and their ids.
+
+Rows of a transaction are adjacent, in one partition. A transaction that comes back later, in this partition
+or another one, would become a second version. A task keeps the hash of each id, 8 bytes a transaction, and
+sends them with its result; the commit compares those of all tasks.
+
+Hashes are those of keys (`wal.record.key_hash`). Two ids may share a hash (3 % chance among a billion ids). The
+commit distinguishes them by the ids in the leads; a task takes them for one transaction and refuses it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.dataframe.input_rows import check_lead
+from tailrace_server.wal.record.interleaving import starts_of
+from tailrace_server.wal.record.keys import key_hash, key_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Hashes = npt.NDArray[np.uint64]
+
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_TYPES_AT_ONCE: Final = 16
+"""Up to so many entity types in a batch the counts of leads are made column by column."""
+
+
+class EntityTypes(NamedTuple):
+    """The entity types of rows."""
+
+    names: list[str]
+    codes: npt.NDArray[np.int64]
+    """For each row the place of its entity type in ``names``; ``len(names)`` if it has none."""
+
+    @classmethod
+    def of(cls, column: pa.StringArray) -> EntityTypes:
+        """Return those of a column."""
+        encoded = pc.dictionary_encode(column)
+        names = encoded.dictionary.to_pylist()
+        return cls(names, encoded.indices.fill_null(len(names)).to_numpy().astype(np.int64))
+
+
+class Transactions:
+    """The transactions of a batch of rows. Rows of one transaction are adjacent."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        """Find them.
+
+        Args:
+            rows: Rows of `input_table`, in one chunk.
+
+        Raises:
+            InvalidRequest: A lead is within a transaction.
+        """
+        self._rows = rows
+        self._ids = rows.column("transaction_id").chunk(0)
+        self.types = EntityTypes.of(rows.column("entity_type").chunk(0))
+        self.starts = starts_of(self._ids)
+        self._sizes = np.diff(self.starts, append=rows.num_rows)
+        self.of_row = np.repeat(np.arange(len(self.starts)), self._sizes)
+        """For each row the place of its transaction."""
+        self.is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
+        """For each row whether it is a given lead."""
+        self.has_lead = self.is_lead[self.starts]
+        """For each transaction whether it begins with a given lead."""
+        if np.count_nonzero(self.is_lead) != np.count_nonzero(self.has_lead):
+            raise InvalidRequest(
+                "a row with operation transaction must be the first of its transaction"
+            )
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int32]:
+        """Index of each row in its version: 0 is the lead, whether given or made."""
+        zeros = self.starts - ~self.has_lead
+        index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]
+        return index.astype(np.int32)
+
+    def check_leads(self) -> None:
+        """Compare given leads with the rows of their transactions.
+
+        Raises:
+            InvalidRequest: A lead counts them wrongly.
+        """
+        given = self.has_lead
+        for start, size in zip(
+            self.starts[given].tolist(), self._sizes[given].tolist(), strict=True
+        ):
+            check_lead(
+                self._rows, start, self.types.codes[start + 1 : start + size], self.types.names
+            )
+
+    def lead_texts(self) -> pa.BinaryArray:
+        """Return the ``after`` of each lead that is not given, as `wal.record.columns.lead_text` writes it."""
+        missing = ~self.has_lead
+        if not missing.any():
+            return pa.array([], pa.binary())
+        # 1. Count rows by (transaction, entity type) in one pass; rows without a type count in the last column.
+        names, codes = self.types
+        width = len(names) + 1
+        table = np.bincount(self.of_row * width + codes, minlength=len(self.starts) * width)
+        counts = table.reshape(len(self.starts), width)[missing][:, : len(names)]
+        totals = pc.cast(pa.array(self._sizes[missing]), pa.string())
+        # 2. The text is joined by column: byte for byte what `lead_text` would write for each.
+        texts = pc.binary_join_element_wise(
+            '{"transaction_id":',
+            _json_texts(self._ids.take(pa.array(self.starts[missing]))),
+            ',"mutation_count":',
+            totals,
+            ',"counts":{',
+            _count_texts(names, counts),
+            '},"source_count":',
+            totals,
+            "}",
+            "",
+        )
+        return texts.cast(pa.binary())
+
+
+def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the content of ``counts`` for each transaction, by rising name."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    if len(names) > _TYPES_AT_ONCE:
+        return pa.array(
+            orjson.dumps({names[at]: int(row[at]) for at in order if row[at]}).decode()[1:-1]
+            for row in counts
+        )
+    texts = pa.array([""] * len(counts))
+    for at in order:
+        number = pc.cast(pa.array(counts[:, at]), pa.string())
+        comma = pc.if_else(pc.equal(texts, ""), "", ",")
+        head = orjson.dumps(names[at]).decode() + ":"
+        longer = pc.binary_join_element_wise(texts, comma, head, number, "")
+        texts = pc.if_else(pa.array(counts[:, at] > 0), longer, texts)
+    return texts
+
+
+def _json_texts(ids: pa.Array) -> pa.Array:
+    """Return strings as JSON; null as ``null``."""
+    if pc.any(pc.match_substring_regex(ids, _ESCAPED)).as_py():
+        return pa.array([orjson.dumps(each).decode() for each in ids.to_pylist()])
+    return pc.coalesce(pc.binary_join_element_wise('"', ids, '"', ""), pa.scalar("null"))
+
+
+_SEED: Final = 0
+_ADVICE: Final = (
+    "rows of one transaction stand together: write df.repartitionByRange(n, key)"
+    ".sortWithinPartitions(key, …) with a key that they share"
+)
+
+
+class SeenTransactions:
+    """The transactions of a partition. Each takes 8 bytes, and 16 for a moment while arrays are merged."""
+
+    def __init__(self) -> None:
+        """Begin with no transactions."""
+        self._parts: list[Hashes] = []
+        """Sorted arrays, each more than four times as long as the next: few arrays, rarely merged."""
+
+    def add(self, ids: pa.StringArray) -> None:
+        """Add transactions; those without an id do not count.
+
+        Raises:
+            InvalidRequest: A transaction was added before.
+        """
+        ids = ids.drop_null()
+        if not len(ids):
+            return
+        hashes = key_hashes(np.full(len(ids), _SEED, np.uint64), ids)
+        ordered = np.sort(hashes)
+        again = [ordered[1:][ordered[1:] == ordered[:-1]]]
+        again += [ordered[_contains(part, ordered)] for part in self._parts]
+        for found in again:
+            if len(found):
+                id = ids[int(np.flatnonzero(hashes == found[0])[-1])].as_py()
+                raise InvalidRequest(
+                    f"transaction {id!r} comes back in its partition, behind others; {_ADVICE}"
+                )
+        self._parts.append(ordered)
+        while len(self._parts) > 1 and len(self._parts[-2]) <= 4 * len(self._parts[-1]):
+            two = np.concatenate([self._parts.pop(), self._parts.pop()])
+            self._parts.append(np.sort(two, kind="stable"))  # which finds the runs, and merges them
+
+    def hashes(self) -> Hashes:
+        """Return the hashes of all, sorted."""
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *self._parts]), kind="stable")
+
+
+def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
+    """Make sure that no transaction lies in two partitions.
+
+    Args:
+        partitions: For each partition its hashes, sorted, and its segments.
+
+    Raises:
+        InvalidRequest: A transaction lies in two.
+    """
+    if not partitions:
+        return
+    ordered = np.sort(np.concatenate([hashes for hashes, _ in partitions]))
+    for twice in np.unique(ordered[1:][ordered[1:] == ordered[:-1]]):
+        holding = [paths for hashes, paths in partitions if _contains(hashes, twice[None])[0]]
+        ids = [_id_in(paths, int(twice)) for paths in holding]
+        if None in ids or len(set(ids)) < len(ids):
+            id = next((id for id in ids if id is not None), None)
+            named = "a transaction" if id is None else f"transaction {id!r}"
+            raise InvalidRequest(f"{named} lies in two partitions; {_ADVICE}")
+
+
+def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Return for each hash whether a sorted array has it."""
+    at = np.minimum(np.searchsorted(part, hashes), len(part) - 1)
+    found: npt.NDArray[np.bool_] = part[at] == hashes if len(part) else np.zeros(len(at), np.bool_)
+    return found
+
+
+def _id_in(segments: Iterable[Path], hashed: int) -> str | None:
+    """Return the id of a hash from the leads of segments; None if a given lead does not tell it."""
+    for segment in segments:
+        with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
+            for place in range(reader.num_record_batches):
+                batch = reader.get_batch(place)
+                leads = batch.column("after").filter(pc.equal(batch.column("index"), 0))
+                for lead in leads.to_pylist():
+                    id = orjson.loads(lead).get("transaction_id")
+                    if isinstance(id, str) and key_hash(_SEED, id) == hashed:
+                        return id
+    return None

@@ -1,1 +1,0 @@
-"""Whole images: what a source left out of images, from the last image of the row."""

@@ -1,0 +1,427 @@
+"""The metrics of an ingest for Prometheus, and their outlets: a port and a file.
+
+All carry the label ``catalog``: several ingests may write their files into one folder. Each number is one of
+`IngestCounters`, read at the scrape, from any thread; nothing is counted a second time.
+
+The file is what node_exporter's textfile collector reads: it is replaced as a whole, every few seconds and at
+the end. It has no ``process_`` metrics, since node_exporter has its own under the same names.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, ProcessCollector, write_to_textfile
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from tailrace.errors import InternalError, TailraceError
+from tailrace_server.errors import CannotStart
+from tailrace_server.hosts import Hosts
+from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.units import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from prometheus_client.metrics_core import Metric
+
+    from tailrace_server.pipeline.catalog.driver import CatalogDriver
+    from tailrace_server.pipeline.input.folder import WaitingFiles
+    from tailrace_server.pipeline.run.options import MetricsOutlets
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+
+_Found = TypeVar("_Found")
+
+_LOOK_EVERY_S: Final = 10.0
+_LOOK_SHARE: Final = 50
+"""A look at files takes at most 1/50 of the time."""
+
+
+class _Answer(Generic[_Found]):
+    """The last answer of a look at files, which may take long; several threads may ask at once."""
+
+    def __init__(self, look: Callable[[], _Found]) -> None:
+        """Keep what looks."""
+        self._look = look
+        self._found: _Found | None = None
+        self._again_at = float("-inf")
+
+    def expire(self) -> None:
+        """Let the next call look again."""
+        self._again_at = float("-inf")
+
+    def found(self) -> _Found | None:
+        """Return the last answer, after another look if it is time for one."""
+        begun = time.monotonic()
+        if begun >= self._again_at:
+            self._found = self._look()
+            took_s = time.monotonic() - begun
+            self._again_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
+        return self._found
+
+
+class IngestMetrics(Collector):
+    """The metrics of one run. Before `follow` its counts are zero."""
+
+    def __init__(self, catalog: str, source: str, *, version: str) -> None:
+        """Begin a run of a source into a catalog; ``version`` is that of this distribution."""
+        self._catalog = catalog
+        self._info = {"source": source, "version": version}
+        self.counters = IngestCounters()
+        self._writer: CatalogWriter | None = None
+        self._waiting: _Answer[WaitingFiles] | None = None
+        self._changed: _Answer[list[str]] | None = None
+        self._done = (0, 0, 0)
+        self._moved_at = time.monotonic()
+        """When `_done` changed last, or nothing waited."""
+        self._started = time.time()
+        self._ended: float | None = None
+        self._failure = ""
+
+    def follow(
+        self,
+        driver: CatalogDriver,
+        waiting: Callable[[], WaitingFiles] | None = None,
+        changed: Callable[[], list[str]] | None = None,
+    ) -> None:
+        """Show the counts of a driver from now on.
+
+        Args:
+            driver: The driver.
+            waiting: Returns what waits in the input, which may take long; None if that is not known.
+            changed: Returns the input files that have changed since they were read; as ``waiting``.
+        """
+        self.counters, self._writer = driver.counters, driver.writer
+        self._waiting = None if waiting is None else _Answer(waiting)
+        self._changed = None if changed is None else _Answer(changed)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that the run has ended, and by which error."""
+        self._ended = time.time()
+        if error is not None:
+            self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
+        if self._waiting is not None:
+            self._waiting.expire()
+
+    def standstill_s(self) -> float:
+        """Return for how long nothing was read or committed although files wait; 0 where neither is so."""
+        now, counters = time.monotonic(), self.counters
+        done = (counters.lines, counters.input_files, counters.committed)
+        quiet = done == self._done and self._waiting is not None and self._ended is None
+        # What waits is not looked for while there is progress: it takes time where files are many.
+        if quiet and now - self._moved_at >= _LOOK_EVERY_S:
+            waits = self.waiting()
+            quiet = waits is not None and waits.files > 0
+        elif quiet:
+            return 0.0
+        if not quiet:
+            self._done, self._moved_at = done, now
+        return now - self._moved_at
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        counters = self.counters
+        info = InfoMetricFamily("tailrace_ingest", "What runs.", labels=["catalog"])
+        info.add_metric([self._catalog], self._info)
+        yield info
+        yield self._counter("lines", "Lines, or messages of CDCv2, read.", counters.lines)
+        yield self._counter(
+            "rows", "Changes of rows among them, or finished updates.", counters.rows
+        )
+        yield self._counter("input_files", "Input files read.", counters.input_files)
+        yield self._counter("input_bytes", "Bytes of the input files read.", counters.input_bytes)
+        yield self._counter(
+            "versions", "Transactions committed, each as a version.", counters.versions
+        )
+        yield self._counter("records", "Records committed, leads included.", counters.records)
+        yield self._counter(
+            "written_bytes", "Bytes of the segments committed.", counters.written_bytes
+        )
+        yield self._counter(
+            "late_versions",
+            "Versions of rows that came after their transaction was closed.",
+            counters.late,
+        )
+        yield self._counter(
+            "incomplete_images",
+            "Records with an image that should be whole, and that nothing could fill.",
+            counters.incomplete_images,
+        )
+        yield self._counter(
+            "expired", "Rows removed as their time to live was over.", counters.expired
+        )
+        yield self._gauge(
+            "overdue_seconds",
+            "Since the first row was due that has not expired yet; else 0. Absent where no row expires.",
+            counters.overdue_s(time.time_ns() // 1_000),
+        )
+        yield self._gauge(
+            "missing_from_snapshot",
+            "Rows that the last snapshots of their tables lack, and that this run did not remove.",
+            sum(each.count for each in dict(counters.lacking).values()),
+        )
+        yield self._gauge(
+            "unread_times",
+            "Rows that never expire, as their time to live cannot be read.",
+            sum(each.count for each in dict(counters.unread_times).values()),
+        )
+        effects = CounterMetricFamily(
+            "tailrace_ingest_unapplied_statements",
+            "Statements such as DROP TABLE that changed rows at the source; the log keeps the former rows.",
+            labels=["catalog", "table"],
+        )
+        for table, each in sorted(dict(counters.effects).items()):
+            effects.add_metric([self._catalog, table], each.count)
+        yield effects
+        aside = CounterMetricFamily(
+            "tailrace_ingest_set_aside",
+            "Lines set aside in quarantine, by the beginning of the reason.",
+            labels=["catalog", "reason"],
+        )
+        for reason, count in sorted(dict(counters.set_aside).items()):
+            aside.add_metric([self._catalog, reason], count)
+        yield aside
+        yield self._gauge(
+            "open_transactions",
+            "Transactions that wait for the rest of their rows.",
+            counters.pending,
+        )
+        yield self._gauge("committed_version", "Newest version committed.", counters.committed)
+        yield self._gauge(
+            "published_version", "Newest version published: subscribers see it.", counters.published
+        )
+        commits = HistogramMetricFamily(
+            "tailrace_ingest_commit_seconds",
+            "To make a batch durable in the log once its segments are written.",
+            labels=["catalog"],
+        )
+        commits.add_metric([self._catalog], counters.commits.cumulative(), counters.commits.sum_s)
+        yield commits
+        yield from self._source(counters)
+        yield from self._run()
+
+    def _source(self, counters: IngestCounters) -> Iterable[Metric]:
+        """How far behind its source the ingest is."""
+        waits = self.waiting()
+        yield self._gauge(
+            "waiting_files",
+            "Files of the input that the log does not hold yet, looked for every 10 s at most.",
+            None if waits is None else waits.files,
+        )
+        yield self._gauge("waiting_bytes", "Their bytes.", None if waits is None else waits.nbytes)
+        changed = self.changed()
+        yield self._gauge(
+            "changed_files",
+            "Input files that have changed since they were read; what is in them now is not read.",
+            None if changed is None else len(changed),
+        )
+        yield self._gauge(
+            "standstill_seconds",
+            "Since anything was read or committed, while files wait; else 0.",
+            self.standstill_s(),
+        )
+        newest = counters.newest_us
+        yield self._gauge(
+            "newest_source_timestamp_seconds",
+            "Latest time of a committed row, as its source tells it, Unix time.",
+            None if newest is None else newest / 1e6,
+        )
+        yield self._gauge(
+            "source_lag_seconds",
+            "Since that time; it grows too where the source has nothing new.",
+            counters.lag_s(time.time_ns() // 1_000),
+        )
+
+    def _run(self) -> Iterable[Metric]:
+        """The outcome of the run."""
+        yield self._gauge(
+            "epoch",
+            "Epoch of the writer: one higher at each start that opens the catalog for writing.",
+            0 if self._writer is None else self._writer.epoch,
+        )
+        yield self._gauge("started_timestamp_seconds", "When it began, Unix time.", self._started)
+        yield self._gauge("running", "1 while it runs, 0 once it has ended.", self._ended is None)
+        yield self._gauge(
+            "ended_timestamp_seconds", "When it ended, Unix time; absent before.", self._ended
+        )
+        yield self._failing(
+            "failed", "1 if an error ended it, with the machine code, else 0.", self._failure
+        )
+        yield self._failing(
+            "upkeep_failed",
+            "1 if an error keeps its log from being compacted and cleaned, with the machine code, else 0.",
+            "" if self._writer is None else self._writer.upkeep_failure,
+        )
+
+    def waiting(self) -> WaitingFiles | None:
+        """Return what waits, as last looked for; None if that is not known."""
+        return None if self._waiting is None else self._waiting.found()
+
+    def changed(self) -> list[str] | None:
+        """Return the input files that have changed since they were read, as last looked for; as ``waiting``."""
+        return None if self._changed is None else self._changed.found()
+
+    def _failing(self, name: str, help_text: str, code: str) -> Metric:
+        labels = ["catalog", "code"]
+        made = GaugeMetricFamily(f"tailrace_ingest_{name}", help_text, labels=labels)
+        made.add_metric([self._catalog, code], bool(code))
+        return made
+
+    def _counter(self, name: str, help_text: str, value: float) -> Metric:
+        made = CounterMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])
+        made.add_metric([self._catalog], value)
+        return made
+
+    def _gauge(self, name: str, help_text: str, value: float | None) -> Metric:
+        """Return a gauge; None is a value that is not known, and has no sample."""
+        made = GaugeMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])
+        if value is not None:
+            made.add_metric([self._catalog], value)
+        return made
+
+
+_WRITE_EVERY_S: Final = 5.0
+_REQUEST_S: Final = 5
+"""How long a peer may take to send a part of a request, or to take the answer; meanwhile others wait."""
+_SHUTDOWN_S: Final = 0.1
+
+
+@contextmanager
+def exposed(
+    metrics: IngestMetrics, outlets: MetricsOutlets, complain: Callable[[str], None]
+) -> Iterator[Address | None]:
+    """Expose metrics until left, and note in them how that came; yields the address that is bound, if any.
+
+    Args:
+        metrics: Of the run within.
+        outlets: Where they go.
+        complain: Writes an error line, from another thread.
+
+    Raises:
+        CannotStart: The address cannot be bound, or the file cannot be written.
+    """
+    file, leaving, threads = outlets.file, threading.Event(), []
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    if file is not None:
+        _write_first(file, registry)
+    listener = None if outlets.address is None else _Listener(outlets.address, metrics)
+    if listener is not None:
+        threads.append(_started(lambda: listener.serve_forever(_SHUTDOWN_S), "metrics port"))
+    if file is not None:
+        threads.append(_started(lambda: _keep(file, registry, leaving, complain), "metrics file"))
+    try:
+        yield None if listener is None else listener.address
+    except BaseException as error:
+        metrics.end(error)
+        raise
+    else:
+        metrics.end()
+    finally:
+        leaving.set()
+        if listener is not None:
+            listener.shutdown()
+            listener.server_close()
+        for thread in threads:
+            thread.join()
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _write_first(file: Path, registry: CollectorRegistry) -> None:
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise CannotStart(f"--metrics-file {file}: {error.strerror}") from error
+
+
+def _keep(
+    file: Path,
+    registry: CollectorRegistry,
+    leaving: threading.Event,
+    complain: Callable[[str], None],
+) -> None:
+    """Write the file at intervals, and once more at the end. A disk without room ends no ingest."""
+    told = ""
+    while True:
+        ended = leaving.wait(_WRITE_EVERY_S)
+        try:
+            write_to_textfile(str(file), registry)
+        except OSError as error:
+            if told != (told := str(error.strerror)):
+                complain(f"cannot write --metrics-file {file}: {told}")
+        if ended:
+            return
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers ``GET /metrics``; one request a connection."""
+
+    timeout = _REQUEST_S
+    server: _Listener
+
+    def do_GET(self) -> None:
+        """Answer with the metrics, or say where they are."""
+        if not self.server.hosts.has(self.headers.get("Host", "")):
+            self._answer(421, b"Host is no name of this machine; ask by its address\n")
+        elif self.path.partition("?")[0] != "/metrics":
+            self._answer(404, b"the metrics are at /metrics\n")
+        else:
+            self._answer(200, generate_latest(self.server.registry))
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(OSError):  # gone, or did not read within the time
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing: stderr has the progress."""
+
+
+class _Listener(TCPServer):
+    """Takes one request after the other, so that peers, however many, hold one thread and one answer."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: Address, metrics: IngestMetrics) -> None:
+        """Bind; those of the process are added.
+
+        Raises:
+            CannotStart: The address is in use, not ours, or not to be resolved.
+        """
+        self.registry = CollectorRegistry()
+        self.registry.register(metrics)
+        ProcessCollector(registry=self.registry)
+        self.hosts = Hosts(address.host, ())
+        try:
+            family, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+            self.address_family = family
+            super().__init__((str(place[0]), int(place[1])), _Handler)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise CannotStart(f"--metrics {address}: {reason}") from error
+        self.address = Address(address.host, self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Write nothing: a peer that does not finish is no fault of the ingest."""

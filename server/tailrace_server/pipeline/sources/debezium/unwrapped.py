@@ -1,0 +1,219 @@
+"""Envelopes that were taken apart, put together again: CloudEvents, and rows of ExtractNewRecordState.
+
+Both write the members of ``source`` and ``transaction`` as attributes beside the row, under names of their own.
+
+**CloudEvents**, in the structured form of JSON. The images are in ``data``, the rest are attributes, whose
+names are those of the members without their underscores; whole numbers of 64 bits are texts::
+
+    {"specversion": "1.0", "id": …, "source": "/debezium/postgresql/shop", "type": …, "iodebeziumop": "u",
+     "iodebeziumtable": "a", "iodebeziumlsn": "29274832", "iodebeziumtxId": "565",
+     "iodebeziumtxid": "565", "iodebeziumtxtotalorder": "1",
+     "data": {"before": …, "after": …}}                               or {"schema": …, "payload": {…}}
+
+Others put a whole message into ``data``, or in base64 into ``data_base64``.
+
+**ExtractNewRecordState** leaves the row with the metadata that it adds::
+
+    {"id": 1, "name": "cup", "__deleted": "false", "__op": "u", "__table": "product", "__lsn": 27}
+
+``add.fields=op,table,…`` adds metadata under a prefix, by default ``__``, with ``source_`` or ``transaction_``
+behind it where the option names the block. ``delete.tombstone.handling.mode=rewrite`` keeps the row of a
+removal, with ``__deleted``. There is no row before a change.
+
+Source: Debezium documentation, exporting CloudEvents, and new record state extraction; CloudEvents
+specification 1.0, JSON event format.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from tailrace_server.pipeline.input.images import members, projection
+from tailrace_server.pipeline.sources.debezium.refusals import (
+    AVRO_EVENT,
+    EVENT_WITHOUT_ATTRIBUTES,
+    FLATTENED,
+    Unusable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SOURCE_NAMES: Final = (
+    *("version", "connector", "name", "ts_ms", "ts_us", "ts_ns", "snapshot", "sequence"),
+    *("db", "schema", "table", "collection", "keyspace"),
+    *("txId", "lsn", "xmin", "gtid", "file", "pos", "row", "server_id", "thread", "query"),
+    *("change_lsn", "commit_lsn", "event_serial_no", "scn", "commit_scn", "start_scn"),
+    *("ssn", "rs_id", "redo_thread", "user_name", "row_id", "txSeq", "lcr_position"),
+    *("rs", "ord", "lsid", "txnNumber", "wallTime", "shard", "vgtid"),
+)
+"""Members of the source blocks of all connectors."""
+TRANSACTION_NAMES: Final = ("id", "total_order", "data_collection_order")
+
+
+def envelope_of(
+    attributes: Mapping[str, msgspec.Raw],
+    source_name: Callable[[str], tuple[str, ...]],
+    transaction_name: Callable[[str], tuple[str, ...]],
+    **members: Any,
+) -> dict[str, Any]:
+    """Return the members of an envelope.
+
+    Args:
+        attributes: Name → text of each value.
+        source_name: Member of the source block → names that its attribute may have.
+        transaction_name: Member of the transaction block → the same.
+        members: Of the envelope itself.
+    """
+
+    def block(names: tuple[str, ...], form: Callable[[str], tuple[str, ...]]) -> dict[str, Any]:
+        found = {
+            name: msgspec.json.decode(attributes[attribute])
+            for name in names
+            for attribute in reversed(form(name))
+            if attribute in attributes
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    transaction = block(TRANSACTION_NAMES, transaction_name)
+    return {
+        **members,
+        "source": block(SOURCE_NAMES, source_name),
+        "transaction": transaction if "id" in transaction else None,
+    }
+
+
+_PREFIX: Final = "iodebezium"
+_IMAGES: Final = frozenset(("before", "after"))
+
+
+class EventContent(NamedTuple):
+    """The content of an event: the members of an envelope, or a message as text."""
+
+    envelope: dict[str, Any] | None
+    message: bytes
+    """If there is no envelope."""
+    schema: bytes
+    """Block of the images, beside an envelope; empty where there is none."""
+
+
+def is_event(names: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether an object with these members is a CloudEvent."""
+    return "specversion" in names and ("data" in names or "data_base64" in names)
+
+
+def content_of(event: Mapping[str, msgspec.Raw]) -> EventContent:
+    """Return what an event holds.
+
+    Raises:
+        Unusable: Data that is not JSON, or images without the attributes that say what they are.
+    """
+    data, schema = _data_of(event), b""
+    if data[:1] != b"{":
+        return EventContent(None, data, b"")
+    found = members(data)
+    if "payload" in found and found.keys() <= {"schema", "payload"}:
+        inner = bytes(found["payload"])
+        images = members(inner) if inner[:1] == b"{" else {}
+        schema = bytes(found.get("schema", b""))
+    else:
+        images = found
+    if not images or not images.keys() <= _IMAGES:
+        return EventContent(None, data, b"")
+    operation = event.get(f"{_PREFIX}op")
+    if operation is None:
+        raise Unusable(EVENT_WITHOUT_ATTRIBUTES)
+    envelope = envelope_of(
+        event,
+        lambda name: _names(name, ""),
+        lambda name: _names(name, "tx"),
+        op=msgspec.json.decode(operation),
+        before=images.get("before", msgspec.Raw()),
+        after=images.get("after", msgspec.Raw()),
+    )
+    return EventContent(envelope, b"", schema)
+
+
+def _names(member: str, prefix: str) -> tuple[str, ...]:
+    name = f"{_PREFIX}{prefix}{member.replace('_', '')}"
+    return name, name.lower()
+
+
+def _data_of(event: Mapping[str, msgspec.Raw]) -> bytes:
+    kind = bytes(event.get("datacontenttype", b""))
+    if b"avro" in kind or b"protobuf" in kind:
+        raise Unusable(AVRO_EVENT)
+    text = bytes(event.get("data", b""))
+    if "data_base64" in event:
+        try:
+            return base64.b64decode(orjson.loads(bytes(event["data_base64"])), validate=True)
+        except (binascii.Error, TypeError, orjson.JSONDecodeError) as error:
+            raise Unusable(f"data_base64 of a CloudEvent is not base64: {error}") from None
+    return orjson.loads(text).encode() if text[:1] == b'"' else text
+
+
+_OP: Final = "__op"
+_DELETED: Final = "__deleted"
+_METADATA: Final = frozenset(
+    (
+        *(_OP, _DELETED, "__ts_ms", "__ts_us", "__ts_ns"),
+        *(f"__{name}" for name in SOURCE_NAMES + TRANSACTION_NAMES),
+        *(f"__source_{name}" for name in SOURCE_NAMES),
+        *(f"__transaction_{name}" for name in TRANSACTION_NAMES),
+    )
+)
+"""Columns that the transformation adds. Others that begin with two underscores are the row's own."""
+
+
+_WITHOUT_SCHEMAS: Final = frozenset(("mysql", "mariadb", "mongodb", "vitess"))
+
+
+def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> bool:
+    """Whether a row says its table with all levels: tables of one name in two schemas are not one.
+
+    The transformation adds a member that a connector does not have as null, which says as much.
+    """
+    return (
+        bool(source.get("table") or source.get("collection"))
+        and bool(source.get("db") or source.get("keyspace"))
+        and (
+            "__schema" in row
+            or "__source_schema" in row
+            or source.get("connector") in _WITHOUT_SCHEMAS
+        )
+    )
+
+
+def is_flattened(names: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether an object with these members is such a row."""
+    return _OP in names or _DELETED in names
+
+
+def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """Return the members of the envelope that a row was in, without the row before the change.
+
+    Raises:
+        Unusable: The row lacks its operation, or its database, schema and table.
+    """
+    operation = msgspec.json.decode(row[_OP]) if _OP in row else None
+    deleted = bytes(row.get(_DELETED, b"")) in (b'"true"', b"true")
+    image = msgspec.Raw(projection(row, [name for name in row if name not in _METADATA]))
+    gone = deleted or operation == "d"
+    envelope = envelope_of(
+        row,
+        # Without the block's name, these are the times of the envelope.
+        lambda name: (f"__source_{name}",) + (() if name.startswith("ts_") else (f"__{name}",)),
+        lambda name: (f"__transaction_{name}", f"__{name}"),
+        op="d" if gone else operation,
+        before=image if gone else msgspec.Raw(),
+        after=msgspec.Raw() if gone else image,
+        ts_ms=msgspec.json.decode(row["__ts_ms"]) if "__ts_ms" in row else None,
+    )
+    if operation is None or not _names_table(row, envelope["source"]):
+        raise Unusable(FLATTENED)
+    return envelope

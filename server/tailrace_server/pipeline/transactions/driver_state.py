@@ -1,0 +1,261 @@
+"""The driver's state between batches: tallies of open transactions, ids of closed ones, and the idle clock.
+
+**Idle time.** A transaction is idle when no row of it came although one could have. No row can come while a
+batch runs or while files wait to be read, so the clock is stopped then: a transaction whose rows all lie in
+those files is not torn, however long they take to read. The clock runs in two cases:
+
+* A trigger found nothing, and so did the next: from one to the other, unless a batch lies between.
+* A batch took all there was, and so did the next: from one to the other. The rows of the later batch are
+  tallied before the clock is read. Without this case a source that is fed faster than batches run would
+  never be idle, and no transaction without END would be complete.
+
+It begins with the process, at 0, stopped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
+from tailrace_server.pipeline.catalog.pending import write_pending
+from tailrace_server.pipeline.input.change import batch_of
+from tailrace_server.pipeline.transactions.tally import Tally
+from tailrace_server.wal.segment.reader import BatchReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace_server.pipeline.input.source import Source
+    from tailrace_server.pipeline.transactions.grouping import Decision, Plan
+    from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.state.view import LogView
+
+CLOSED_IDS: Final = 100_000
+"""How many closed transactions are remembered. A row of an older one begins a new transaction."""
+
+
+TALLY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("transaction_id", pa.string()),
+        pa.field("place", pa.binary()),
+        pa.field("first_arrival", pa.binary()),
+        pa.field("last_arrival", pa.binary()),
+        pa.field("first_rows", pa.map_(pa.string(), pa.binary())),
+        pa.field("mark", pa.binary()),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("quarantined", pa.int64(), nullable=False),
+        pa.field("expected", pa.int64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("source", pa.string()),
+        pa.field(
+            "spans",
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("entity_type", pa.string()),
+                        pa.field("log", pa.string()),
+                        pa.field("lowest", pa.binary()),
+                        pa.field("highest", pa.binary()),
+                        pa.field("earliest", pa.int64()),
+                        pa.field("latest", pa.int64()),
+                        pa.field("marks", pa.int64()),
+                    ]
+                )
+            ),
+        ),
+        pa.field("segments", pa.list_(pa.string()), nullable=False),
+    ]
+)
+"""The fields of `Tally` except ``seen``: the idle time begins anew with the process that reads them."""
+assert {field.name for field in fields(Tally)} == {*TALLY_SCHEMA.names, "seen"}
+
+
+def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
+    """Return open transactions as a table of `TALLY_SCHEMA`."""
+    stated = (replace(t, spans=tuple(span._asdict() for span in t.spans)) for t in tallies)  # type: ignore[misc]
+    return batch_of(map(attrgetter(*TALLY_SCHEMA.names), stated), TALLY_SCHEMA)
+
+
+def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
+    """Return the open transactions of a tallies file, as seen at a time of this process's clock."""
+    tallies = {}
+    for row in table.to_pylist():
+        row["segments"] = tuple(row["segments"])
+        if (
+            "first_rows" not in row
+        ):  # a file of an earlier release: the rows stand in their file alone
+            first = row["first_arrival"]
+            row["first_rows"] = [("", first)] if first is not None else []
+        row["first_rows"] = tuple(row["first_rows"])
+        row["spans"] = tuple(PositionSpan(**span) for span in row.get("spans") or ())
+        tallies[row["key"]] = Tally(**row, seen=seen)
+    return tallies
+
+
+class OpenFiles(NamedTuple):
+    """Open transactions, and the pending files that hold them."""
+
+    tallies: dict[str, Tally]
+    rows_files: dict[str, PendingSegment]
+    """By their paths."""
+    tallies_file: PendingSegment | None
+
+
+def pending_after(
+    decision: Decision, before: OpenFiles, added: Sequence[PendingSegment], path: Path
+) -> OpenFiles:
+    """Return what is open after a commit, and the files that hold it.
+
+    Args:
+        decision: What the commit leaves open.
+        before: What was open.
+        added: Rows files that the commit adds.
+        path: A new tallies file, written if tallies have changed.
+    """
+    # 1. A transaction that got rows is also in the files that the batch adds. If tasks wrote them, it is not
+    #    known which of them holds its rows, so the tally names all.
+    paths = tuple(file.path for file in added)
+    left_open = {
+        key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
+        for key, t in decision.plan.open.items()
+    }
+    # 2. A rows file stays as long as an open transaction names it.
+    named = {path for t in left_open.values() for path in t.segments}
+    rows_files = before.rows_files | {file.path: file for file in added}
+    rows_files = {path: file for path, file in rows_files.items() if path in named}
+    # 3. The tallies are written anew only where they changed.
+    if not left_open:
+        return OpenFiles(left_open, rows_files, None)
+    if left_open == before.tallies and before.tallies_file is not None:
+        return OpenFiles(left_open, rows_files, before.tallies_file)
+    return OpenFiles(left_open, rows_files, write_pending(path, tallies_table(left_open.values())))
+
+
+def is_tallies(table: pa.Table) -> bool:
+    """Whether a pending file holds tallies; else it holds rows."""
+    return "segments" in table.schema.names
+
+
+class _Lead(msgspec.Struct):
+    """The members that are read. Other writers may write leads, so any type is accepted."""
+
+    transaction_id: object = None
+    of: object = None
+
+
+_decode = msgspec.json.Decoder(_Lead).decode
+
+
+class ClosedTransactions:
+    """Transaction key → version, of the transactions closed last; the oldest are forgotten."""
+
+    def __init__(self, source: Source, limit: int = CLOSED_IDS) -> None:
+        """Remember up to ``limit`` transactions of a source."""
+        self._source = source
+        self._limit = limit
+        self._versions: OrderedDict[str, int] = OrderedDict()
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Transaction key → version, the oldest first."""
+        return self._versions
+
+    def add(self, transaction_id: str, version: int) -> None:
+        """Remember one, by its id as the source writes it."""
+        self._versions[self._source.transaction_key(transaction_id)] = version
+        while len(self._versions) > self._limit:
+            self._versions.popitem(last=False)
+
+    def add_released(self, first_version: int | None, plan: Plan) -> None:
+        """Remember the transactions that have become versions from one on; None: there are none."""
+        for place, released in enumerate(plan.released):
+            transaction_id = released.tally.transaction_id
+            if transaction_id is not None and released.late_of is None:
+                assert first_version is not None
+                self.add(transaction_id, first_version + place)
+
+    @classmethod
+    def read(
+        cls, path: Path, view: LogView, source: Source, limit: int = CLOSED_IDS
+    ) -> ClosedTransactions:
+        """Read the newest leads of a log.
+
+        Cost is that of the heads of the versions read, and of the bodies of the batches that hold
+        a lead.
+
+        Raises:
+            LogCorrupted: A batch that is needed is damaged.
+        """
+        closed = cls(source, limit)
+        found: dict[str, int] = {}
+        seen = 0
+        with BatchReader(path) as reader:
+            for version, lead in _leads(reader, view):
+                seen += 1
+                # Newest first; a late version must not stand for the transaction it belongs to.
+                if isinstance(lead.transaction_id, str) and lead.of is None:
+                    found.setdefault(lead.transaction_id, version)
+                if seen == limit:
+                    break
+        for transaction_id, version in reversed(found.items()):
+            closed.add(transaction_id, version)
+        return closed
+
+
+def _leads(reader: BatchReader, view: LogView) -> Iterator[tuple[int, _Lead]]:
+    """Yield versions and their leads, newest first."""
+    for place in range(len(view) - 1, -1, -1):
+        ref = view.batch(place)
+        head = reader.head(ref)
+        rows = np.flatnonzero(head.indexes == 0)
+        if not len(rows):
+            continue
+        bodies = reader.body(ref, ("after",))["after"].take(pa.array(rows)).to_pylist()
+        for version, body in zip(head.versions[rows][::-1].tolist(), reversed(bodies), strict=True):
+            yield version, _decode(body)
+
+
+class IdleClock:
+    """Seconds in which the source had nothing more to give. Not thread-safe: the driver's lock guards it."""
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        self._now = 0.0
+        self._idle_since: float | None = None
+        """When the source last had nothing; None since a batch began."""
+        self._all_read_at: float | None = None
+        """The last moment up to which all is read; None while files may wait."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the process began; never goes back."""
+        return self._now
+
+    def source_idle(self, at: float) -> None:
+        """The source had nothing more at a moment of the monotonic clock."""
+        if self._idle_since is not None:
+            self._now += max(at - self._idle_since, 0.0)
+        self._idle_since = self._all_read_at = at
+
+    def batch_began(self, at: float, *, whole: bool) -> None:
+        """A batch begins, of what the source had at a moment of the monotonic clock.
+
+        Call it before the batch's rows are looked at.
+
+        Args:
+            at: When it was listed, or soon after.
+            whole: Whether it is all that the source had then.
+        """
+        if whole and self._all_read_at is not None:
+            self._now += max(at - self._all_read_at, 0.0)
+        self._all_read_at = at if whole else None
+        self._idle_since = None
