@@ -26,7 +26,7 @@ from tailrace_server.live.decoded_batch import DecodedBatch
 from tailrace_server.live.index.condition_index import ConditionIndex
 from tailrace_server.live.index.grouped_matches import GroupedMatches
 from tailrace_server.live.routing_cost import EvaluationCost, SharedCost
-from tailrace_server.rows.judging import all_may_be_judged
+from tailrace_server.rows.judging import all_show
 from tailrace_server.rows.record_classes import RecordClass
 from tailrace_server.rows.run import BatchSelection, whole_batch
 
@@ -260,8 +260,9 @@ class Router:
         begun = thread_time_ns()
         typed, shown = decoded.of(code), asking[0][1].shown
         matches: GroupedMatches | None = None
-        if shown is None or all_may_be_judged(shown, typed, kind.asked):
-            with suppress(Exception):  # each of them meets it, and is matches, as it looks
+        rights = () if shown is None else shown.rules_of(typed.entity_type)
+        if not kind.asked or all_show(rights, typed.names_of(kind.asked)):
+            with suppress(Exception):  # each of them meets the error by itself
                 matches = GroupedMatches(decoded.head, typed, hits, kind, shown, len(asking))
         shared = self._shared.get(decoded.entity_type(code))
         if shared is not None:  # else all of them were removed while this was iterated

@@ -7,7 +7,7 @@ stays in. Matches of an alternative without a condition are not evaluated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,17 +16,49 @@ from tailrace_server.rows.transitions import MAY_HAVE_BEEN, NONE, VEILED, codes_
 from tailrace_server.rows.typed_images import TypedImages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
-    from tailrace_server.grants.shown import Visibility
+    from tailrace_server.filters.tree import Condition
     from tailrace_server.live.decoded_batch import DecodedBatch
     from tailrace_server.rows.batch_images import Images
     from tailrace_server.rows.row_condition import RowCondition
     from tailrace_server.rows.transitions import ImageVerdict
     from tailrace_server.wal.segment.reader import BatchHead
+
+    RightsOf = Callable[[str], Sequence["Right"]]
+
+
+class ColumnSet(Protocol):
+    """A set of names of columns."""
+
+    def shows(self, name: str) -> bool:
+        """Return True if a column is in the set."""
+
+
+class Right(Protocol):
+    """A right to some rows of a table, and to some of their columns."""
+
+    @property
+    def columns(self) -> ColumnSet:
+        """The columns, by the names that each version has for them."""
+
+    @property
+    def bodies(self) -> bool:
+        """True if images may be read."""
+
+    @property
+    def keys(self) -> object | None:
+        """The keys of the rows; None: all."""
+
+    @property
+    def rows(self) -> Condition | None:
+        """The condition that the rows meet; None: all rows do."""
+
+    def takes(self, key: str | None) -> bool:
+        """Return True if the right is for rows of a key; None, as of a truncate, is a part of every set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +89,7 @@ def judged(
     head: BatchHead,
     images: Images,
     asked: Sequence[Candidates],
-    shown: Visibility | None,
+    rights_of: RightsOf | None,
     decoded: DecodedBatch | None = None,
 ) -> JudgedRows:
     """Return what conditions say.
@@ -66,7 +98,7 @@ def judged(
         head: The head of a batch.
         images: Its images.
         asked: The conditions to evaluate.
-        shown: What is granted of the rows; None: all.
+        rights_of: Returns the caller's rights to rows of an entity type; None: all columns are granted.
         decoded: The same images, decoded for others as well; None: those of the candidates are decoded.
 
     Raises:
@@ -87,23 +119,25 @@ def judged(
         if len(rows) and decoded is not None:
             rows = _in_question(decoded, code, each.condition, rows)
         if len(rows):
-            verdict = _verdict(head, types[code], each.condition, rows, shown)
+            verdict = _verdict(head, types[code], each.condition, rows, rights_of)
             bits[rows] |= verdict.bits
             rows = rows[verdict.is_match]
         matched.append(rows)
-    # 3. Where a grant has part in one of them, nothing is told of what is outside of all, and nothing at all of
-    #    rows of which nobody can say whether they were in. What another alternative takes is shown by that one.
+    # 3. A row that is given by the conditions of grants alone is veiled: its reader sees nothing of it outside
+    #    of them, and nothing at all if it is unknown whether it was in. A row that another alternative takes is
+    #    visible whole, inside and outside. Each row is decided by itself, whatever else its batch has.
     codes = np.zeros(len(bits), np.uint8)
-    granted = {head.type_codes.item(each.rows[0]) for each in asked if each.condition.is_granted}
-    is_open = np.zeros(len(bits), np.bool_)
-    for each, rows in zip(asked, matched, strict=True):
-        codes[rows] = codes_of(bits[rows])  # of few rows of a batch, as a rule
-        if head.type_codes.item(each.rows[0]) in granted:
-            codes[rows] |= VEILED
-            is_open[rows] = bits[rows] == MAY_HAVE_BEEN
-    for each, rows in zip(asked, matched, strict=True):
+    is_veiled = np.zeros(len(bits), np.bool_)
+    for each in asked:
+        if each.condition.is_granted:
+            is_veiled[each.rows] = True
+    for each in asked:
         if not each.condition.is_granted:
-            is_open[rows] = False
+            is_veiled[each.rows] = False
+    for rows in matched:
+        codes[rows] = codes_of(bits[rows])  # of few rows of a batch, as a rule
+        codes[rows] |= np.where(is_veiled[rows], np.uint8(VEILED), np.uint8(0))
+    is_open = is_veiled & (bits == MAY_HAVE_BEEN)
     open_rows = np.flatnonzero(is_open).astype(np.int32)
     if len(open_rows):
         codes[open_rows] = NONE
@@ -161,50 +195,58 @@ def _verdict(
     typed: TypedImages,
     condition: RowCondition,
     rows: NDArray[np.int32],
-    shown: Visibility | None,
+    rights_of: RightsOf | None,
 ) -> ImageVerdict:
-    """Return what a condition says of some rows."""
+    """Return the answers of a condition for some rows; a row that hides a column of it is out."""
     places = None if len(rows) == len(typed.rows) else np.searchsorted(typed.rows, rows)
-    row_filter = typed.fitted(condition)
-    verdict = typed.verdict(row_filter, places=places)
-    if shown is not None:
-        verdict = verdict.only(may_be_judged(shown, head, rows, typed, condition))
-    return verdict
+    verdict = typed.verdict(typed.fitted(condition), places=places)
+    if rights_of is None or not condition.asked:
+        return verdict
+    which = typed.which if places is None else typed.which[places]
+
+    def keys() -> list[str | None]:
+        found = head.keys.values(rows.tolist())
+        return [None if key is None else key.decode() for key in found]
+
+    rights = rights_of(typed.entity_type)
+    return verdict.only(shows_columns(rights, keys, condition.asked, typed.written, which))
 
 
-def may_be_judged(
-    shown: Visibility,
-    head: BatchHead,
-    rows: NDArray[np.int32],
-    typed: TypedImages,
-    condition: RowCondition,
+def shows_columns(
+    rights: Sequence[Right],
+    keys: Callable[[], Sequence[str | None]],
+    columns: Iterable[Column],
+    written: Sequence[Sequence[Column]],
+    which: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return which rows show all columns that their reader asks for, under the names that they have there.
+    """Return the rows that show some columns, each under the name that it has in the row's version.
 
-    A row that hides one is left out, whatever the condition: else it would tell what is hidden.
+    A row that hides a column of its reader's condition is out of the condition, whatever its values: else the
+    result would reveal them.
+
+    Args:
+        rights: The reader's, to rows of the table.
+        keys: Returns the key of each row.
+        columns: The columns, followed by their ids.
+        written: The table's columns, in each schema that rows were written with.
+        which: The place of each row's schema in ``written``.
     """
-    if all_may_be_judged(shown, typed, condition.asked):
-        return np.ones(len(rows), np.bool_)
-    names = typed.names_of(condition.asked)
-    entity_type = typed.entity_type
-    keys = head.keys.values(rows.tolist())
+    ids = {column.id for column in columns}
+    names = [{each.name for each in one if each.id in ids} for one in written]
+    if all_show(rights, set().union(*names)):
+        return np.ones(len(which), np.bool_)
     found = []
-    for key in keys:
-        mine = shown.rules_for(entity_type, None if key is None else key.decode())
-        found.append(
-            all(any(rule.bodies and rule.columns.shows(name) for rule in mine) for name in names)
-        )
+    for key, place in zip(keys(), which.tolist(), strict=True):
+        mine = [right for right in rights if right.bodies and right.takes(key)]
+        found.append(all(any(right.columns.shows(name) for right in mine) for name in names[place]))
     return np.array(found, np.bool_)
 
 
-def all_may_be_judged(shown: Visibility, typed: TypedImages, asked: Sequence[Column]) -> bool:
-    """Return whether every row shows the columns that a reader asks for."""
-    if not asked:
-        return True
-    names = typed.names_of(asked)
+def all_show(rights: Sequence[Right], names: Iterable[str]) -> bool:
+    """Return True if every row shows columns of some names."""
     return all(
-        rule.keys is None and rule.bodies and all(map(rule.columns.shows, names))
-        for rule in shown.rules_of(typed.entity_type)
+        right.keys is None and right.bodies and all(map(right.columns.shows, names))
+        for right in rights
     )
 
 

@@ -327,7 +327,8 @@ class Predicate:
         decoded: DecodedBatch | None,
     ) -> NDArray[np.uint8]:
         """Add what meets the conditions, and return the code of each record of the batch."""
-        found = judged(head, images, [each for _, each in judging], self.shown, decoded)
+        rights_of = None if self.shown is None else self.shown.rules_of
+        found = judged(head, images, [each for _, each in judging], rights_of, decoded)
         # What an alternative without a condition has taken is shown as it is.
         for taken in rows:
             found.codes[taken] = NONE

@@ -52,6 +52,18 @@ class _Decoded(NamedTuple):
     """The images whose value is not known; None: all are."""
 
 
+class UnknownValue(NamedTuple):
+    """A value that a condition needs and that is not known."""
+
+    image: str
+    """The image that should have it: before, or after."""
+    column: str
+    exists: bool
+    """True if there is one, which the column's type cannot hold."""
+    is_key_only: bool
+    """True if the image of a removed row may hold the key alone."""
+
+
 class TypedImages:
     """The images of some rows of one entity type in one batch."""
 
@@ -62,7 +74,8 @@ class TypedImages:
         self.rows = rows
         self.entity_type = entity_type
         self._images = images
-        self._schemas, self._which = images.schemas_of(head.versions[rows])
+        self._schemas, self.which = images.schemas_of(head.versions[rows])
+        # ``which``: for each row, the place of its schema's columns in ``written``.
         self.written = [*map(self._columns_in, self._schemas)]
         """The columns of the entity type in each schema that the rows were written with."""
         self._ids = [frozenset(each.id for each in one if each.id) for one in self.written]
@@ -106,6 +119,24 @@ class TypedImages:
         ids = {column.id for column in columns}
         return {each.name for written in self.written for each in written if each.id in ids}
 
+    def unknown_value(self, condition: RowCondition) -> UnknownValue | None:
+        """Return the value that a condition on the first row needs and that is not known.
+
+        None: the image before is missing.
+        """
+        row_filter = self.fitted(condition)
+        verdict = self.verdict(row_filter)
+        image = "before" if verdict.may_have_been[0] else "after"
+        if image == "before" and not self._has_before[0]:
+            return None
+        place = 0 if image == "before" else len(self.rows)
+        for column in row_filter.columns:
+            unknown = self._decoded[column].unknown
+            if unknown is not None and unknown.rows[place]:
+                is_key_only = image == "before" and bool(self._key_only[0])
+                return UnknownValue(image, column.name, bool(unknown.exists[place]), is_key_only)
+        raise AssertionError("every value of the row is known")
+
     def fitted(self, condition: RowCondition) -> RowFilter:
         """Return what judges these images of a condition.
 
@@ -140,7 +171,7 @@ class TypedImages:
             placeholders=self._schemas[-1].placeholders,
             on_misfit=OnMisfit.NULL,
         )
-        found = reader.read_mixed(self._texts, self.written, np.tile(self._which, 2))
+        found = reader.read_mixed(self._texts, self.written, np.tile(self.which, 2))
         # 2. Which values are not known, though the image is there.
         for number, column in enumerate(wanted):
             array = found.batch.column(number)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.sql.change_json import ChangeJson, ChangeRecord, ImageMissing
 from tailrace_server.sql.change_keys import key_images
-from tailrace_server.sql.shown import CDC_JSON, refuse_hidden
+from tailrace_server.sql.shown import CDC_JSON, hidden_in
 from tailrace_server.sql.typed_rows import MISFITS, reader_of
-from tailrace_server.sql.view_changes import RowsInView, ViewChanges
 from tailrace_server.typed.misfits import OnMisfit, ValueMisfit
 
 if TYPE_CHECKING:
@@ -23,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
+    from tailrace_server.rows.lens import ViewAsked
     from tailrace_server.sql.shown import ShownChanges, ShownRows
     from tailrace_server.wal.segment.parallel import RecordColumns
-    from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 
@@ -40,6 +37,7 @@ class ChangeTableRows:
         schema: Schema,
         form: ShownChanges,
         shown: ShownRows | None,
+        of_view: ViewAsked | None,
         on_misfit: OnMisfit = OnMisfit.RAISE,
     ) -> None:
         """Prepare to read.
@@ -50,6 +48,7 @@ class ChangeTableRows:
             schema: Whose names the columns have.
             form: The change table.
             shown: What may be read; None: everything.
+            of_view: The view that the change table is on; None: an entity type.
             on_misfit: What becomes of a value of a key that its column cannot hold.
         """
         self._view, self._names, self._form, self._shown = view, names, form, shown
@@ -73,47 +72,13 @@ class ChangeTableRows:
                 )
                 if any(image in form.images for image in images)
             )
-        self._of_view = None if form.view is None else ViewChanges(view, names, schema, form.view)
-        if self._of_view is not None:
-            self.bodies = ("change", "before", "after")
         self._json_names = {each.id: each.name for each in self._columns if each.name not in keys}
         """Id of each column in the JSON → its name there."""
-        if self._of_view is not None and self._of_view.columns:
-            chosen = self._of_view.columns
+        if of_view is not None and of_view.columns:
+            chosen = of_view.columns
             self._json_names = {id: chosen[id] for id in self._json_names if id in chosen}
-        self._membership: RowsInView | None = None
-        """Of the records of the batch that was looked at last, by their places in it."""
         self._writers: dict[int, ChangeJson] = {}
         """By the id of a schema."""
-
-    def chosen(
-        self,
-        head: BatchHead,
-        rows: NDArray[np.int64],
-        bodies: Mapping[str, pa.BinaryArray],
-        operations: NDArray[np.uint8],
-    ) -> NDArray[np.int64]:
-        """Return those of some records of a batch that change what is shown; ``arrays`` is asked of these.
-
-        ``operations`` are those of the batch's records as the log has them.
-
-        Raises:
-            InvalidRequest: It is unknown whether a row is in the view.
-        """
-        if self._of_view is None or not len(rows):
-            return rows
-        # Before a value is looked at: what is wrong with one that is hidden would tell it.
-        if self._shown is not None:
-            asked = [each.name for each in self._columns if each.id in self._of_view.asked]
-            keys = head.primary_keys.take(pa.array(rows))
-            refuse_hidden(self._shown, asked, keys, self._form.table)
-        found = self._of_view.judged(head, rows, bodies, operations)
-        before, after = np.zeros((2, len(head.versions)), np.bool_)
-        before[rows], after[rows] = found
-        self._membership = RowsInView(before, after)
-        truncates = head.key_hashes[rows] == 0
-        kept: NDArray[np.int64] = rows[found.before | found.after | truncates]
-        return kept
 
     def arrays(
         self,
@@ -183,12 +148,10 @@ class ChangeTableRows:
         operations = head.operations[rows].tolist()
         keyed = keys.is_valid().to_pylist()
         writers = [*map(self._writer, schemas)]
-        hidden = self._hidden(keys)
+        hidden = self._hidden(keys, schemas, which)
         found = []
         records = map(ChangeRecord, operations, keyed, changed, change, before, after)
         for place, (record, schema) in enumerate(zip(records, which.tolist(), strict=True)):
-            if self._membership is not None:
-                record = self._moved(record, int(rows[place]), self._membership)
             names = frozenset(name for name, mask in hidden.items() if mask[place])
             try:
                 found.append(writers[schema].of(record, names))
@@ -196,26 +159,16 @@ class ChangeTableRows:
                 raise self._refused(head, int(rows[place]), str(error)) from None
         return pa.array(found, pa.binary()).cast(pa.string())
 
-    def _moved(self, record: ChangeRecord, row: int, membership: RowsInView) -> ChangeRecord:
-        """Return what a change is to the view: a row that enters is new, one that leaves is gone."""
-        if not record.keyed:
-            return record
-        if not membership.before[row]:
-            return replace(record, changed=None, before=None)
-        if not membership.after[row] and record.operation == Operation.UPSERT:
-            return replace(record, operation=Operation.REMOVE)
-        return record
-
-    def _hidden(self, keys: pa.StringArray) -> dict[str, list[bool]]:
+    def _hidden(
+        self, keys: pa.StringArray, schemas: Sequence[Schema], which: NDArray[np.int64]
+    ) -> dict[str, list[bool]]:
         """Return by the name of a column in which rows it is hidden."""
         if self._shown is None:
             return {}
-        masks = (
-            (self._json_names[each.id], self._shown.hidden(each.name, keys))
-            for each in self._columns
-            if each.id in self._json_names
-        )
-        return {name: mask.fill_null(False).to_pylist() for name, mask in masks if mask is not None}
+        columns = [each for each in self._columns if each.id in self._json_names]
+        written = [*map(self._names.columns_in, schemas)]
+        found = hidden_in(self._shown, columns, keys, written, which)
+        return {name: mask.to_pylist() for name, mask in found.items()}
 
     def _writer(self, schema: Schema) -> ChangeJson:
         if schema.id not in self._writers:

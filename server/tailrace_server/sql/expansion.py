@@ -22,10 +22,10 @@ from sqlglot.optimizer.scope import traverse_scope
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import renamed
-from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.ddl import image_names
 from tailrace_server.sql.shown import (
     CDC_JSON,
+    OF_VIEW,
     ROW_TIMESTAMP,
     ROWS_MET,
     SHOWN,

@@ -4,9 +4,11 @@ State comes from bases and the log behind them (`wal.base`), changes from the lo
 replaces while they are read are found again in a newer view, behind the last row that was given.
 """
 
+# Long: state and changes of a table share its columns, its misfits and the search for files that were replaced.
+
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +19,8 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
+from tailrace_server.rows.lens import ViewAsked, change_lens
 from tailrace_server.sql.change_table_rows import ChangeTableRows
-from tailrace_server.sql.changes_of_view import ChangesOfView
 from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.sql.statements import refuse_alike
@@ -29,7 +31,7 @@ from tailrace_server.sql.typed_rows import (
     misfits_array,
     own_columns,
 )
-from tailrace_server.sql.view_conditions import ViewFilter
+from tailrace_server.sql.view_conditions import rows_in_view, unsure_row
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import LogTable, Wanted
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from tailrace.errors import LogCorrupted
     from tailrace.schema import Column, Schema
+    from tailrace_server.rows.lens import ChangeLens
     from tailrace_server.sql.shown import ShownRows, ShownTables, ViewShown
     from tailrace_server.sql.statements import TableUse
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
@@ -120,9 +123,11 @@ class StatementScan:
         if (tables := source.shown if use.shown is None else use.shown.tables) is not None:
             self._shown = tables.rows(use.entity_type, self._view, use.version, changes=is_change)
         every = self._shown_of(table_columns(schema, use.entity_type, changes=is_change))
-        if use.view is not None:
-            self._shown = of = ChangesOfView(self._view, self._names, schema, use.view, self._shown)
-            every = of.named(every)
+        document = use.view if use.form is None else use.form.view
+        of_view = None if document is None else ViewAsked.of(document, self._view)
+        if of_view is not None and of_view.columns and use.form is None:
+            names = of_view.columns
+            every = tuple(replace(each, name=names[each.id]) for each in every if each.id in names)
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         is_named = use.names is None or MISFITS in use.names
         self._with_misfits = is_named and on_misfit is OnMisfit.NULL
@@ -140,10 +145,17 @@ class StatementScan:
         )
         self._form = None
         if use.form is not None:
-            given = (self._view, self._names, schema, use.form, self._shown)
+            given = (self._view, self._names, schema, use.form, self._shown, of_view)
             self._form = ChangeTableRows(*given, on_misfit)
         self._own = own_columns(of_changes=is_change, with_misfits=on_misfit is OnMisfit.NULL)
-        self._met = ViewFilter.of(use, self._view, self._shown)
+        rights = None if self._shown is None else self._shown.rights
+        self._changes_seen: ChangeLens | None = None
+        self._rows_seen = None if is_change else rows_in_view(use, self._view, rights)
+        if is_change:
+            self._changes_seen = change_lens(
+                *(self._view, self._names, use.entity_type, use.version, rights, of_view),
+                gives_other_columns=use.form is not None,
+            )
         self.schema = self._arrow_schema()
         """Of the batches."""
         metadata = (*self._own, *(() if use.changes is None else _IMAGES))
@@ -210,9 +222,17 @@ class StatementScan:
                 return
 
     def _in_state(self, rows: StateRows) -> StateRows:
-        """Return the rows that are granted and, through a view, meet its condition."""
-        shown = rows if self._shown is None else self._shown.state(rows)
-        return shown if self._met is None else self._met.kept(shown)
+        """Return the rows that are granted and, through a view, meet its condition.
+
+        Raises:
+            InvalidRequest: It is unknown whether one of them is in the view; SQL has no mark for that.
+        """
+        assert self._rows_seen is not None
+        seen, is_sure = self._rows_seen.rows(rows)
+        if not is_sure.all():
+            row = int(np.flatnonzero(~is_sure)[0])
+            raise unsure_row(self.use, int(seen.versions[row]), int(seen.indexes[row]))
+        return seen
 
     def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
         # A row without a key is in the table as often as it came.
@@ -354,17 +374,18 @@ class StatementScan:
         rows = self._rows(head)
         if ref.first <= done or ref.last >= end:
             rows = rows[are_between(head.versions[rows], head.indexes[rows], done, end)]
-        chosen = self._meant(head, rows)
+        chosen, seen = self._meant(head, rows), self._changes_seen
         if self._shown is not None:
-            chosen = self._shown.changes(head, chosen)
+            chosen = self._shown.granted_names(head, chosen)
+        # What the head alone decides is left out before any image is read.
+        if seen is not None and not seen.evaluates and len(chosen):
+            chosen = seen.changes(head, chosen, {}).rows
         if self._images:
             table.refuse_expired(ref, chosen)
         bodies = batch.bodies or (table.reader.body(ref, self._images) if len(chosen) else {})
-        if self._judges is not None and len(chosen):
-            head, bodies, chosen = self._judges.judged(head, chosen, bodies)
+        if seen is not None and seen.evaluates and len(chosen):
+            head, bodies, chosen = seen.changes(head, chosen, bodies)
             chosen = self._of_kinds(head, chosen)
-        if self._form is not None:
-            chosen = self._form.chosen(head, chosen, bodies, batch.head.operations)
         return head, chosen, bodies
 
     def _rows(self, head: BatchHead) -> NDArray[np.int64]:
@@ -386,8 +407,8 @@ class StatementScan:
             keys = head.primary_keys.take(pa.array(rows))
             named = pc.is_in(keys, value_set=pa.array(use.keys, pa.string()))
             rows = rows[named.to_numpy(zero_copy_only=False)]
-        # What a change is to who may see some rows alone is known once they are judged.
-        return rows if self._judges is not None else self._of_kinds(head, rows)
+        # What a change is to the caller is known once its row is evaluated.
+        return rows if self._evaluates else self._of_kinds(head, rows)
 
     def _of_kinds(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         wanted = self.use.change_types
@@ -397,9 +418,9 @@ class StatementScan:
         return rows
 
     @property
-    def _judges(self) -> ShownRows | None:
-        """The filter of changes by the values of their rows; None: there is none."""
-        return self._shown if self._shown is not None and self._shown.judges else None
+    def _evaluates(self) -> bool:
+        """True if changes are visible by the values of their rows."""
+        return self._changes_seen is not None and self._changes_seen.evaluates
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Yield rows in parts that can be held, the first ones smaller."""
@@ -434,7 +455,7 @@ class StatementScan:
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
-        needed = _IMAGES if self._judges is not None else ()
+        needed = _IMAGES if self._evaluates else ()
         if self._form is not None:
             return tuple(dict.fromkeys((*self._form.bodies, *needed)))
         return needed or self._images_shown

@@ -10,24 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import Condition
-    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.rows.judging import Right
     from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.view import LogView
 
+OF_VIEW: Final = "tailrace.changes_of_view"
+"""Under this key the place in a statement that reads changes carries the view whose they are."""
 THROUGH: Final = "tailrace.through_view"
 """Under this key a place in a statement that reads an entity type carries the name of the view that it is."""
 ROWS_MET: Final = "tailrace.rows_met"
@@ -49,45 +48,21 @@ class RowsMet(NamedTuple):
     """By the names that the columns have at the version that is read."""
 
 
-class ChangesShown(NamedTuple):
-    """A batch as it is to who may see some of its rows, by their values."""
-
-    head: BatchHead
-    """A row that enters is an insert there, and a row that leaves is a removal."""
-    bodies: Mapping[str, pa.BinaryArray]
-    """Without the images that are not shown."""
-    rows: NDArray[np.int64]
-    """The records that are shown."""
-
-
 class ShownRows(Protocol):
     """The visible part of one entity type; threads may share it."""
 
     @property
-    def judges(self) -> bool:
-        """True if changes are visible by the values of their rows: then ``judged`` filters them."""
+    def rights(self) -> Sequence[Right]:
+        """The rights to its rows, at least one."""
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
         """Return those of some columns that are shown of any row."""
 
-    def state(self, rows: StateRows) -> StateRows:
-        """Return those of some rows of a state that are shown."""
-
-    def changes(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the visible ones of some records of a batch, before ``judged`` filters them."""
-
-    def judged(
-        self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
-    ) -> ChangesShown:
-        """Return a batch as some of its records are shown.
-
-        Args:
-            head: The batch's head.
-            rows: The records.
-            bodies: Its bodies, at least ``before`` and ``after``.
+    def granted_names(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some records that have a granted name of the entity type.
 
         Raises:
-            InvalidRequest: The log does not say whether the row of one of them was shown.
+            NotPermitted: One has a former name that has another grant.
         """
 
     def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
@@ -139,33 +114,40 @@ class ShownTables(Protocol):
 
 
 def hidden_in(
-    shown: ShownRows, columns: Iterable[Column], keys: pa.StringArray
+    shown: ShownRows,
+    columns: Iterable[Column],
+    keys: pa.StringArray,
+    written: Sequence[Sequence[Column]],
+    which: NDArray[np.int64],
 ) -> dict[str, pa.BooleanArray]:
-    """Return, by the name of a column that some of the rows hide, in which rows it is hidden."""
-    masks = ((each.name, shown.hidden(each.name, keys)) for each in columns)
-    return {name: mask for name, mask in masks if mask is not None}
+    """Return, by the name of a column that some rows hide, the rows that hide it.
 
-
-def refuse_hidden(
-    shown: ShownRows, columns: Iterable[str], keys: pa.StringArray, asked: str
-) -> None:
-    """Refuse a condition on values that are hidden in some rows.
+    Grants are of names as each version has them, so each row is looked at by its own name for the column.
 
     Args:
         shown: What may be read.
-        columns: The columns of the condition.
-        keys: Of the rows.
-        asked: What is asked for, for the error.
-
-    Raises:
-        InvalidRequest: One of them is hidden in one of the rows.
+        columns: The columns.
+        keys: The key of each row.
+        written: The table's columns, in each schema that rows were written with.
+        which: The place of each row's schema in ``written``.
     """
+    found = {}
     for column in columns:
-        hidden = shown.hidden(column, keys)
-        if hidden is not None and pc.any(hidden).as_py():
-            raise InvalidRequest(
-                f"{asked} is judged by {column!r}, which you may see in some rows only"
-            )
+        mask = np.zeros(len(keys), np.bool_)
+        names = [_name_in(each, column) for each in written]
+        for name in dict.fromkeys(names):
+            hidden = shown.hidden(name, keys)
+            if hidden is not None:
+                mine = np.array([each == name for each in names], np.bool_)[which]
+                mask |= mine & hidden.to_numpy(zero_copy_only=False)
+        if mask.any():
+            found[column.name] = pa.array(mask)
+    return found
+
+
+def _name_in(written: Sequence[Column], column: Column) -> str:
+    """Return the name of a column in a schema; its own where the schema does not have it."""
+    return next((each.name for each in written if each.id == column.id and each.id), column.name)
 
 
 @dataclass(frozen=True, slots=True)

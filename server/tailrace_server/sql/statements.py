@@ -25,7 +25,6 @@ from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.parsed_trees import sql_text
-from tailrace_server.sql.changes_of_view import OF_VIEW
 from tailrace_server.sql.conditions import (
     comparisons_of,
     conditions_of,
@@ -42,7 +41,7 @@ from tailrace_server.sql.pushing import (
     timestamps_in,
     versions_in,
 )
-from tailrace_server.sql.shown import ROWS_MET, SHOWN, THROUGH
+from tailrace_server.sql.shown import OF_VIEW, ROWS_MET, SHOWN, THROUGH
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:

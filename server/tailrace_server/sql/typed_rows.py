@@ -132,10 +132,11 @@ class TypedRows:
             nulls = [pa.nulls(len(images), each.type) for each in self.schema]
             return RowsRead(pa.record_batch(nulls, schema=self.schema), {})
         schemas, which = self._view.schemas_of(versions)
-        written = [self._shown_of(self._names.columns_in(each)) for each in schemas]
+        whole = [*map(self._names.columns_in, schemas)]
+        written = [*map(self._shown_of, whole)]
         try:
             if self._shown is not None and keys is not None:
-                hidden = hidden_in(self._shown, self._reader.columns, keys)
+                hidden = hidden_in(self._shown, self._reader.columns, keys, whole, which)
                 found = _read_shown(self._reader, self._reader_of, images, written, which, hidden)
             else:
                 found = self._reader.read_mixed(images, written, which)

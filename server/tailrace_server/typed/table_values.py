@@ -41,7 +41,8 @@ class TableValues:
     def __init__(self, view: LogView, entity_type: str, version: int) -> None:
         """Find the columns that the table has at the version, under the name that it has there."""
         self._view = view
-        self._entity_type = entity_type
+        self.entity_type = entity_type
+        self.version = version
         schema = view.schema_of(version)
         self.columns = schema.columns(entity_type)
         """At the version."""
@@ -71,7 +72,7 @@ class TableValues:
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
         """Return the columns of the table, which may have had another name."""
-        columns = schema.entity_types.get(self._entity_type, ())
+        columns = schema.entity_types.get(self.entity_type, ())
         if not self.shares(columns):
             for each in schema.entity_types.values():
                 if any(column.id in self._ids for column in each):
