@@ -31,7 +31,7 @@ from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import Allowance, Columns, Grant
 from tailrace_server.grants.tables import granted_tables
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.reads.state_request import StateAsked
+from tailrace_server.reads.state_request import StateRequest
 from tailrace_server.resources.settings import SubscriptionLimits
 from tailrace_server.sql.query import Query
 from tailrace_server.sql.scans import LogSource
@@ -333,7 +333,7 @@ async def history(engine: Engine, caller: Principal, asked: Criteria) -> tuple[l
 async def state(
     engine: Engine, caller: Principal, table: str, version: int, where: str | None
 ) -> dict[str, tuple[dict[str, Any], bool]]:
-    asked = StateAsked(entity_type=table, at_version=version, where=where)
+    asked = StateRequest(entity_type=table, at_version=version, where=where)
     with await engine.state(caller, "shop", asked, codec=JSON) as read:
         return {
             each["primaryKey"]: (each["after"], each.get("transition") != "UNKNOWN")

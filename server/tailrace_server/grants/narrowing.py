@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation, canonical
 from tailrace.errors import NotPermitted
-from tailrace_server.grants.granted_conditions import conditioned
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.grants.shown import refuse_mixed, shown_of, takes_leads
-from tailrace_server.rows.row_condition import condition_of
+from tailrace_server.rows.lens import unfit
+from tailrace_server.rows.row_condition import ConditionText, RowCondition, condition_of, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tailrace_server.filters.tree import Condition
     from tailrace_server.grants.grant import Action, Allowance, Grant
     from tailrace_server.grants.shown import Visibility
     from tailrace_server.wal.state.view import LogView
@@ -208,3 +211,35 @@ def _schema_records_of(asked: Criteria) -> Criteria | None:
         kind for kind in asked.operation if kind in (Operation.UPSERT, Operation.REMOVE)
     )
     return Criteria(area=Area.SCHEMA, operation=operations)
+
+
+def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Criteria]:
+    """Yield criteria with the condition of a grant, one for each entity type.
+
+    Args:
+        met: What a request and an allowance have in common; names entity types.
+        rows: The allowance's condition.
+        view: The log, whose newest columns the condition names.
+
+    Raises:
+        NotPermitted: The condition does not fit an entity type, or it is not there.
+    """
+    if met.area is Area.SCHEMA:
+        yield met
+        return
+    types = view.schema_of(view.published).entity_types
+    for name in met.entity_type:
+        if name not in types:
+            raise NotPermitted(
+                f"entity type {name!r}, whose rows are granted by a condition, is not there yet: ask for "
+                "others by name, or come again once it is"
+            )
+        columns = types[name]
+        try:
+            bind(rows, columns, {})
+        except ConditionRefused as error:
+            raise unfit(name, str(error)) from None
+        one = replace(met, entity_type=(name,))
+        held = condition_of(met)
+        parts = (*(() if held is None else held.parts), ConditionText(rows, is_granted=True))
+        yield filtered(one, RowCondition(parts, columns, view.published))

@@ -17,26 +17,29 @@ from typing import TYPE_CHECKING
 from tailrace.errors import EntityTypeUnknown
 from tailrace.position import END
 from tailrace_server.codecs.column_cut import column_codec, living_codec
-from tailrace_server.grants.granted_conditions import ConditionedRows
 from tailrace_server.reads.log_read import LogRead
 from tailrace_server.reads.pinned_table import PinnedTable
 from tailrace_server.reads.state_blocks import StateEncoder, block_behind_page
 from tailrace_server.reads.state_place import StatePage
 from tailrace_server.reads.state_request import ids_asked, version_asked
-from tailrace_server.rows.state_filter import StateFilter
+from tailrace_server.rows.lens import row_lens
+from tailrace_server.typed.table_values import TableValues
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Hashable
+    from collections.abc import AsyncIterator, Hashable, Sequence
     from uuid import UUID
 
     from tailrace.cursor import Cursor
+    from tailrace.schema import Column
     from tailrace_server.codecs import Codec
+    from tailrace_server.grants.shown import Rule
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.log_cache.frames import Frames
     from tailrace_server.reads.log_read import ReadTerms
     from tailrace_server.reads.state_blocks import StateBlock
     from tailrace_server.reads.state_request import StateRequest
     from tailrace_server.reads.view_rows import ViewRows
+    from tailrace_server.rows.lens import RowLens
     from tailrace_server.rows.state_filter import StateCondition
     from tailrace_server.wal.base.state_rows import StatePlace
     from tailrace_server.wal.state.view import LogView
@@ -152,9 +155,9 @@ class StateRead(LogRead):
         self.version = await version_asked(self._log, self._request, self._name)
         await self._open()
         if page is not None:
-            granted, shown = self._encoder.granted, self.use.narrowed.shown
-            find = partial(block_behind_page, page=page, granted=granted)
-            told = "" if granted is None or shown is None else shown.identity.hex()
+            lens, shown = self._encoder.lens, self.use.narrowed.shown
+            find = partial(block_behind_page, page=page, lens=lens)
+            told = "" if shown is None or not lens.has_conditions else shown.identity.hex()
             self._place = (await self._table.behind_page(f"{page}{told}", find)).end
 
     async def _open(self) -> None:
@@ -163,40 +166,48 @@ class StateRead(LogRead):
         table = PinnedTable(self._log, self.entity_type, self.version, self.use.keys)
         await table.open()
         self._table, self._view = table, table.view
-        shown, of_view, granted = self.use.narrowed.shown, self._of_view, None
+        shown, of_view = self.use.narrowed.shown, self._of_view
         if of_view is None and self._request.columns:
             self._codec = column_codec(self._whole_codec, self._ids_asked(table))
         else:
             at = table.schema_of(self.version)
             self._codec = living_codec(self._whole_codec, at, self.entity_type)
-        if shown is not None and shown.has_conditions(self.entity_type):
-            rules = shown.rules_of(self.entity_type)
-            granted = await asyncio.to_thread(
-                ConditionedRows, rules, table.view, self.entity_type, self.version
-            )
-        conditions = (
-            []
-            if self._condition is None
-            else [(self._condition, None if of_view is None else of_view.shown)]
-        )
+        # Columns that each condition may name; None: those of the table at V.
+        conditions: list[tuple[StateCondition, Sequence[Column] | None]] = []
         if of_view is not None and of_view.condition is not None:
-            conditions.insert(0, (of_view.condition, of_view.request))
-        filters = []
-        for condition, named in conditions:
-            given = (condition, table.view, self.entity_type, self.version, shown, named)
-            filters.append(await asyncio.to_thread(StateFilter, *given))
-        if filters:
+            conditions.append((of_view.condition, of_view.request))
+        if self._condition is not None:
+            conditions.append((self._condition, None if of_view is None else of_view.shown))
+        if conditions:
             # Blocks of equal conditions are the same, as long as all is shown.
             self._chosen = (self.definition, self._condition) if shown is None else object()
+        rights = None if shown is None else shown.rules_of(self.entity_type)
+        compile_lens = partial(self._lens, table.view, rights, conditions)
+        # Conditions are bound in a thread, as they may have thousands of values.
+        binds = conditions or (shown is not None and shown.has_conditions(self.entity_type))
         self._encoder = StateEncoder(
             self.entity_type,
             self._codec,
             not self._request.keys_only,
-            shown,
             self._terms.message_bytes,
-            granted,
-            tuple(filters),
+            await asyncio.to_thread(compile_lens) if binds else compile_lens(),
         )
+
+    def _lens(
+        self,
+        view: LogView,
+        rights: Sequence[Rule] | None,
+        conditions: Sequence[tuple[StateCondition, Sequence[Column] | None]],
+    ) -> RowLens:
+        values = TableValues(view, self.entity_type, self.version)
+        asked = []
+        for condition, named in conditions:
+            hints: list[str] | None = None
+            if rights is not None and named is None:
+                names = (each.name for each in values.columns)
+                hints = [name for name in names if any(each.columns.shows(name) for each in rights)]
+            asked.append(condition.bound(values.columns if named is None else named, hints))
+        return row_lens(values, view, rights, asked)
 
     def _ids_asked(self, table: PinnedTable) -> frozenset[int]:
         """Return the ids of the requested columns, found by the names that they have at V."""

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.codecs import Codec
-    from tailrace_server.grants.granted_conditions import ConditionedRows
-    from tailrace_server.grants.shown import Visibility
     from tailrace_server.reads.pinned_table import PinnedTable, TablePart, TableScan
     from tailrace_server.reads.state_place import StatePage
-    from tailrace_server.rows.state_filter import StateFilter
+    from tailrace_server.rows.lens import RowLens
     from tailrace_server.wal.base.state_rows import StateRows
 
 _BLOCK_BYTES: Final = 300
@@ -69,20 +67,19 @@ class StateEncoder:
     entity_type: str
     codec: Codec
     with_images: bool
-    shown: Visibility | None
-    """The granted part of the rows; None: all of it."""
     message_bytes: int
-    granted: ConditionedRows | None = None
-    """Which rows are shown, where rules have conditions; None: they have none."""
-    filters: tuple[StateFilter, ...] = ()
-    """Which rows are given: those that meet all of them."""
+    lens: RowLens
+    """The rows that are granted and asked for."""
 
     def block(self, table: PinnedTable, part: TablePart) -> StateBlock:
-        """Return the rows of a part, without those that are not granted or not requested."""
-        (rows, codes), end = self._request(self._granted(part.rows)), part.end
+        """Return the rows of a part, without those that are not granted or not asked for."""
+        (rows, is_sure), end = self.lens.rows(part.rows), part.end
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
-        columns = replace(self._columns(table, rows), transitions=codes)
+        columns = self._columns(table, rows)
+        if not is_sure.all():
+            codes = np.where(is_sure, NONE, Transition.UNKNOWN).astype(np.uint8)
+            columns = replace(columns, transitions=codes)
         frames = FrameBlock(
             self.codec.messages(columns, self.message_bytes),
             rows.versions,
@@ -90,19 +87,6 @@ class StateEncoder:
             None,
         )
         return StateBlock(frames, rows.key_hashes, rows.primary_keys, end)
-
-    def _request(self, rows: StateRows) -> tuple[StateRows, NDArray[np.uint8] | None]:
-        """Return the rows that meet the filters or may do so, and codes that mark the latter; None: all do."""
-        is_true = may_be = np.ones(len(rows), np.bool_)
-        for each in self.filters if len(rows) else ():
-            truth = each.truth(rows)
-            is_true = is_true & truth.is_true
-            may_be = may_be & (truth.is_true | truth.is_undecided)
-        if not may_be.all():
-            rows, is_true = rows.taken(np.flatnonzero(may_be)), is_true[may_be]
-        if is_true.all():
-            return rows, None
-        return rows, np.where(is_true, NONE, Transition.UNKNOWN).astype(np.uint8)
 
     def _columns(self, table: PinnedTable, rows: StateRows) -> CaptureColumns:
         count = len(rows)
@@ -126,21 +110,8 @@ class StateEncoder:
             schema_of=table.schema_of,
         )
 
-    def _granted(self, rows: StateRows) -> StateRows:
-        """Leave out rows that no rule shows; criteria have left no others where keys are listed."""
-        shown = self.shown
-        if self.granted is not None:
-            return self.granted.kept(rows) if len(rows) else rows
-        if shown is None or any(rule.keys is None for rule in shown.rules_of(self.entity_type)):
-            return rows
-        keys = rows.primary_keys.to_pylist()
-        keep = np.array([bool(shown.rules_for(self.entity_type, key)) for key in keys], np.bool_)
-        return rows if keep.all() else rows.taken(np.flatnonzero(keep))
 
-
-def block_behind_page(
-    rows: TableScan | KeyedRows, page: StatePage, granted: ConditionedRows | None = None
-) -> StateBlock:
+def block_behind_page(rows: TableScan | KeyedRows, page: StatePage, lens: RowLens) -> StateBlock:
     """Return an empty block that ends at the place that a page names, among the rows that are shown.
 
     Raises:
@@ -156,8 +127,8 @@ def block_behind_page(
     for found in rows.table.parts(before_hash(page.key_hash)):
         stop = int(np.searchsorted(found.key_hashes, np.uint64(page.key_hash), "right"))
         passed = found.slice(0, stop)
-        if granted is not None and stop:
-            passed = granted.kept(passed)
+        if lens.has_conditions and stop:
+            passed = lens.granted(passed)
         for place in map(passed.place, range(len(passed))):
             if place.key_hash == page.key_hash and page.is_of_key(place.primary_key):
                 return _empty_block(place)

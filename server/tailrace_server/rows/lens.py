@@ -373,6 +373,11 @@ class RowLens:
     asked: tuple[RowFilter, ...] = ()
     """The conditions of the view and of the request; a row has to meet all of them."""
 
+    @property
+    def has_conditions(self) -> bool:
+        """True if rights have conditions, so that rows are granted by their values."""
+        return any(held is not None for _, held in self.rights or ())
+
     def granted(self, rows: StateRows) -> StateRows:
         """Return the rows that are granted.
 
