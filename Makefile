@@ -131,6 +131,7 @@ docs: $(READY)
 	$(BIN)/python -m tools.guarantees
 	$(BIN)/python -m tools.errors
 	$(BIN)/python -m tools.operations
+	$(BIN)/python -m tools.parameters
 	$(BIN)/python -m tools.settings
 	$(BIN)/python -m tools.tree
 

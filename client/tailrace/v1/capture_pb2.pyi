@@ -185,7 +185,7 @@ class _Transition:
 class _TransitionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Transition.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRANSITION_UNSPECIFIED: _Transition.ValueType  # 0
-    """No condition has judged it."""
+    """The criteria have no condition."""
     TRANSITION_ENTER: _Transition.ValueType  # 1
     """The row was not in, and is: no `before`. Also where the source did not send the row before, and nobody knows."""
     TRANSITION_UPDATE: _Transition.ValueType  # 2
@@ -203,7 +203,7 @@ class Transition(_Transition, metaclass=_TransitionEnumTypeWrapper):
     """How a change moved its row, as the criteria's `where` sees it."""
 
 TRANSITION_UNSPECIFIED: Transition.ValueType  # 0
-"""No condition has judged it."""
+"""The criteria have no condition."""
 TRANSITION_ENTER: Transition.ValueType  # 1
 """The row was not in, and is: no `before`. Also where the source did not send the row before, and nobody knows."""
 TRANSITION_UPDATE: Transition.ValueType  # 2
@@ -270,15 +270,15 @@ class Criteria(_message.Message):
     WHERE_TREE_FIELD_NUMBER: _builtins.int
     WHERE_VERSION_FIELD_NUMBER: _builtins.int
     area: Global___Area.ValueType
-    """Absent or UNSPECIFIED: every area."""
+    """SCHEMA, DATA (rows) or INFRASTRUCTURE (leads); absent or UNSPECIFIED: every area."""
     where: _builtins.str
     """A condition in SQL on the values of a row (docs/filters.md), with exactly one `entity_type`. Each change of area
-    DATA is judged by its row before and after; captures say how it moved the row (`transition`). Truncates, and
-    records of other areas, pass as the other fields say. Absent: rows are not judged.
+    DATA is evaluated on its row before and after; captures say how it moved the row (`transition`). Truncates, and
+    records of other areas, pass as the other fields say. Absent: every row.
     """
     where_version: _builtins.int
-    """The version whose names of columns the condition has: each name means the column that it was there, whatever it
-    is called now. A subscriber that goes on behind a cursor gives the `where_version` of its first acknowledgement.
+    """The version in which the condition's names of columns are looked up. Each name means the column that it was there,
+    whatever it is called now. A subscriber that continues behind a cursor gives the `where_version` of its first acknowledgement.
     Absent: the names are those of now; a subscription behind a cursor is then refused as COLUMNS_CHANGED if a name
     has meant more than one column.
     """
@@ -294,7 +294,7 @@ class Criteria(_message.Message):
 
     @_builtins.property
     def operation(self) -> _containers.RepeatedScalarFieldContainer[Global___Operation.ValueType]:
-        """Empty: every operation."""
+        """UPSERT, REMOVE, EXPIRE or TRANSACTION; empty: every operation."""
 
     @_builtins.property
     def container_type(self) -> _containers.RepeatedScalarFieldContainer[Global___ContainerType.ValueType]:

@@ -191,7 +191,7 @@ class SubscribeRequest(_message.Message):
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
-    """First version wanted, inclusive. 0: the oldest retained, never an error. Above the newest: waits for it. Below
+    """First version wanted, inclusive; 0: the oldest retained, never an error. Above the newest: waits for it. Below
     the oldest retained: POSITION_COMPACTED.
     """
     since_index: _builtins.int
@@ -212,45 +212,47 @@ class SubscribeRequest(_message.Message):
     heartbeat_interval_ms: _builtins.int
     """A heartbeat comes this often, whatever else does. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
     encoding: Global___Encoding.ValueType
-    """What the changes come as. UNSPECIFIED: captures. CDCV2 takes criteria by entity type and primary key only, no
+    """The form of the changes: captures, or CDCV2. CDCV2 takes criteria by entity type, primary key and `where` only, no
     `body`, and a start at a whole version: no `since_index`, no `from_time`, and as `after` only a cursor past the
     last record of its version.
     """
     values: Global___Values.ValueType
-    """How values stand in the bodies. UNSPECIFIED: as the source wrote them. Not with CDCV2."""
+    """The form of values in bodies: as the source wrote them, or decoded. Not with CDCV2."""
     initial: Global___Initial.ValueType
-    """What comes before the changes. UNSPECIFIED: nothing. Beside `after` it counts only until the first cursor: a
-    request with `initial` and the last cursor goes on, in the state or behind it. Not with `since_version` or
+    """STATE: first the rows as of one version, then the changes behind it. Beside `after` it counts only until the first cursor: a
+    request with `initial` and the last cursor continues, in the state or behind it. Not with `since_version` or
     `from_time`, and not with CDCV2.
     """
     overrun_policy: Global___OverrunPolicy.ValueType
-    """What becomes of the subscription when the server's ring has overtaken it. UNSPECIFIED: LATEST with `catch_up`
-    LATEST, else RESYNC.
+    """The action when the server's ring overtakes the subscription: RESYNC, LATEST or DISCONNECT. UNSPECIFIED: LATEST
+    with `catch_up` LATEST, else RESYNC.
     """
     catch_up: Global___CatchUp.ValueType
-    """What a subscription gets that begins behind what is published. UNSPECIFIED: ALL. LATEST not with CDCV2."""
+    """The missed captures of a subscription that begins behind the newest version: ALL, or the LATEST of each key.
+    UNSPECIFIED: ALL. LATEST not with CDCV2.
+    """
     wait_for_version: _builtins.int
-    """Waits until this version is published, and only then finds the start and acknowledges: the published version that
-    the acknowledgement names is this one or a later one.
+    """Waits until this version is published. Only then the start is determined and acknowledged: the published version
+    that the acknowledgement names is this one or a later one.
     """
     wait_ms: _builtins.int
     """As in ReadStateRequest."""
     name: _builtins.str
     """Reads a named subscription: its criteria, from its cursor on. Whoever read it before is ended with
     SUBSCRIPTION_TAKEN_OVER. Beside it of all that names a start or criteria only `after`, which may not lie before
-    the subscription's cursor: it is where a reader goes on that keeps its place itself, too. Not with CDCV2.
+    the subscription's cursor: a reader that stores its place itself continues there. Not with CDCV2.
     """
     epoch: _builtins.int
-    """The epoch that the reader had when its connection broke: it takes the name back only if nobody has come since,
-    else SUBSCRIPTION_TAKEN_OVER. Only with `name`.
+    """The epoch that the reader had when its connection broke. It takes the name back only if no other reader has come
+    since, else SUBSCRIPTION_TAKEN_OVER. Only with `name`.
     """
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
-        """Alternatives, OR. Empty: every record at entity level, transaction leads included."""
+        """Alternatives (OR); empty: every record at entity level, transaction leads included."""
 
     @_builtins.property
     def body(self) -> _containers.RepeatedScalarFieldContainer[_capture_pb2.Body.ValueType]:
-        """Bodies wanted. Empty: the header only."""
+        """Bodies wanted; empty: the header only."""
 
     def __init__(
         self,
@@ -890,7 +892,7 @@ class ReadChangesRequest(_message.Message):
     limit: _builtins.int
     """So many matching records at most; a record's captures are never split. From 1. Absent: no limit."""
     anchor: _builtins.int
-    """`anchor` of the first page: nothing above this version is read, so that pages fit together while the log grows.
+    """`anchor` of the first page: no later version is read, so that pages fit together while the log grows.
     Absent: what is published now.
     """
     max_message_bytes: _builtins.int
@@ -1157,7 +1159,7 @@ class ReadStateRequest(_message.Message):
     limit: _builtins.int
     """So many rows at most. From 1. Absent: no limit."""
     page: _builtins.str
-    """`next_page` of an earlier answer to the same request: goes on behind the rows that it had, at the same version."""
+    """`next_page` of an earlier answer to the same request: continues behind its rows, at the same version."""
     wait_for_version: _builtins.int
     """Waits until this version is published, and reads it or a later one: who has written V reads what it wrote. Not
     with `at_time` or `page`; `at_version` may not lie below it.
@@ -1173,7 +1175,7 @@ class ReadStateRequest(_message.Message):
     where: _builtins.str
     """Only rows that meet this condition, in SQL: "price > :min AND state IN ('paid', 'sent')". Names are those of the
     columns at the version that is read. What it cannot say, and a name that is not there: INVALID_REQUEST, with the
-    place. It is judged before `limit` counts. Absent: every row.
+    place. It is evaluated before `limit` counts. Absent: every row.
     """
     @_builtins.property
     def primary_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
