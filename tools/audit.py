@@ -1,6 +1,6 @@
-"""Keep the tables of docs/audit.md in step with the events of the audit; its words are written by hand.
+"""Keep the lists of docs/audit.md in step with the events of the audit; its words are written by hand.
 
-``python -m tools.audit`` rewrites the tables; ``--check`` only compares.
+``python -m tools.audit`` rewrites the lists; ``--check`` only compares.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "audit.md"
 
 HEAD = "## Fields of every line\n"
-TABLE = "| Field | Form | What |\n|---|---|---|\n"
 FORMS = {
-    "str": "text",
-    "int": "number",
-    "float | None": "number or null",
-    "Sequence[str]": "list of texts",
+    "str": "",
+    "int": " (number)",
+    "float | None": " (number or null)",
+    "Sequence[str]": " (list of texts)",
 }
 
 
@@ -42,7 +41,7 @@ def kinds() -> tuple[type[AuditLine], ...]:
 
 
 def render(page: str) -> str:
-    """Return the page with all that stands below the head of its tables renewed.
+    """Return the page with all that stands below the head of its lists renewed.
 
     Raises:
         SystemExit: The page has no such head.
@@ -50,20 +49,19 @@ def render(page: str) -> str:
     words, head, _ = page.partition(HEAD)
     if not head:
         raise SystemExit(f"docs/audit.md has no heading {HEAD!r}")
-    parts = [words, head, "\n| Field | Form | What |\n|---|---|---|\n"]
-    parts.append("| `event` | text | What happened: one of the names below. |\n")
+    parts = [words, head, "\nFields are texts unless marked.\n\n"]
+    parts.append("- `event`: What happened: one of the names below.\n")
     parts.extend(rows(AuditLine))
     parts.append("\n## Events, and the fields that each has besides\n")
     for each in kinds():
         parts.append(f"\n### `{each.event()}`\n\n{inspect.getdoc(each)}\n")
         if own := list(rows(each)):
-            parts.append(f"\n{TABLE}")
-            parts.extend(own)
+            parts.extend(["\n", *own])
     return "".join(parts)
 
 
 def rows(kind: type[AuditLine]) -> Iterator[str]:
-    """Yield a row for each field that a class adds, from its annotation and docstring."""
+    """Yield a line for each field that a class adds, from its annotation and docstring."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     for statement, following in itertools.pairwise(body.body):
@@ -73,7 +71,7 @@ def rows(kind: type[AuditLine]) -> Iterator[str]:
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 words = " ".join(text.split())
-                yield f"| `{name}` | {FORMS[ast.unparse(form)]} | {words} |\n"
+                yield f"- `{name}`{FORMS[ast.unparse(form)]}: {words}\n"
 
 
 def main(arguments: list[str]) -> None:

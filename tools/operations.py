@@ -1,6 +1,6 @@
-"""Keep the table of metrics in docs/operations.md in step with the code; its words are written by hand.
+"""Keep the list of metrics in docs/operations.md in step with the code; its words are written by hand.
 
-``python -m tools.operations`` rewrites the table; ``--check`` only compares.
+``python -m tools.operations`` rewrites the list; ``--check`` only compares.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
 
-TABLE = "| Metric | Kind | Labels | What |\n|---|---|---|---|\n"
+HEAD = "## Metrics\n"
+OF_A_SERVER = """
+Counters end in `_total` in the answer, as OpenMetrics has it. Metrics are gauges unless marked.
+
+"""
 OF_AN_INGEST = """
 ### Metrics of an ingest
 
@@ -48,19 +52,20 @@ On its `--metrics` port, with the `process_` metrics from above, and in its `--m
 
 
 def render(page: str) -> str:
-    """Return the page with its table of metrics renewed: all that stands below the table's head.
+    """Return the page with its chapter of metrics renewed, which is its last.
 
     Raises:
-        SystemExit: The page has no such head.
+        SystemExit: The page has no such chapter.
     """
-    words, head, _ = page.partition(TABLE)
+    words, head, _ = page.partition(HEAD)
     if not head:
-        raise SystemExit(f"docs/operations.md has no table with the head {TABLE!r}")
-    return words + head + "".join(rows()) + OF_AN_INGEST + TABLE + "".join(rows_of_an_ingest())
+        raise SystemExit(f"docs/operations.md has no chapter {HEAD!r}")
+    ingest = "".join(rows_of_an_ingest())
+    return words + head + OF_A_SERVER + "".join(rows()) + OF_AN_INGEST + ingest
 
 
 def rows() -> Iterator[str]:
-    """Yield a row of the table for each metric, in the order of the answer."""
+    """Yield a line for each metric, in the order of the answer."""
     cache, observer = (
         zeros(CacheStatistics),
         zeros(ObserverStatistics, catalog="", uuid=UUID(int=0), bodies_from=nothing()),
@@ -87,15 +92,17 @@ def rows() -> Iterator[str]:
 
 
 def rows_of_an_ingest() -> Iterator[str]:
-    """Yield a row of the table for each metric of an ingest, in the order of the answer."""
+    """Yield a line for each metric of an ingest, in the order of the answer."""
     yield from rows_of(IngestMetrics("", "", version="").collect())
 
 
 def rows_of(families: Iterable[Metric]) -> Iterator[str]:
-    """Yield a row for each family."""
+    """Yield a line for each family."""
     for family in families:
         labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
-        yield f"| `{family.name}` | {family.type} | {labels} | {family.documentation} |\n"
+        kind = "" if family.type == "gauge" else family.type
+        marks = " by ".join(each for each in (kind, labels) if each)
+        yield f"- `{family.name}`{f' ({marks})' if marks else ''}: {family.documentation}\n"
 
 
 def zeros(kind: type[Any], **given: object) -> Any:

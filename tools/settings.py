@@ -40,7 +40,8 @@ HEAD = """\
 # Settings
 
 `make docs` makes this page from the code. Amounts of bytes may have a unit (`64KiB`, `512MiB`,
-`1.5GiB`), and so may lengths of time (`500ms`, `10s`, `2m`, `1h`).
+`1.5GiB`), and so may lengths of time (`500ms`, `10s`, `2m`, `1h`). In brackets is the default, or the
+form of a value without one.
 
 ## The server: `tailrace serve`
 
@@ -51,9 +52,6 @@ effective values and the source of each, as such a file. Unknown flags and keys,
 be used, are errors. Unknown variables are ignored, since orchestrators set some.
 """
 
-SERVER_TABLE = "| Flag | Unit | Default | Why |\n|---|---|---|---|\n"
-OPTION_TABLE = "| Flag | Form | Default | Why |\n|---|---|---|---|\n"
-TABLE = "| Name | Unit | Default | Why |\n|---|---|---|---|\n"
 
 COMMANDS = (
     ("The pipeline", ingest_app, "ingest debezium"),
@@ -160,13 +158,12 @@ def render() -> str:
     """Return the page."""
     parts = [HEAD]
     for title, settings in SECTIONS.items():
-        parts.append(f"\n### {title[0].upper()}{title[1:]}\n\n{SERVER_TABLE}")
+        parts.append(f"\n### {title[0].upper()}{title[1:]}\n\n")
         parts.extend(
-            f"| `{each.flag}` | {each.unit} | {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
-            for each in settings
+            _item(each.flag, each.unit, each.format(each.default), each.reason) for each in settings
         )
     for title, app, name in COMMANDS:
-        parts.append(f"\n## {title}: `tailrace {name}`\n\n{OPTION_TABLE}")
+        parts.append(f"\n## {title}: `tailrace {name}`\n\n")
         parts.extend(_options(app, name.rpartition(" ")[2]))
     parts.append(COMMAND_VARIABLES)
     parts.extend(_variables())
@@ -175,10 +172,9 @@ def render() -> str:
         rows = sorted({row for place in places for row in _bounds(place)})
         listed.update(row[0] for row in rows)
         if rows:
-            parts.append(f"\n## {title}\n\n{TABLE}")
+            parts.append(f"\n## {title}\n\n")
             parts.extend(
-                f"| `{name}` | {unit} | {_code(default)} | {_sentence(_first(reason))} |\n"
-                for name, unit, default, reason in rows
+                _item(name, unit, default, _first(reason)) for name, unit, default, reason in rows
             )
     if left_out := sorted(set(_must_be_listed()) - listed):
         raise SystemExit(
@@ -238,8 +234,8 @@ def _options(app: typer.Typer, name: str) -> Iterator[str]:
                 "off" if default is False else f"{default:,}" if type(default) is int else default
             )
             form = option.metavar or ("flag" if option.is_flag else "number")
-            yield f"| `{'/'.join((*option.opts, *option.secondary_opts))}` | {form} | {_code(str(shown))} "
-            yield f"| {_sentence(option.help)} |\n"
+            names = "/".join((*option.opts, *option.secondary_opts))
+            yield _item(names, form, str(shown), option.help)
 
 
 def _bounds(place: str) -> Iterator[tuple[str, str, str, str]]:
@@ -351,6 +347,13 @@ def _number(name: str, value: float) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+def _item(name: str, unit: str, default: str, reason: str) -> str:
+    """Return a line of a list; the unit if there is no default, or a plain number."""
+    shown = unit if not default or default.replace(",", "").isdigit() else ""
+    said = " ".join(each for each in (_code(default), shown) if each)
+    return f"- `{name}`{f' ({said})' if said else ''}: {_sentence(reason)}\n"
 
 
 def _first(reason: str) -> str:
