@@ -25,10 +25,10 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 HEAD = """\
 # Errors
 
-`make docs` makes this page from the code. A code means the same on every transport. If *Retry* is yes,
-retry with the cursor of the last capture that you processed: you miss nothing, and get nothing twice.
-Under each code is its class in Python. *Status* has the statuses of gRPC and HTTP; over WebSocket an
-error is a message `error` unless the cell says otherwise.
+`make docs` makes this page from the code. A code means the same on every transport. In brackets are
+its class in Python, the statuses of gRPC and HTTP, the form over WebSocket if it is not a message
+`error`, and *retry* if a retry helps: retry with the cursor of the last capture that you processed;
+you miss nothing, and get nothing twice.
 
 """
 
@@ -101,19 +101,17 @@ def page() -> str:
 
 
 def table() -> str:
-    """Return the table of all errors, in the order of the tree."""
-    lines = [
-        "| Code | Raised when | What to do | Retry | Figures | Status |",
-        "|---|---|---|---|---|---|",
-    ]
-    for error, status in GRPC_STATUS.items():
-        figures = ", ".join(f"`{name}`" for name, _ in FIGURES.get(error, {}).values())
-        retry = "yes" if error.retriable else "no"
-        lines.append(
-            f"| `{error.code}`<br>`{error.__name__}` | {_when(error)} | {error.advice} | {retry} "
-            f"| {figures} | {status.name} {HTTP_STATUS[error]}{_socket(error)} |"
-        )
-    return "\n".join(lines) + "\n"
+    """Return the list of all errors, in the order of the tree."""
+    return "".join(
+        f"- **`{error.code}`** (`{error.__name__}`, {status.name} {HTTP_STATUS[error]}{_socket(error)}"
+        f"{', *retry*' if error.retriable else ''}): {_when(error)} *Do:* {error.advice}{_figures(error)}\n"
+        for error, status in GRPC_STATUS.items()
+    )
+
+
+def _figures(error: type[TailraceError]) -> str:
+    names = ", ".join(f"`{name}`" for name, _ in FIGURES.get(error, {}).values())
+    return f" *Figures:* {names}." if names else ""
 
 
 def close_codes() -> str:
@@ -152,11 +150,11 @@ def main(arguments: list[str]) -> None:
 def _socket(error: type[TailraceError]) -> str:
     """Return what a socket does: the message ``error``, and where the whole socket goes its close code."""
     if error is errors.SubscriberTooSlow:
-        return f"; close {int(CloseCode.TOO_SLOW)}"
+        return f", close {int(CloseCode.TOO_SLOW)}"
     if error is errors.ServerStopping:
-        return f"; `error`, then close {int(CloseCode.GOING_AWAY)}"
+        return f", `error` and close {int(CloseCode.GOING_AWAY)}"
     if error in (errors.Unauthenticated, errors.TokenExpired):
-        return f"; `error`, or close {int(CloseCode.UNAUTHORIZED)} or {int(CloseCode.FORBIDDEN)}"
+        return f", `error` or close {int(CloseCode.UNAUTHORIZED)} or {int(CloseCode.FORBIDDEN)}"
     return ""
 
 
