@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     """Makes a cursor of a reader's epoch durable."""
 
 
+PLACE_WORDS: Final = ("earliest", "latest")
+"""The places that have a name. Others are positions (`position_in`), or times with a zone."""
+
+
 class SubscriptionHealth(IntEnum):
     """The state of a named subscription's hold on the log."""
 

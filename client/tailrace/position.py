@@ -13,13 +13,11 @@ ordinals differ.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple, NewType
 
 Version = NewType("Version", int)
 """A catalog's transaction counter, dense from 1."""
-
-Index = NewType("Index", int)
-"""A record's place in its version; 0 is the transaction lead. Given before filtering."""
 
 TimestampMicros = NewType("TimestampMicros", int)
 """Microseconds since the Unix epoch, UTC."""
@@ -36,7 +34,7 @@ class Position(NamedTuple):
     version: int
     """The transaction, from 1; 0 only as "the oldest retained position"."""
     index: int = 0  # type: ignore[assignment]  # hides tuple.index, which a position has no use for
-    """The record in it, from 0 (the lead); ``END`` is past the last record."""
+    """The record in it, from 0 (the lead), counted before filtering; ``END`` is past the last record."""
 
     def __str__(self) -> str:
         """Write the form that the command line takes, ``version:index``."""
@@ -54,3 +52,13 @@ class Position(NamedTuple):
 
 FIRST: Final = Position(1, 0)
 """The begin of every log."""
+
+_WRITTEN: Final = re.compile(r"([0-9]{1,19})(?::([0-9]{1,10}))?", re.ASCII)
+
+
+def position_in(text: str) -> Position | None:
+    """Return the position that a text writes as ``VERSION`` or ``VERSION:INDEX``; None: it writes none."""
+    match = _WRITTEN.fullmatch(text)
+    if match is None or int(match[1]) > MAX_VERSION or int(match[2] or 0) > END:
+        return None
+    return Position(int(match[1]), int(match[2] or 0))

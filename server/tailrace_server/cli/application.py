@@ -17,7 +17,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.cli.commands import COMMANDS, named
 from tailrace_server.cli.terminal import errors
 from tailrace_server.cli.terminal.output import open_closed_streams
-from tailrace_server.cli.terminal.typer_options import typed_command
+from tailrace_server.cli.terminal.typer_options import with_options
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import install_line, installed, needed_by
 from tailrace_server.process import expect_large_blocks, share_one_arena
@@ -52,7 +52,7 @@ def _add_command(app: typer.Typer, name: str) -> None:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name)(typed_command(command) if place.extra is None else command)
+        app.command(name)(with_options(command))
 
 
 def _add_refusal(app: typer.Typer, name: str, extra: str) -> None:

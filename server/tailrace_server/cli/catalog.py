@@ -10,19 +10,14 @@ import typer
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
 from tailrace.schema import Catalog
-from tailrace_server.cli.terminal import options
 from tailrace_server.cli.terminal.errors import DONE, FAILED, complain, describe, status_of
+from tailrace_server.cli.terminal.options import ServerOptions
 from tailrace_server.cli.terminal.output import date_text, note, printable
 from tailrace_server.cli.terminal.typer_options import (
     AsJson,
     LogInsteadOfServer,
     LogRoot,
-    Server,
-    TlsCa,
-    TlsCertificate,
-    TlsKey,
-    TokenFile,
-    WithTls,
+    with_options,
 )
 from tailrace_server.units import counted, format_bytes
 
@@ -33,6 +28,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.sequences.settings import CatalogSettings
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep.keeping import Excess, Keeping
+
+app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
 
 CatalogName = Annotated[
     str, typer.Argument(metavar="CATALOG", help="Name of the catalog.", show_default=False)
@@ -48,6 +45,7 @@ EntityType = Annotated[
 ]
 
 
+@app.command()
 def create(
     name: CatalogName,
     log: LogRoot,
@@ -68,6 +66,7 @@ def create(
     return 0
 
 
+@app.command("set")
 def set_(
     name: CatalogName,
     assignments: Annotated[
@@ -86,6 +85,7 @@ def set_(
     return _change(name, log, dict(_assigned(assignments, of_type=of_type)), entity_type)
 
 
+@app.command()
 def unset(
     name: CatalogName,
     settings: Annotated[
@@ -102,6 +102,7 @@ def unset(
     return _change(name, log, dict.fromkeys(names), entity_type)
 
 
+@app.command()
 def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
     """Show a catalog's settings, and how its log compares to them."""
     from tailrace.clock import SystemClock
@@ -261,22 +262,9 @@ def _lines(
     return lines
 
 
-app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
-for _name, _command in (("create", create), ("show", show), ("set", set_), ("unset", unset)):
-    app.command(_name)(_command)
-
-
 @app.command("list")
-def list_(
-    log: LogInsteadOfServer = None,
-    server: Server = options.DEFAULT_SERVER,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
-    tls: WithTls = False,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-) -> int:
+@with_options
+def list_(server: ServerOptions, log: LogInsteadOfServer = None, as_json: AsJson = False) -> int:
     """List the catalogs, with what each has committed and published."""
     if log is not None:
         catalogs, unreadable = _catalogs_in(log)
@@ -285,10 +273,7 @@ def list_(
         return max(map(status_of, unreadable.values()), default=DONE)
     from tailrace_server.cli.terminal.signals import run
 
-    asked = options.server_of(
-        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
-    )
-    return run(_list(asked, as_json=as_json))
+    return run(_list(server, as_json=as_json))
 
 
 @app.command()
@@ -357,7 +342,7 @@ def gate(
     return DONE
 
 
-async def _list(server: options.ServerOptions, *, as_json: bool) -> int:
+async def _list(server: ServerOptions, *, as_json: bool) -> int:
     async with server.connect() as client:
         catalogs, unreadable = await client.list_catalogs(), await client.list_unreadable()
     _show(catalogs, unreadable, as_json=as_json)

@@ -1,17 +1,16 @@
 """``tailrace ingest``: turn a source's lines, or messages of Materialize CDCv2, into versions of a catalog.
 
-The options of a command are made from the fields of its settings (`pipeline.run.options`). Options of several
+The options of a command are made from the fields of its settings (`option_fields`). Options of several
 fields, or shared with other commands, are written here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import MISSING
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,20 +20,29 @@ import typer
 
 from tailrace.errors import InvalidRequest, LogFull, TailraceError
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
-from tailrace_server.cli.terminal.typer_options import LogRoot
-from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.run.options import (
+from tailrace_server.cli.terminal.typer_options import (
+    LogRoot,
+    keyword,
+    parameters_of,
+    with_parameters,
+)
+from tailrace_server.option_fields import (
     GROUPING,
     RUNNING,
-    MetricsOutlets,
-    options_of,
+    OptionForm,
+    option,
+    text,
+    texts,
     values_of,
 )
+from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable, Iterator, Mapping
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
@@ -140,9 +148,9 @@ def source_command(source: type[Source]) -> Callable[..., int]:
     """
     groups = {
         "log": [_LOG],
-        "source": _parameters(source),
-        "rules": _parameters(Rules),
-        "outlets": _OUTLETS,
+        "source": parameters_of(source),
+        "rules": parameters_of(Rules),
+        "outlets": parameters_of(MetricsOutlets),
     }
     return _with_options(command, IngestSettings, groups)
 
@@ -281,77 +289,46 @@ def _with_options(
         settings: A dataclass.
         written_here: Name of a field → options that come in its place, or before its own.
     """
-    own = {each.name: each for each in _parameters(settings)}
+    own = {each.name: each for each in parameters_of(settings)}
     parameters: list[inspect.Parameter] = []
     for each in dataclasses.fields(settings):
         parameters += written_here.get(each.name, ())
         if each.name in own:
             parameters.append(own[each.name])
-    parameters.append(_QUIET)
-    # Typer reads the parameters of a command from its signature; this one is made from the settings.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return with_parameters(command, [*parameters, _QUIET])
 
 
-def _parameters(settings: type) -> list[inspect.Parameter]:
-    """Return the options of settings as parameters of a command."""
-    return [
-        _parameter(
-            name,
-            each.form.kind,
-            typer.Option(
-                each.flag,
-                metavar=each.form.metavar,
-                help=each.help,
-                min=each.form.least,
-                rich_help_panel=each.panel,
-            ),
-            inspect.Parameter.empty if each.default is MISSING else each.default,
-        )
-        for name, each in options_of(settings).items()
-    ]
+_LOG: Final = keyword("log", LogRoot)
+_QUIET: Final = keyword(
+    "quiet",
+    Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=RUNNING),
+    ],
+    default=False,
+)
 
 
-def _parameter(
-    name: str, kind: Any, option: Any, default: object = inspect.Parameter.empty
-) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+@dataclass(frozen=True, kw_only=True)
+class _FoldingOptions:
+    schema: Path = option(
+        "--schema",
+        "Avro schema of the messages, or of a row.",
+        OptionForm(kind=Path, metavar="FILE"),
+    )
+    entity_type: str = option("--entity-type", "What its rows are in the catalog.", text("NAME"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KeyOptions:
+    key: tuple[str, ...] = option(
+        "--key",
+        "Key column, again for more; without, the row is the key and is counted.",
+        texts("COL"),
+        factory=tuple,
+        panel=GROUPING,
     )
 
-
-_LOG: Final = inspect.Parameter("log", inspect.Parameter.KEYWORD_ONLY, annotation=LogRoot)
-_QUIET: Final = _parameter(
-    "quiet",
-    bool,
-    typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=RUNNING),
-    False,
-)
-_FOLDING: Final = [
-    _parameter(
-        "schema",
-        Path,
-        typer.Option("--schema", metavar="FILE", help="Avro schema of the messages, or of a row."),
-    ),
-    _parameter(
-        "entity_type",
-        str,
-        typer.Option("--entity-type", metavar="NAME", help="What its rows are in the catalog."),
-    ),
-]
-_OUTLETS: Final = _parameters(MetricsOutlets)
-_KEY: Final = _parameter(
-    "key",
-    list[str] | None,
-    typer.Option(
-        "--key",
-        metavar="COL",
-        help="Key column, again for more; without, the row is the key and is counted.",
-        rich_help_panel=GROUPING,
-    ),
-    None,
-)
 
 for _name, _source in SOURCES.items():
     ingest_app.command(_name)(source_command(_source))
@@ -359,7 +336,12 @@ ingest_app.command("cdcv2")(
     _with_options(
         cdcv2,
         Cdcv2Settings,
-        {"folding": _FOLDING, "log": [_LOG], "start": [_KEY], "outlets": _OUTLETS},
+        {
+            "folding": parameters_of(_FoldingOptions),
+            "log": [_LOG],
+            "start": parameters_of(_KeyOptions),
+            "outlets": parameters_of(MetricsOutlets),
+        },
     )
 )
 ingest_app.command("prepare")(prepare)

@@ -1,7 +1,7 @@
 """The ``tailrace`` command where the client alone is installed: ``watch`` and ``changes``, as JSON lines.
 
-The functions are those of the full command, and so are their options (`declared`). Here the standard
-library reads the command line, and what shows captures to a person is left out: it needs the extra ``cli``.
+The functions are those of the full command, and so are their options (`option_fields`). Here the standard
+library reads the command line. The form for a person is left out: it needs the extra ``cli``.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import argparse
 import inspect
 import os
 import sys
+from dataclasses import MISSING
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.commands import COMMANDS, named
 from tailrace_server.cli.terminal import errors
-from tailrace_server.cli.terminal.declared import Argument, Option
 from tailrace_server.cli.terminal.output import note, open_closed_streams
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import install_line, needed_by
+from tailrace_server.option_fields import called_with, groups_of, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tailrace_server.option_fields import FieldOption
 
 
 def main() -> None:
@@ -50,7 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
         return errors.REFUSED
     if sys.stdout.isatty():
         note(f"JSON lines; for lines that a person reads: {install_line('cli')}")
-    return int(function(**{**given, "as_json": True}))
+    return int(called_with(function, {**given, "as_json": True}))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Any, name: str, function: Callable[..., int]) -> None:
-    """Give a command the options that its function's annotations declare."""
+    """Give a command the options of the groups that its function takes."""
     text = inspect.getdoc(function) or ""
     parser = commands.add_parser(
         name,
@@ -94,35 +97,32 @@ def _add_command(commands: Any, name: str, function: Callable[..., int]) -> None
         allow_abbrev=False,
     )
     parser.set_defaults(function=function)
-    panels: dict[str, Any] = {"Options": parser}
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        kind, declared = get_args(parameter.annotation)
-        help_text = declared.help.replace("%", "%%")
-        if isinstance(declared, Argument):
-            count = None if parameter.default is parameter.empty else "?"
-            parser.add_argument(
-                parameter.name, metavar=declared.metavar, nargs=count, help=help_text
-            )
-            continue
-        panel = panels.get(declared.panel)
-        if panel is None:
-            panel = panels[declared.panel] = parser.add_argument_group(declared.panel)
-        reading = _reading(kind, declared, parameter.default)
-        panel.add_argument(declared.name, dest=parameter.name, help=help_text, **reading)
+    panels: dict[str | None, Any] = {None: parser}
+    for group in groups_of(function).values():
+        for field, each in options_of(group).items():
+            if each.panel not in panels:
+                panels[each.panel] = parser.add_argument_group(each.panel)
+            _add_option(panels[each.panel], field, each)
 
 
-def _reading(kind: Any, declared: Option, default: Any) -> dict[str, Any]:
-    """Return how argparse reads an option of a type."""
-    if kind is bool:
-        return {"action": "store_true"}
-    if declared.environment is not None:
-        default = os.environ.get(declared.environment, default)
-    reading = {"metavar": declared.metavar, "default": default}
-    if any(get_origin(each) is list for each in get_args(kind)):
-        return {**reading, "action": "append"}
-    if int in get_args(kind):
-        return {**reading, "type": partial(_number, declared.least)}
-    return reading
+def _add_option(panel: Any, field: str, each: FieldOption) -> None:
+    """Add a field's option to the parser, or to one of its headings."""
+    help_text, metavar = each.help.replace("%", "%%"), each.form.metavar
+    if not each.flag:
+        count = None if each.default is MISSING else "?"
+        panel.add_argument(field, metavar=metavar, nargs=count, help=help_text)
+        return
+    reading: dict[str, Any] = {"action": "store_true"}
+    if each.form.kind is not bool:
+        default = (
+            os.environ.get(each.environment, each.default) if each.environment else each.default
+        )
+        reading = {"metavar": metavar, "default": default}
+        if each.form.kind is int:
+            reading["type"] = partial(_number, each.form.least)
+        elif each.form.kind is not str:
+            reading["action"] = "append"
+    panel.add_argument(each.flag, dest=field, help=help_text, **reading)
 
 
 def _number(least: int | None, text: str) -> int:

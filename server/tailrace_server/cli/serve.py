@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +9,7 @@ import typer
 
 from tailrace_server import settings
 from tailrace_server.cli.terminal.output import note
+from tailrace_server.cli.terminal.typer_options import keyword, with_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
 def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Give a command one option for each setting there is, taken as text and checked by ``settings.load``."""
     parameters = [
-        _option(
+        keyword(
             "config_file",
             Annotated[
                 Path | None,
@@ -53,7 +53,7 @@ def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]
             ],
             None,
         ),
-        _option(
+        keyword(
             "print_config",
             Annotated[
                 bool,
@@ -73,17 +73,8 @@ def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]
             help=f"{each.reason[0].upper()}{each.reason[1:]}.{default}".replace("[", r"\["),
             rich_help_panel=panel,
         )
-        parameters.append(_option(each.name, Annotated[str | None, option], None))
-    # Typer reads the parameters of a command from its signature; this one is made from the settings.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
-
-
-def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+        parameters.append(keyword(each.name, Annotated[str | None, option], None))
+    return with_parameters(command, parameters)
 
 
 serve_command: Final = _with_flags(serve)

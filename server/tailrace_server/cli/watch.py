@@ -3,68 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, NotGrpc
-from tailrace_server.cli.terminal import options
 from tailrace_server.cli.terminal.capture_lines import Shown, form_for_stdout
-from tailrace_server.cli.terminal.declared import Argument, Option
 from tailrace_server.cli.terminal.errors import describe
+from tailrace_server.cli.terminal.options import (
+    FORM,
+    BehindOptions,
+    ConditionFilterOptions,
+    FormOptions,
+    ServerOptions,
+    StartOptions,
+)
 from tailrace_server.cli.terminal.output import note, note_unknown_changes
 from tailrace_server.cli.terminal.signals import run
+from tailrace_server.option_fields import FLAG, argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.capture import Capture
-    from tailrace.client import Client
-    from tailrace.criteria import Content, Criteria, Initial, Start
     from tailrace.link import Disconnected, Reconnected
-    from tailrace.subscription import Subscription
-    from tailrace_server.cli.terminal.capture_lines import OutputForm
 
 _EVER_S: Final = 3e7
 """Nearly a year: how long ``watch`` waits for a server that is not there yet."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WatchedOptions:
+    """The log that is watched."""
+
+    catalog: str | None = argument("CATALOG", "Name of the catalog.", None)
+    system: bool = option(
+        "--system", "Catalogs created, dropped and replaced instead.", FLAG, False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchFormOptions(FormOptions):
+    """The form of captures, and of heartbeats between them."""
+
+    heartbeats: bool = option(
+        "--heartbeats", "Heartbeats as well, with what was scanned.", FLAG, False, panel=FORM
+    )
+
+
 def watch(
-    catalog: Annotated[str | None, Argument(metavar="CATALOG", help="Name of the catalog.")] = None,
-    server: options.Server = options.DEFAULT_SERVER,
-    token_file: options.TokenFile = None,
-    entity_type: options.EntityTypes = None,
-    key: options.Keys = None,
-    operation: options.Operations = None,
-    area: options.AreaName = None,
-    column: options.ColumnNames = None,
-    where: options.Where = None,
-    param: options.Parameters = None,
-    since: options.SincePosition = None,
-    after: options.AfterCursor = None,
-    from_time: options.FromTimeText = None,
-    initial: options.InitialState = None,
-    catch_up: options.CatchUpName = None,
-    overrun: options.OverrunName = None,
-    body: options.Bodies = "all",
-    values: options.Values = None,
-    as_json: options.AsJson = False,
-    leads: options.WithLeads = False,
-    tls: options.WithTls = False,
-    tls_ca: options.TlsCa = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    heartbeats: Annotated[
-        bool,
-        Option(
-            "--heartbeats",
-            help="Heartbeats as well, with what was scanned.",
-            panel="Form of the output",
-        ),
-    ] = False,
-    system: Annotated[
-        bool, Option("--system", help="Catalogs created, dropped and replaced instead.")
-    ] = False,
+    watched: WatchedOptions,
+    filters: ConditionFilterOptions,
+    start: StartOptions,
+    behind: BehindOptions,
+    form: WatchFormOptions,
+    server: ServerOptions,
 ) -> int:
     """Show the changes of a catalog as they are published.
 
@@ -72,87 +65,60 @@ def watch(
     --initial state, the rows as they are now come first. A server that goes
     away is waited for, and nothing is lost or shown twice.
     """
-    if system == (catalog is not None):
+    catalog, initial = watched.catalog, behind.initial
+    policy = {"catch_up": behind.catch_up, "overrun": behind.overrun}
+    policy = {name: each for name, each in policy.items() if each is not None}
+    if watched.system == (catalog is not None):
         raise InvalidRequest("watch: name a catalog, or give --system alone")
-    if system and (entity_type or key or operation or area or column or where):
+    if watched.system and filters != ConditionFilterOptions(param=filters.param):
         raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
-    behind = options.behind_arguments(catch_up, overrun)
-    if system and behind:
+    if watched.system and policy:
         raise InvalidRequest("watch --system: --catch-up and --overrun go with a catalog")
-    begins = options.initial_of(initial)
-    if begins is not None and (system or since is not None or from_time is not None):
+    if initial is not None and (
+        watched.system or start.since is not None or start.from_time is not None
+    ):
         raise InvalidRequest(
             "watch: --initial goes with a catalog, and not with --since or --from-time"
         )
-    wanted = WatchOptions(
-        catalog=catalog,
-        criteria=options.criteria_of(
-            entity_types=entity_type,
-            keys=key,
-            operations=operation,
-            area=area,
-            columns=column,
-            leads=leads,
-            where=where,
-            parameters=param,
-        ),
-        leads=leads or operation is not None or area is not None,
-        start=options.start_of(since, after, from_time),
-        initial=begins,
-        behind=behind,
-        content=options.content_of(body),
-        decoded=options.decoded_of(values, as_json=as_json),
-    )
-    form = form_for_stdout(wanted.content, as_json=as_json)
-    return run(
-        _watch(
-            options.server_of(
-                server,
-                tls=tls,
-                ca=tls_ca,
-                certificate=tls_certificate,
-                key=tls_key,
-                token_file=token_file,
-            ),
-            wanted,
-            form,
-            heartbeats=heartbeats,
-        )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """The request of a watch, from the command's options."""
-
-    catalog: str | None
-    """None: the system log."""
-    criteria: tuple[Criteria, ...]
-    leads: bool
-    """Whether to show transaction leads; the server cannot leave them out of the system log."""
-    start: Start | None
-    initial: Initial | None
-    behind: options.BehindArguments
-    content: Content
-    decoded: bool
+    arguments = {"content": form.body, **start.arguments()}
+    if catalog is not None:
+        arguments |= {
+            "criteria": filters.criteria(leads=form.leads),
+            "decoded": form.decoded,
+            "initial": initial,
+            **policy,
+        }
+    # The server cannot leave leads out of the system log.
+    leads = form.leads or bool(filters.operation) or filters.area is not None
+    return run(_watch(server, catalog, arguments, form, leads=leads))
 
 
 async def _watch(
-    asked: options.ServerOptions, wanted: WatchOptions, form: OutputForm, *, heartbeats: bool
+    server: ServerOptions,
+    catalog: str | None,
+    arguments: dict[str, Any],
+    form: WatchFormOptions,
+    *,
+    leads: bool,
 ) -> int:
     import tailrace
 
-    shown, server = Shown(form), asked.server
+    name = server.target.name
+    output = form_for_stdout(form.body, as_json=form.as_json)
+    shown, teller = Shown(output), Teller(name)
+    arguments |= {"on_disconnect": teller.disconnected, "on_reconnect": teller.reconnected}
     async with (
-        asked.connect(timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
-        _subscribe(client, wanted, server) as subscription,
+        server.connect(timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
+        client.subscribe_system(**arguments)
+        if catalog is None
+        else client.subscribe(catalog, **arguments) as subscription,
     ):
         acknowledgement = subscription.acknowledgement
         rows = ""
         if acknowledgement.state_version is not None:
             rows = f", first the rows as of version {acknowledgement.state_version}"
         note(
-            f"watching {acknowledgement.catalog} on {server} from {acknowledgement.start}{rows}; "
+            f"watching {acknowledgement.catalog} on {name} from {acknowledgement.start}{rows}; "
             f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
@@ -163,44 +129,21 @@ async def _watch(
                 f"GET /v1/catalogs/{acknowledgement.catalog}/schema lists all of them"
             )
         note_unknown_changes(acknowledgement.unknown_changes)
-        if wanted.catalog is not None:
-            form.learn(await client.get_schema(wanted.catalog))
+        if catalog is not None:
+            output.learn(await client.get_schema(catalog))
         shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():
                 if isinstance(message, StateComplete):
                     await shown.state_complete(message)
                 elif not isinstance(message, Heartbeat):
-                    await shown.captures(message if wanted.leads else without_leads(message))
-                elif heartbeats:
+                    await shown.captures(message if leads else without_leads(message))
+                elif form.heartbeats:
                     await shown.heartbeat(message)
                 shown.cursor = subscription.cursor
         finally:
             note(f"{shown.count:,} shown; go on with --after {shown.cursor}")
     return 0
-
-
-def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscription:
-    teller = Teller(server)
-    start = options.start_arguments(wanted.start)
-    if wanted.catalog is None:
-        return client.subscribe_system(
-            content=wanted.content,
-            on_disconnect=teller.disconnected,
-            on_reconnect=teller.reconnected,
-            **start,
-        )
-    return client.subscribe(
-        wanted.catalog,
-        wanted.criteria,
-        content=wanted.content,
-        decoded=wanted.decoded,
-        initial=wanted.initial,
-        on_disconnect=teller.disconnected,
-        on_reconnect=teller.reconnected,
-        **wanted.behind,
-        **start,
-    )
 
 
 def without_leads(captures: Sequence[Capture]) -> list[Capture]:
@@ -209,7 +152,7 @@ def without_leads(captures: Sequence[Capture]) -> list[Capture]:
 
 
 class Teller:
-    """Tells of a lost server once, not at every attempt."""
+    """Reports a lost server once, not at every attempt."""
 
     def __init__(self, server: str) -> None:
         """The server's name for messages."""
@@ -217,7 +160,7 @@ class Teller:
         self._lost = False
 
     def disconnected(self, event: Disconnected) -> None:
-        """Print that the server is waited for, and where the watch resumes; not for a wrong address."""
+        """Print the server that the watch waits for, and where it resumes; a wrong address is an error."""
         if isinstance(event.error, NotGrpc):
             raise event.error
         if not self._lost:
@@ -226,7 +169,7 @@ class Teller:
         self._lost = True
 
     def reconnected(self, event: Reconnected) -> None:
-        """Say that it is back."""
+        """Print that the server is back."""
         self._lost = False
         attempts = "attempt" if event.attempts == 1 else "attempts"
         note(f"{self._server} is back after {event.attempts} {attempts}; nothing was missed")

@@ -8,7 +8,8 @@ import pytest
 from tailrace import InvalidRequest, connect
 from tailrace.tls import Tls
 from tailrace.transport.target import Target
-from tailrace_server.cli.terminal.options import server_of
+from tailrace_server.cli.terminal.options import ServerOptions
+from tests.server.cli.command_line import made
 
 
 @pytest.mark.parametrize(
@@ -31,17 +32,17 @@ def test_an_address_is_read_alike_by_connect_and_the_commands(
     text: str, name: str, host: str
 ) -> None:
     assert Target.parse(text) == Target(name, host)
-    assert server_of(text).server == name
+    assert made(ServerOptions, server=text).target.name == name
     connect(text)
 
 
 def test_a_form_may_ask_for_tls_and_options_do() -> None:
-    assert server_of("https://db").tls == Tls()
-    assert server_of("db", tls=True).tls == Tls()
-    assert server_of("db", ca="ca.crt", key="").tls == Tls(ca="ca.crt")
-    assert server_of("db").tls is None
+    assert made(ServerOptions, server="https://db").trust == Tls()
+    assert made(ServerOptions, server="db", tls=True).trust == Tls()
+    assert made(ServerOptions, server="db", tls_ca="ca.crt", tls_key="").trust == Tls(ca="ca.crt")
+    assert made(ServerOptions, server="db").trust is None
     with pytest.raises(InvalidRequest, match=r"--server .*plain text, and TLS was asked for"):
-        server_of("http://db", tls=True)
+        made(ServerOptions, server="http://db", tls=True).connect()
 
 
 def test_tls_has_its_own_port() -> None:
@@ -75,7 +76,7 @@ def test_what_is_no_address_is_refused_with_what_to_write(text: str, told: str) 
     with pytest.raises(InvalidRequest, match=told):
         connect(text)
     with pytest.raises(InvalidRequest, match=f"--server .*{told}"):
-        server_of(text)
+        made(ServerOptions, server=text).connect()
 
 
 def test_credentials_do_not_go_with_plain_text() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.changes import changes
+from tests.server.cli.command_line import call
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from tailrace_server.cli.changes import changes
         ({"last": "1h", "since": "3"}, "^--last and --since both say where to begin"),
         ({"last": "soon"}, "^--last 'soon': "),
         ({"last": "15"}, "^--last '15' has no unit; write 15m for minutes"),
-        ({"wait": "a while"}, "^--wait 'a while': write 500ms"),
+        ({"wait_s": "a while"}, "^--wait 'a while': a length of time reads 10, 10s, 500ms"),
         ({"before": "x"}, "^not a cursor: 'x'"),
     ],
 )
@@ -23,4 +24,4 @@ def test_bounds_without_meaning_are_refused_before_any_server_is_asked(
     bounds: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        changes("shop", "127.0.0.1:1", **bounds)  # type: ignore[arg-type]  # every bound is a text
+        call(changes, catalog="shop", server="127.0.0.1:1", **bounds)

@@ -9,16 +9,15 @@ import os
 import ssl
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from tailrace.errors import InvalidRequest, TransportError, Unauthenticated
 from tailrace.tls import Tls, load
 from tailrace.transport.target import DEFAULT_PORT, Target
-from tailrace_server.cli.terminal import options, typer_options
-from tailrace_server.cli.terminal.declared import Option
-from tailrace_server.cli.terminal.options import token_of
+from tailrace_server.cli.terminal.options import AS_JSON, FORM, ServerOptions
 from tailrace_server.cli.terminal.signals import run
+from tailrace_server.option_fields import option, text
 
 if TYPE_CHECKING:
     from tailrace.transport.token import TokenSource
@@ -172,23 +171,36 @@ _PLAIN_WIDTH: Final = 160
 _AGAIN_S: Final = 2.0
 """The pace if no answer has given another."""
 
-Http = Annotated[
-    str | None,
-    typer_options.typed(
-        Option(
-            "--http",
-            metavar="HOST:PORT",
-            environment="TAILRACE_SERVER_HTTP",
-            help="HTTP address of the server, or its URL behind a proxy; needed unless --server is at "
-            "port 7411: then it is port 7412 of that host.",
+
+@dataclass(frozen=True, kw_only=True)
+class OverviewOptions(ServerOptions):
+    """The server whose figures are printed, by its gRPC or its HTTP address."""
+
+    http: str | None = option(
+        "--http",
+        "HTTP address of the server, or its URL behind a proxy; needed unless --server is at port 7411: then "
+        "it is port 7412 of that host.",
+        text("HOST:PORT"),
+        None,
+        environment="TAILRACE_SERVER_HTTP",
+    )
+
+    def overview(self) -> _Overview:
+        """Return the server's overview.
+
+        Raises:
+            InvalidRequest: An address or a file of the options cannot be used.
+        """
+        token = self.token
+        address = address_of(self.server, self.http, tls=self.asks_for_tls)
+        return _Overview(
+            address, token, context_of(self.trust or Tls()) if address.is_tls else None
         )
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The server that a command asks, and its output options."""
+class _Overview:
+    """The overview of a server, asked again at each call."""
 
     address: OverviewAddress
     token: TokenSource | None
@@ -200,46 +212,34 @@ class _Asked:
         return await asyncio.to_thread(ask, self.address, token, self.tls)
 
 
-def ps(
-    server: typer_options.Server = options.DEFAULT_SERVER,
-    http: Http = None,
-    token_file: typer_options.TokenFile = None,
-    tls: typer_options.WithTls = False,
-    tls_ca: typer_options.TlsCa = None,
-    tls_certificate: typer_options.TlsCertificate = None,
-    tls_key: typer_options.TlsKey = None,
-    as_json: typer_options.AsJson = False,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class OverviewFormOptions:
+    """The form of the figures."""
+
+    as_json: bool = option(*AS_JSON, panel=FORM)
+
+
+def ps(server: OverviewOptions, form: OverviewFormOptions) -> int:
     """Show what a server does now: catalogs, subscribers, publishers.
 
     Subscribers are sorted by how far they are behind. The page at the
     server's HTTP address shows the same, and ends subscriptions too.
     """
-    asked = _asked(server, http, token_file, tls, tls_ca, tls_certificate, tls_key)
-    return run(_ps(asked, as_json=as_json))
+    return run(_ps(server.overview(), as_json=form.as_json))
 
 
-def top(
-    server: typer_options.Server = options.DEFAULT_SERVER,
-    http: Http = None,
-    token_file: typer_options.TokenFile = None,
-    tls: typer_options.WithTls = False,
-    tls_ca: typer_options.TlsCa = None,
-    tls_certificate: typer_options.TlsCertificate = None,
-    tls_key: typer_options.TlsKey = None,
-) -> int:
+def top(server: OverviewOptions) -> int:
     """Show what ps shows, on the whole terminal, until Ctrl-C.
 
     Asks every 2 s, or less often where the server says so.
     """
     if not sys.stdout.isatty():
         raise InvalidRequest("top: this is no terminal; `tailrace ps` shows the same once")
-    asked = _asked(server, http, token_file, tls, tls_ca, tls_certificate, tls_key)
-    return run(_top(asked))
+    return run(_top(server.overview()))
 
 
-async def _ps(asked: _Asked, *, as_json: bool) -> None:
-    body, found = await asked.now()
+async def _ps(overview: _Overview, *, as_json: bool) -> None:
+    body, found = await overview.now()
     if as_json:
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
@@ -251,10 +251,10 @@ async def _ps(asked: _Asked, *, as_json: bool) -> None:
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=_PLAIN_WIDTH)
-    console.print(shown(found, str(asked.address), console.width))
+    console.print(shown(found, str(overview.address), console.width))
 
 
-async def _top(asked: _Asked) -> None:
+async def _top(overview: _Overview) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -262,8 +262,8 @@ async def _top(asked: _Asked) -> None:
     from tailrace_server.cli.operator.tables import shown
 
     console = Console(highlight=False)
-    _, found = await asked.now()  # what is wrong from the beginning is an error
-    where, lost = str(asked.address), ""
+    _, found = await overview.now()  # what is wrong from the beginning is an error
+    where, lost = str(overview.address), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             figures = shown(found, where, console.width, console.height - bool(lost))
@@ -271,29 +271,7 @@ async def _top(asked: _Asked) -> None:
             live.update(Group(*note, figures), refresh=True)
             await asyncio.sleep(_AGAIN_S if lost else found["ask_again_s"])
             try:
-                _, found = await asked.now()
+                _, found = await overview.now()
                 lost = ""
             except TransportError as error:
                 lost = f"from before: {error}"
-
-
-def _asked(
-    server: str,
-    http: str | None,
-    token_file: str | None,
-    tls: bool,
-    ca: str | None,
-    certificate: str | None,
-    key: str | None,
-) -> _Asked:
-    """Return whom to ask, from a command's options.
-
-    Raises:
-        InvalidRequest: An option has another form, or a file of TLS cannot be used.
-    """
-    token = token_of(token_file)
-    address = address_of(server, http, tls=bool(tls or ca or certificate or key))
-    if not address.is_tls:
-        return _Asked(address, token, None)
-    files = Tls(ca=ca or None, certificate=certificate or None, key=key or None)
-    return _Asked(address, token, context_of(files))

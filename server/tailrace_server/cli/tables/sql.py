@@ -11,27 +11,33 @@ import os
 import sys
 import time
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.tables import sql_output
 from tailrace_server.cli.tables.sql_sources import ServerAnswers, SqlStatement, local_answers
-from tailrace_server.cli.tables.state import version_or_time
-from tailrace_server.cli.terminal import options, times, typer_options
-from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.options import (
+    AS_JSON,
+    FORM,
+    VERSION_OR_TIME,
+    CatalogOptions,
+    ServerOptions,
+)
 from tailrace_server.cli.terminal.output import Palette, note
 from tailrace_server.cli.terminal.signals import run
+from tailrace_server.option_fields import BYTES, FLAG, TIME, OptionForm, argument, option
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
 from tailrace_server.typed.misfits import OnMisfit
-from tailrace_server.units import counted, parse_bytes, parse_seconds
+from tailrace_server.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from tailrace_server.cli.tables.sql_sources import ShownAnswer
 
@@ -158,159 +164,185 @@ __all__ = ["sql"]
 
 _WHERE: Final = "Where"
 _STATEMENT: Final = "The statement"
-_FORM: Final = "Form of the output"
 _BOUNDS: Final = "What it may take"
 
 
-def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer_options.typed(Option(name, help, metavar=metavar, panel=panel, **more))
+def _named_values(flag: str, given: Sequence[str] | None) -> dict[str, str]:
+    found = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidRequest(f"{flag} {each!r}: write NAME=VALUE")
+        found[name] = value
+    return found
 
 
-def sql(
-    catalog: Annotated[str, typer_options.typed(Argument("CATALOG", "Name of the catalog."))],
-    statement: Annotated[
-        str | None,
-        typer_options.typed(
-            Argument(
-                "STATEMENT",
-                "One SQL statement; - reads it from the standard input. Without it, statements are typed one "
-                "after another.",
+@dataclass(frozen=True, kw_only=True)
+class StatementOptions(CatalogOptions):
+    """The statement, and how often it is asked."""
+
+    statement: str | None = argument(
+        "STATEMENT",
+        "One SQL statement; - reads it from the standard input. Without it, statements are typed one after "
+        "another.",
+        None,
+    )
+    parameter: Mapping[str, str] = option(
+        "--param",
+        "The value of $NAME in the statement.",
+        OptionForm(kind=list[str], parse=_named_values, metavar="NAME=VALUE"),
+        factory=dict,
+        panel=_STATEMENT,
+    )
+    follow: bool = option(
+        "--follow",
+        "Go on with the changes that come: $from and $to in the statement are the versions since the last "
+        "answer.",
+        FLAG,
+        False,
+        panel=_STATEMENT,
+    )
+    since: int | datetime | None = option(
+        "--since",
+        "Where --follow begins: a version, a time, or an age as 15m. [default: the oldest kept]",
+        VERSION_OR_TIME,
+        None,
+        panel=_STATEMENT,
+    )
+    every_s: float = option(
+        "--every", "How often --follow asks: 500ms, 1s.", TIME, 1.0, panel=_STATEMENT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """The form of an answer, and the bounds of its statement."""
+
+    as_json: bool = option(*AS_JSON, panel=FORM)
+    csv: bool = option("--csv", "As CSV.", FLAG, False, panel=FORM)
+    arrow: bool = option("--arrow", "As a stream of Arrow batches.", FLAG, False, panel=FORM)
+    timeout_s: float = option(
+        "--timeout",
+        "End it after so long: 30s, 5m. A server has its own.",
+        TIME,
+        300.0,
+        panel=_BOUNDS,
+    )
+    memory_bytes: int = option(
+        "--memory",
+        "What sorts, groups and joins may take. A server has its own.",
+        replace(BYTES, metavar="SIZE"),
+        512 << 20,
+        panel=_BOUNDS,
+    )
+    on_misfit: OnMisfit = option(
+        "--misfits",
+        "A value that its column's type cannot hold: refuse ends the statement, null reads it as NULL and has "
+        "its text in the column _misfits.",
+        OptionForm(
+            kind=str,
+            parse=lambda _, given: OnMisfit.named(given),
+            show=lambda default: default.value,
+            metavar="refuse,null",
+        ),
+        OnMisfit.RAISE,
+        panel=_BOUNDS,
+    )
+
+    @property
+    def form(self) -> str:
+        """Return the form: json, csv, arrow or text.
+
+        Raises:
+            InvalidRequest: More than one is given.
+        """
+        forms = {"json": self.as_json, "csv": self.csv, "arrow": self.arrow}
+        given = [name for name, is_given in forms.items() if is_given]
+        if len(given) > 1:
+            raise InvalidRequest("--json, --csv and --arrow: give one of them")
+        return given[0] if given else "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ServerOptions):
+    """The log root that is read, or the server that is asked."""
+
+    log: Path | None = option(
+        "--log",
+        "The log root, one folder per catalog; not with --server.",
+        OptionForm(kind=Path, metavar="ROOT"),
+        None,
+        environment="TAILRACE_LOG",
+    )
+    server: str = option(
+        "--server",
+        "Ask this server, and look into no log root. [env: TAILRACE_SERVER, without a log root]",
+        OptionForm(kind=str, parse=lambda _, given: given or "", metavar="HOST:PORT"),
+        factory=str,
+        panel=_WHERE,
+    )
+
+    def resolved(self) -> SourceOptions:
+        """Return the options with the server of the environment, if neither was given.
+
+        Raises:
+            InvalidRequest: There is neither a log root nor a server.
+        """
+        if self.server or self.log is not None:
+            return self
+        server = os.environ.get("TAILRACE_SERVER")
+        if not server:
+            raise InvalidRequest(
+                "give --log ROOT (or TAILRACE_LOG) to read a log, or --server HOST:PORT (or TAILRACE_SERVER)"
             )
-        ),
-    ] = None,
-    log: typer_options.LogOrServer = None,
-    server: Annotated[
-        str | None,
-        _option(
-            "--server",
-            "Ask this server, and look into no log root. [env: TAILRACE_SERVER, without a log root]",
-            _WHERE,
-            "HOST:PORT",
-        ),
-    ] = None,
-    parameter: Annotated[
-        list[str] | None,
-        _option("--param", "The value of $NAME in the statement.", _STATEMENT, "NAME=VALUE"),
-    ] = None,
-    follow: Annotated[
-        bool,
-        _option(
-            "--follow",
-            "Go on with the changes that come: $from and $to in the statement are the versions since the last "
-            "answer.",
-            _STATEMENT,
-        ),
-    ] = False,
-    since: Annotated[
-        str | None,
-        _option(
-            "--since",
-            "Where --follow begins: a version, a time, or an age as 15m. [default: the oldest kept]",
-            _STATEMENT,
-            "V|T",
-        ),
-    ] = None,
-    every: Annotated[
-        str, _option("--every", "How often --follow asks: 500ms, 1s.", _STATEMENT, "TIME")
-    ] = "1s",
-    as_json: typer_options.AsJson = False,
-    csv: Annotated[bool, _option("--csv", "As CSV.", _FORM)] = False,
-    arrow: Annotated[bool, _option("--arrow", "As a stream of Arrow batches.", _FORM)] = False,
-    timeout: Annotated[
-        str,
-        _option(
-            "--timeout", "End it after so long: 30s, 5m. A server has its own.", _BOUNDS, "TIME"
-        ),
-    ] = "5m",
-    memory: Annotated[
-        str,
-        _option(
-            "--memory",
-            "What sorts, groups and joins may take. A server has its own.",
-            _BOUNDS,
-            "SIZE",
-        ),
-    ] = "512MiB",
-    misfits: Annotated[
-        str,
-        _option(
-            "--misfits",
-            "A value that its column's type cannot hold: refuse ends the statement, null reads it as NULL and "
-            "has its text in the column _misfits.",
-            _STATEMENT,
-            "refuse,null",
-        ),
-    ] = "refuse",
-    token_file: typer_options.TokenFile = None,
-    tls: typer_options.WithTls = False,
-    tls_ca: typer_options.TlsCa = None,
-    tls_certificate: typer_options.TlsCertificate = None,
-    tls_key: typer_options.TlsKey = None,
-) -> int:
+        return replace(self, server=server)
+
+
+def sql(asked: StatementOptions, answer: AnswerOptions, source: SourceOptions) -> int:
     """Ask a catalog in SQL: tables as they are, as they were, and their changes.
 
     Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF '…' behind its name reads an
     earlier state; CHANGES('product', from, to) are its changes. SHOW TABLES and DESCRIBE say what there is.
     """
-    if sum((as_json, csv, arrow)) > 1:
-        raise InvalidRequest("--json, --csv and --arrow: give one of them")
-    if since is not None and not follow:
+    form, follow = answer.form, asked.follow
+    if asked.since is not None and not follow:
         raise InvalidRequest(
             "--since says where --follow begins; give both, or put bounds into CHANGES"
         )
-    begin = None
-    if follow:
-        begin = 0 if since is None else version_or_time(since, "--since")
-    asked = SqlStatement(
-        catalog,
-        sys.stdin.read() if statement == "-" else statement or "",
-        _parameters(parameter or ()),
-        begin,
-        times.wait_s(every, "--every"),
-        OnMisfit.named(misfits),
+    source = source.resolved()
+    text = sys.stdin.read() if asked.statement == "-" else asked.statement or ""
+    begin = (asked.since or 0) if follow else None
+    given = SqlStatement(
+        asked.catalog, text, asked.parameter, begin, asked.every_s, answer.on_misfit
     )
-    form = "json" if as_json else "csv" if csv else "arrow" if arrow else "text"
-    limits = _limits(memory, timeout)
-    if server is None and log is None and not (server := os.environ.get("TAILRACE_SERVER")):
-        raise InvalidRequest(
-            "give --log ROOT (or TAILRACE_LOG) to read a log, or --server HOST:PORT (or TAILRACE_SERVER)"
-        )
-    if server is None:
-        assert log is not None
-        local = log
+    limits = QueryLimits(answer.memory_bytes, answer.timeout_s)
+    if source.log is not None and not source.server:
+        local = source.log
 
         def show(one: SqlStatement) -> int:
             _show_local(one, local, limits, form)
             return 0
 
         def ask(text: str) -> list[str]:
-            found = local_answers(SqlStatement(catalog, text, {}), local, limits, Interruption())
-            with closing(found):
+            statement = SqlStatement(asked.catalog, text, {})
+            with closing(local_answers(statement, local, limits, Interruption())) as found:
                 return [each for batch in next(found).batches for each in batch[0].to_pylist()]
     else:
-        reached = options.server_of(
-            server,
-            tls=tls,
-            ca=tls_ca,
-            certificate=tls_certificate,
-            key=tls_key,
-            token_file=token_file,
-        )
 
         def show(one: SqlStatement) -> int:
-            return run(_show_of_server(reached, one, form))
+            return run(_show_of_server(source, one, form))
 
         def ask(text: str) -> list[str]:
-            return asyncio.run(_first_column(reached, catalog, text))
+            return asyncio.run(_first_column(source, asked.catalog, text))
 
-    if statement is not None:
-        return show(asked)
+    if asked.statement is not None:
+        return show(given)
     if follow:
         raise InvalidRequest("--follow needs a statement")
 
     def show_typed(text: str) -> None:
-        named = {name: each for name, each in asked.parameters.items() if f"${name}" in text}
-        show(replace(asked, text=text, parameters=named))
+        named = {name: each for name, each in given.parameters.items() if f"${name}" in text}
+        show(replace(given, text=text, parameters=named))
 
     shell = SqlShell(show_typed, ask)
     if sys.stdin.isatty():
@@ -321,7 +353,7 @@ def sql(
     return 0
 
 
-async def _first_column(server: options.ServerOptions, catalog: str, text: str) -> list[str]:
+async def _first_column(server: ServerOptions, catalog: str, text: str) -> list[str]:
     async with server.connect() as client, client.sql(catalog, text) as answer:
         return [next(iter(row.values())) async for row in answer]
 
@@ -336,7 +368,7 @@ def _show_local(asked: SqlStatement, root: Path, limits: QueryLimits, form: str)
             raise
 
 
-async def _show_of_server(server: options.ServerOptions, asked: SqlStatement, form: str) -> None:
+async def _show_of_server(server: ServerOptions, asked: SqlStatement, form: str) -> None:
     async with server.connect() as client:
         found = ServerAnswers(client, asked)
 
@@ -391,24 +423,3 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
     for line in lines:
         sink.write(line)
     sink.flush()
-
-
-def _limits(memory: str, timeout: str) -> QueryLimits:
-    try:
-        memory_bytes = parse_bytes(memory)
-    except ValueError:
-        raise InvalidRequest(f"--memory {memory!r}: write 512MiB or 2GiB") from None
-    try:
-        return QueryLimits(memory_bytes, parse_seconds(timeout))
-    except ValueError:
-        raise InvalidRequest(f"--timeout {timeout!r}: write 30s or 5m") from None
-
-
-def _parameters(written: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for each in written:
-        name, equals, value = each.partition("=")
-        if not equals or not name.isidentifier():
-            raise InvalidRequest(f"--param {each!r}: write NAME=VALUE")
-        found[name] = value
-    return found

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.tables.cells import Cells, TextTable, line_of
 from tailrace_server.cli.tables.files import TYPED, form_of, table_file
-from tailrace_server.cli.terminal import options, times, typer_options
 from tailrace_server.cli.terminal.capture_lines import LineWriter
-from tailrace_server.cli.terminal.declared import Argument, Option
+from tailrace_server.cli.terminal.options import (
+    AS_JSON,
+    DECODED,
+    DEFAULT_SERVER,
+    FORM,
+    PARAMETERS,
+    VERSION_OR_TIME,
+    CatalogOptions,
+    ServerOptions,
+    wait_for_option,
+    wait_option,
+)
 from tailrace_server.cli.terminal.output import Palette, date_text, note, printable
 from tailrace_server.cli.terminal.signals import run
+from tailrace_server.option_fields import FLAG, OptionForm, argument, option, text, texts, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,118 +40,104 @@ if TYPE_CHECKING:
 __all__ = ["state"]
 
 _ROWS: Final = "Which rows"
-_FORM: Final = "Form of the output"
 _ROWS_AT_ONCE: Final = 4_096
 """Rows that a file takes in one piece."""
 _FIRST_ROWS: Final = 200
 """Rows by which the widths of the columns are chosen."""
 
 
-def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer_options.typed(Option(name, help, metavar=metavar, panel=panel, **more))
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(CatalogOptions):
+    """The rows of a table as of a version."""
+
+    entity_type: str = argument("TYPE", "The table: an entity type.")
+    at: int | datetime | None = option(
+        "--at",
+        "As of this version; or as of a time: 2026-05-04T10:30, with or without seconds and zone (else local), "
+        "microseconds since the epoch, or an age as 15m. [default: the newest]",
+        VERSION_OR_TIME,
+        None,
+        panel=_ROWS,
+    )
+    key: tuple[str, ...] = option(
+        "--key", "Only the row of this primary key.", texts("KEY"), factory=tuple, panel=_ROWS
+    )
+    where: str | None = option(
+        "--where",
+        "Only rows that meet this SQL condition: price > 100.",
+        text("SQL"),
+        None,
+        panel=_ROWS,
+    )
+    param: Mapping[str, str] = option(
+        "--param", "A value of :NAME in --where.", PARAMETERS, factory=dict, panel=_ROWS
+    )
+    limit: int | None = option("--limit", "N rows at most.", whole(1, "N"), None, panel=_ROWS)
+    wait_for: int | None = wait_for_option(_ROWS)
+    wait_s: float = wait_option(_ROWS)
 
 
-def state(
-    catalog: Annotated[str, typer_options.typed(Argument("CATALOG", "Name of the catalog."))],
-    entity_type: Annotated[
-        str, typer_options.typed(Argument("TYPE", "The table: an entity type."))
-    ],
-    server: typer_options.Server = options.DEFAULT_SERVER,
-    at: Annotated[
-        str | None,
-        _option(
-            "--at",
-            "As of this version; or as of a time: 2026-05-04T10:30, with or without seconds and zone (else "
-            "local), microseconds since the epoch, or an age as 15m. [default: the newest]",
-            _ROWS,
-            "V|T",
-        ),
-    ] = None,
-    key: Annotated[
-        list[str] | None, _option("--key", "Only the row of this primary key.", _ROWS, "KEY")
-    ] = None,
-    where: Annotated[
-        str | None,
-        _option("--where", "Only rows that meet this SQL condition: price > 100.", _ROWS, "SQL"),
-    ] = None,
-    param: Annotated[
-        list[str] | None, _option("--param", "A value of :NAME in --where.", _ROWS, "NAME=VALUE")
-    ] = None,
-    limit: Annotated[int | None, _option("--limit", "N rows at most.", _ROWS, "N", least=1)] = None,
-    wait_for: Annotated[
-        int | None,
-        _option("--wait-for", "Wait until this version is published.", _ROWS, "V", least=0),
-    ] = None,
-    wait: Annotated[
-        str, _option("--wait", "How long to wait for it: 500ms, 30s, 5m.", _ROWS, "TIME")
-    ] = "10s",
-    column: Annotated[
-        list[str] | None, _option("--column", "Only this column.", _FORM, "NAME")
-    ] = None,
-    keys_only: Annotated[
-        bool, _option("--keys-only", "Keys and positions, without the rows.", _FORM)
-    ] = False,
-    values: Annotated[
-        str | None,
-        _option(
-            "--values",
-            "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote "
-            "them. [default: decoded; with --json and .ndjson raw; .parquet and .arrow have typed columns]",
-            _FORM,
-            "raw|decoded",
-        ),
-    ] = None,
-    as_json: typer_options.AsJson = False,
-    output: Annotated[
-        str | None,
-        _option(
-            "--output",
-            "Write a file; its name says what: .parquet, .arrow, .ndjson or .csv.",
-            _FORM,
-            "FILE",
-        ),
-    ] = None,
-    token_file: typer_options.TokenFile = None,
-    tls: typer_options.WithTls = False,
-    tls_ca: typer_options.TlsCa = None,
-    tls_certificate: typer_options.TlsCertificate = None,
-    tls_key: typer_options.TlsKey = None,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RowFormOptions:
+    """The columns that are printed, and the form of the rows."""
+
+    column: tuple[str, ...] = option(
+        "--column", "Only this column.", texts("NAME"), factory=tuple, panel=FORM
+    )
+    keys_only: bool = option(
+        "--keys-only", "Keys and positions, without the rows.", FLAG, False, panel=FORM
+    )
+    values: bool | None = option(
+        "--values",
+        "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote them. "
+        "[default: decoded; with --json and .ndjson raw; .parquet and .arrow have typed columns]",
+        DECODED,
+        None,
+        panel=FORM,
+    )
+    as_json: bool = option(*AS_JSON, panel=FORM)
+    output: Path | None = option(
+        "--output",
+        "Write a file; its name says what: .parquet, .arrow, .ndjson or .csv.",
+        OptionForm(kind=Path, metavar="FILE"),
+        None,
+        panel=FORM,
+    )
+
+
+def state(table: TableOptions, form: RowFormOptions, server: ServerOptions) -> int:
     """Show a table: the rows of an entity type as of one version.
 
     It ends with the version and the cursor that resumes from there.
     """
-    if as_json and output is not None:
+    if form.as_json and form.output is not None:
         raise InvalidRequest(
             "--json and --output both say what becomes of the rows; give one of them"
         )
-    path = None if output is None else Path(output)
-    if path is not None:
-        form_of(path)
-    lines = as_json or (path is not None and path.suffix.lower() == ".ndjson")
-    decoded = options.decoded_of(values, as_json=lines)
-    typed_file = values is None and path is not None and path.suffix.lower() in TYPED
+    if form.output is not None:
+        form_of(form.output)
+    suffix = "" if form.output is None else form.output.suffix.lower()
+    typed_file = form.values is None and suffix in TYPED
+    decoded = not (form.as_json or suffix == ".ndjson") if form.values is None else form.values
     arguments: dict[str, Any] = {
-        "keys": tuple(key or ()),
-        "at": None if at is None else version_or_time(at, "--at"),
-        "columns": tuple(column or ()),
-        "keys_only": keys_only,
-        "where": where,
-        "parameters": options.parameters_of(param),
-        "limit": limit,
-        "wait_for": wait_for,
-        "wait_s": times.wait_s(wait),
+        "keys": table.key,
+        "at": table.at,
+        "columns": form.column,
+        "keys_only": form.keys_only,
+        "where": table.where,
+        "parameters": table.param,
+        "limit": table.limit,
+        "wait_for": table.wait_for,
+        "wait_s": table.wait_s,
         "decoded": decoded and not typed_file,
         "typed": typed_file,
     }
-    asked = options.server_of(
-        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
-    )
-    return run(_state(asked, catalog, entity_type, arguments, as_json=as_json, output=path))
+    names = (table.catalog, table.entity_type)
+    return run(_state(server, *names, arguments, as_json=form.as_json, output=form.output))
 
 
 async def _state(
-    server: options.ServerOptions,
+    server: ServerOptions,
     catalog: str,
     entity_type: str,
     arguments: Mapping[str, Any],
@@ -164,7 +161,7 @@ async def _state(
                 count = await _show(rows, cells)
             else:
                 count = await _write(rows, cells, output, schema if arguments["typed"] else None)
-        same = _same_rows(server.server, arguments)
+        same = _same_rows(server.target.name, arguments)
         _tell(rows, catalog, entity_type, count, output, same)
 
 
@@ -222,7 +219,7 @@ async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None)
 
 def _same_rows(server: str, arguments: Mapping[str, Any]) -> str:
     """Return the options that ask the same server for the same rows, each behind a space."""
-    options_given = [] if server == options.DEFAULT_SERVER else ["--server", server]
+    options_given = [] if server == DEFAULT_SERVER else ["--server", server]
     if arguments["where"] is not None:
         options_given += ["--where", arguments["where"]]
         for name, value in arguments["parameters"].items():
@@ -245,14 +242,3 @@ def _tell(
     )
     onward = f"tailrace watch {catalog} --entity-type {name} --after {header.cursor}"
     note(f"go on from there: {onward}{same}")
-
-
-def version_or_time(text: str, option: str) -> int | datetime:
-    """Read a version, or a time.
-
-    Raises:
-        InvalidRequest: It is neither.
-    """
-    if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
-        return int(text)
-    return times.datetime_of(text, option)

@@ -48,16 +48,15 @@ def datetime_of(text: str, option: str) -> datetime:
         raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None
 
 
-def wait_s(text: str, option: str = "--wait") -> float:
-    """Return how long an option waits.
+def version_or_time(text: str, option: str) -> int | datetime:
+    """Read a version, or a time as ``time_of``. A number of 15 digits is a time: no log has so many versions.
 
     Raises:
-        InvalidRequest: It is no length of time.
+        InvalidRequest: It is neither.
     """
-    try:
-        return parse_seconds(text)
-    except ValueError:
-        raise InvalidRequest(f"{option} {text!r}: write 500ms, 30s or 5m") from None
+    if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
+        return int(text)
+    return datetime_of(text, option)
 
 
 def _micros_of(text: str, now: float | None) -> int:

@@ -1,62 +1,83 @@
-"""Declared options as Typer takes them, and those that groups of commands share."""
+"""Fields with options (`option_fields`) as the options of Typer's commands, and those of log roots."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import MISSING
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace_server.cli.terminal import options
-from tailrace_server.cli.terminal.declared import Argument, Option
-from tailrace_server.cli.terminal.options import TOKEN_FILE
+from tailrace_server.cli.terminal.options import AS_JSON, FORM
+from tailrace_server.option_fields import called_with, groups_of, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from tailrace_server.option_fields import FieldOption
 
 
-def typed(declared: Option | Argument) -> Any:
-    """Return an option or argument as Typer declares it. Its help is text, not markup."""
-    help_text = declared.help.replace("[", r"\[")
-    if isinstance(declared, Argument):
-        return typer.Argument(metavar=declared.metavar, help=help_text)
-    return typer.Option(
-        declared.name,
-        metavar=declared.metavar,
-        envvar=declared.environment,
-        min=declared.least,
-        help=help_text,
-        rich_help_panel=declared.panel,
+def parameters_of(group: type) -> list[inspect.Parameter]:
+    """Return the options of a dataclass's fields as parameters of a command. Help is text, not markup."""
+    return [_parameter(name, each) for name, each in options_of(group).items()]
+
+
+def _parameter(name: str, each: FieldOption) -> inspect.Parameter:
+    help_text = each.help.replace("[", r"\[")
+    option: Any
+    if each.flag:
+        option = typer.Option(
+            each.flag,
+            metavar=each.form.metavar,
+            envvar=each.environment,
+            min=each.form.least,
+            help=help_text,
+            rich_help_panel=each.panel,
+        )
+    else:
+        option = typer.Argument(metavar=each.form.metavar, help=help_text)
+    default = inspect.Parameter.empty if each.default is MISSING else each.default
+    return keyword(name, Annotated[each.kind, option], default)
+
+
+def keyword(
+    name: str, annotation: Any, default: object = inspect.Parameter.empty
+) -> inspect.Parameter:
+    """Return a parameter of a command; Typer calls it by its name."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
 
 
-def typed_command(function: Callable[..., int]) -> Callable[..., int]:
-    """Return a command whose options are declared (`declared`) with Typer's in their place."""
-    signature = inspect.signature(function, eval_str=True)
-    parameters = []
-    for parameter in signature.parameters.values():
-        kind, declared = get_args(parameter.annotation)
-        annotation = Annotated[kind, typed(declared)]  # type: ignore[valid-type]
-        parameters.append(parameter.replace(annotation=annotation))
-
-    @wraps(function)
-    def command(**given: Any) -> int:
-        return function(**given)
-
+def with_parameters(
+    command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., Any]:
+    """Give a command the parameters that Typer is to read, in place of those of its own."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
-Server = Annotated[str, typed(options.SERVER)]
-TokenFile = Annotated[str | None, typed(TOKEN_FILE)]
-AsJson = Annotated[bool, typed(options.AS_JSON)]
-WithTls = Annotated[bool, typed(options.TLS)]
-TlsCa = Annotated[str | None, typed(options.TLS_CA)]
-TlsCertificate = Annotated[str | None, typed(options.TLS_CERTIFICATE)]
-TlsKey = Annotated[str | None, typed(options.TLS_KEY)]
+def with_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Return a command whose groups of options are taken apart: each field is an option of Typer's."""
+    groups = groups_of(function)
+    parameters: list[inspect.Parameter] = []
+    for name, each in inspect.signature(function, eval_str=True).parameters.items():
+        if name in groups:
+            parameters += parameters_of(groups[name])
+        else:
+            parameters.append(keyword(name, each.annotation, each.default))
+
+    @wraps(function)
+    def command(**given: Any) -> int:
+        return called_with(function, given)
+
+    return with_parameters(command, parameters)
+
+
+AsJson = Annotated[bool, typer.Option(AS_JSON[0], help=AS_JSON[1], rich_help_panel=FORM)]
 LogRoot = Annotated[
     Path,
     typer.Option(
@@ -64,15 +85,6 @@ LogRoot = Annotated[
         metavar="ROOT",
         envvar="TAILRACE_LOG",
         help="The log root, one folder per catalog.",
-    ),
-]
-LogOrServer = Annotated[
-    Path | None,
-    typer.Option(
-        "--log",
-        metavar="ROOT",
-        envvar="TAILRACE_LOG",
-        help="The log root, one folder per catalog; not with --server.",
     ),
 ]
 LogInsteadOfServer = Annotated[

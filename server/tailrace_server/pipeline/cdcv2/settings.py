@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.run.options import (
+from tailrace_server.option_fields import (
     BYTES,
     FLAG,
     FOLDER,
     GROUPING,
     READING,
     RUNNING,
-    MetricsOutlets,
     OptionForm,
     choice,
     option,
     text,
     whole,
 )
+from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -66,7 +66,7 @@ several messages, each in order. Rows of one line differ in place."""
 class Source(Protocol):
     """One kind of input with its options.
 
-    Implement it as a frozen dataclass whose fields are the options (`pipeline.run.options`). It is pickled
+    Implement it as a frozen dataclass whose fields are the options (`option_fields`). It is pickled
     to Spark's workers, so its module must be importable there, and its fields must pickle.
     """
 

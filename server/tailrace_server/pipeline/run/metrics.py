@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.catalog.driver import CatalogDriver
     from tailrace_server.pipeline.input.folder import WaitingFiles
-    from tailrace_server.pipeline.run.options import MetricsOutlets
+    from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
     from tailrace_server.wal.catalog_writer import CatalogWriter
 
 _Found = TypeVar("_Found")

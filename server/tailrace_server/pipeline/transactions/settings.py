@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.pipeline.run.options import (
+from tailrace_server.option_fields import (
     BYTES,
     FLAG,
     FOLDER,
@@ -14,13 +14,13 @@ from tailrace_server.pipeline.run.options import (
     READING,
     RUNNING,
     SECONDS,
-    MetricsOutlets,
     OptionForm,
     choice,
     option,
     text,
     whole,
 )
+from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.input.source import DecodeLine, Source

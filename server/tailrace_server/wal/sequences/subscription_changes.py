@@ -8,7 +8,6 @@ with its zone: ``2026-05-04T10:30:00Z``.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,7 @@ from tailrace.errors import (
     SubscriptionPaused,
     SubscriptionTakenOver,
 )
-from tailrace.position import END, Position
+from tailrace.position import END, Position, position_in
 from tailrace_server.wal.files.documents import FORMAT_VERSION
 from tailrace_server.wal.files.sequence_documents import CriteriaDocument, SubscriptionDocument
 from tailrace_server.wal.sequences.subscriptions import (
@@ -173,9 +172,6 @@ def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
     )
 
 
-_POSITION: Final = re.compile(r"([0-9]{1,18})(?::([0-9]{1,9}))?", re.ASCII)
-
-
 def cursor_at(view: LogView, place: str) -> Cursor:
     """Return the cursor behind which a place is the first that comes; version 0 is the earliest one.
 
@@ -187,12 +183,11 @@ def cursor_at(view: LogView, place: str) -> Cursor:
         return view.cursor(view.published, END)
     if place == "earliest":
         return view.cursor(*view.oldest.preceding())
-    match = _POSITION.fullmatch(place)
-    if match is None:
+    wanted = position_in(place)
+    if wanted is None:
         return view.cursor(*_at_time(view, place).preceding())
-    if not int(match[1]):  # as for a subscribe since 0
+    if not wanted.version:  # as for a subscribe since 0
         return view.cursor(*view.oldest.preceding())
-    wanted = Position(int(match[1]), int(match[2] or 0))
     if wanted < view.oldest:
         raise PositionCompacted(wanted, view.oldest, Position(view.published, END))
     if wanted > Position(view.published + 1, 0):

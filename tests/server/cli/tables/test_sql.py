@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.tables.sql import sql
 from tailrace_server.wal.log_writer import LogWriter
+from tests.server.cli.command_line import call
 from tests.server.sql.misfits import MISFITS, write_misfit
 from tests.server.wal.logs import update, upsert
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from _pytest.capture import CaptureFixture
 
 _CHANGES = "SELECT _commit_version, before, after.value FROM CHANGES('order') ORDER BY 1"
+
+
+ask = partial(call, sql, catalog="shop")
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def orders(log_root: Path) -> Path:
 
 
 def shown(capfd: CaptureFixture[str], root: Path, text: str, **more: Any) -> tuple[str, str]:
-    assert sql("shop", text, root, **more) == 0
+    assert ask(statement=text, log=root, **more) == 0
     out, err = capfd.readouterr()
     return out, err
 
@@ -50,12 +55,12 @@ def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
 ) -> None:
     write_misfit(log_root)
     text = "SELECT day, _misfits FROM item"
-    out, _ = shown(capfd, log_root, text, as_json=True, misfits="null")
+    out, _ = shown(capfd, log_root, text, as_json=True, on_misfit="null")
     assert json.loads(out) == {"day": None, "_misfits": MISFITS}
     with pytest.raises(InvalidRequest, match="--misfits null"):
-        sql("shop", "SELECT day FROM item", log_root)
+        ask(statement="SELECT day FROM item", log=log_root)
     with pytest.raises(InvalidRequest, match="it is refuse or null"):
-        sql("shop", text, log_root, misfits="raise")
+        ask(statement=text, log=log_root, on_misfit="raise")
 
 
 def test_the_environment_names_the_server_where_there_is_no_log_root(
@@ -63,10 +68,10 @@ def test_the_environment_names_the_server_where_there_is_no_log_root(
 ) -> None:
     count = 'SELECT count(*) AS n FROM "order"'
     with pytest.raises(InvalidRequest, match="TAILRACE_SERVER"):
-        sql("shop", count)
+        ask(statement=count)
     monkeypatch.setenv("TAILRACE_SERVER", "there:is:none")
     with pytest.raises(InvalidRequest, match="there:is:none"):
-        sql("shop", count)
+        ask(statement=count)
     out, _ = shown(capfd, orders, count, as_json=True)
     assert json.loads(out) == {"n": 1}
 
@@ -110,11 +115,11 @@ def test_values_that_json_or_python_have_no_type_for_are_texts_in_every_form(
     out, _ = shown(capfd, orders, "SELECT 'nan'::DOUBLE AS x", as_json=True)
     assert json.loads(out) == {"x": "NaN"}
     with pytest.raises(InvalidRequest, match="two columns of the answer are called 'x'"):
-        sql("shop", "SELECT 1 AS x, 2 AS x", orders, as_json=True)
+        ask(statement="SELECT 1 AS x, 2 AS x", log=orders, as_json=True)
 
 
 def test_arrow_is_a_stream(orders: Path, capfdbinary: CaptureFixture[bytes]) -> None:
-    assert sql("shop", _CHANGES, orders, arrow=True) == 0
+    assert ask(statement=_CHANGES, log=orders, arrow=True) == 0
     out, _ = capfdbinary.readouterr()
     with pa.ipc.open_stream(out) as stream:
         assert stream.read_all().column("value").to_pylist() == [1, 7]
@@ -132,10 +137,10 @@ def test_parameters_are_values_and_never_text(orders: Path, capfd: CaptureFixtur
     [
         ({"parameter": ["k"]}, "NAME=VALUE"),
         ({"as_json": True, "csv": True}, "give one of them"),
-        ({"timeout": "soon"}, "soon"),
-        ({"memory": "much"}, "much"),
+        ({"timeout_s": "soon"}, "soon"),
+        ({"memory_bytes": "much"}, "much"),
     ],
 )
 def test_what_makes_no_sense_is_refused(orders: Path, more: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        sql("shop", "SELECT 1", orders, **more)
+        ask(statement="SELECT 1", log=orders, **more)

@@ -7,19 +7,26 @@ import io
 import json
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tailrace.errors import CursorAhead, InvalidRequest
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.cli.tables.sql import SqlShell, _show_of_server, completions, sql
+from tailrace_server.cli.tables.sql import (
+    SourceOptions,
+    SqlShell,
+    _show_of_server,
+    completions,
+    sql,
+)
 from tailrace_server.cli.tables.sql_sources import SqlStatement, local_answers
-from tailrace_server.cli.terminal import options
 from tailrace_server.engine.engine import Engine
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import QueryLimits
 from tests.conformance.shop import upsert
+from tests.server.cli.command_line import call, made
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -32,26 +39,29 @@ CHANGES = "SELECT _commit_version AS v, _primary_key AS k FROM CHANGES('product'
 VALUES = "SELECT 'b'::ENUM('a', 'b') AS e, 1.50::DECIMAL(4,2) AS d, $x AS x FROM range(3)"
 
 
+ask = partial(call, sql, catalog="shop")
+
+
 @pytest.fixture
-async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[options.ServerOptions]:
+async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[SourceOptions]:
     writer.write([upsert("1"), upsert("2")])
     async with Engine(log_root) as engine:
         grpc = GrpcServer(engine)
         port = await grpc.start("127.0.0.1:0")
         try:
-            yield options.server_of(f"127.0.0.1:{port}")
+            yield made(SourceOptions, server=f"127.0.0.1:{port}")
         finally:
             await grpc.stop(1.0)
 
 
 async def test_a_server_is_shown_as_a_log_is(
-    server: options.ServerOptions, log_root: Path, capfd: pytest.CaptureFixture[str]
+    server: SourceOptions, log_root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for form in ("json", "csv", "text"):
         await _show_of_server(server, SqlStatement("shop", VALUES, {"x": "7"}), form)
         asked, _ = capfd.readouterr()
         in_json, in_csv = form == "json", form == "csv"
-        sql("shop", VALUES, log_root, parameter=["x=7"], as_json=in_json, csv=in_csv)
+        ask(statement=VALUES, log=log_root, parameter=["x=7"], as_json=in_json, csv=in_csv)
         assert asked == capfd.readouterr().out
         assert asked
     with pytest.raises(InvalidRequest, match="did you mean product"):
@@ -59,7 +69,7 @@ async def test_a_server_is_shown_as_a_log_is(
 
 
 async def test_what_comes_is_shown_as_it_comes(
-    server: options.ServerOptions, writer: ModelWriter, capfd: pytest.CaptureFixture[str]
+    server: SourceOptions, writer: ModelWriter, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = SqlStatement("shop", CHANGES, {}, since=0, every_s=0.01)
     showing = asyncio.create_task(_show_of_server(server, asked, "json"))
@@ -96,9 +106,9 @@ def test_a_log_is_followed_by_its_versions(log_root: Path, writer: ModelWriter) 
 
 def test_a_source_is_named_and_since_is_of_what_follows(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match="--server HOST:PORT"):
-        sql("shop", "SELECT 1")
+        ask(statement="SELECT 1")
     with pytest.raises(InvalidRequest, match="where --follow begins"):
-        sql("shop", "SELECT 1", log_root, since="3")
+        ask(statement="SELECT 1", log=log_root, since="3")
 
 
 def test_a_shell_runs_what_is_typed_and_goes_on_after_errors(
@@ -111,7 +121,7 @@ def test_a_shell_runs_what_is_typed_and_goes_on_after_errors(
     writer.write([upsert("1", name="chair")])
     typed = ["SELECT _primary_key", "FROM product;", "SELECT * FROM produce;", r"\d", r"\x", r"\q"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed)))
-    assert sql("shop", None, log_root, as_json=True) == 0
+    assert ask(statement=None, log=log_root, as_json=True) == 0
     out, err = capfd.readouterr()
     first, *tables = map(json.loads, out.splitlines())
     assert first == {"_primary_key": "1"}

@@ -7,6 +7,7 @@ import json
 import os
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,18 +18,18 @@ from tailrace.errors import DeadlineExceeded, InvalidRequest, ValueNotHeld
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.cli.tables.cells import OTHERS, Cells, TextTable
 from tailrace_server.cli.tables.state import _state, state
-from tailrace_server.cli.terminal import options
+from tailrace_server.cli.terminal.options import ServerOptions
 from tailrace_server.cli.terminal.output import Palette
 from tailrace_server.engine.engine import Engine
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.shop import upsert
+from tests.server.cli.command_line import call, made
 from tests.server.sql.test_change_tables import define
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from tests.support.inprocess import ModelWriter
 
@@ -48,7 +49,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 @pytest.fixture
-async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[options.ServerOptions]:
+async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[ServerOptions]:
     writer.write(
         [
             upsert("1", name="chair", price=1.5),
@@ -60,13 +61,13 @@ async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[options.S
         grpc = GrpcServer(engine)
         port = await grpc.start("127.0.0.1:0")
         try:
-            yield options.server_of(f"127.0.0.1:{port}")
+            yield made(ServerOptions, server=f"127.0.0.1:{port}")
         finally:
             await grpc.stop(1.0)
 
 
 async def show(
-    server: options.ServerOptions,
+    server: ServerOptions,
     entity_type: str = "product",
     *,
     output: Path | None = None,
@@ -78,7 +79,7 @@ async def show(
 
 
 async def test_a_person_sees_columns_and_how_to_go_on(
-    server: options.ServerOptions, capfd: pytest.CaptureFixture[str]
+    server: ServerOptions, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await show(server)
     out, told = capfd.readouterr()
@@ -101,7 +102,7 @@ async def test_a_person_sees_columns_and_how_to_go_on(
 
 
 async def test_a_view_is_shown_with_its_columns_and_its_name(
-    server: options.ServerOptions, log_root: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    server: ServerOptions, log_root: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     define(log_root, "CREATE VIEW priced AS SELECT price, id FROM product WHERE price > 1")
     await show(server, "priced")
@@ -115,7 +116,7 @@ async def test_a_view_is_shown_with_its_columns_and_its_name(
 
 
 async def test_only_rows_that_meet_a_condition_are_shown(
-    server: options.ServerOptions, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    server: ServerOptions, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """On the screen and in a file."""
     await show(server, where="price > 1 AND name LIKE 'ch%'")
@@ -129,7 +130,7 @@ async def test_only_rows_that_meet_a_condition_are_shown(
 
 
 async def test_lines_of_json_have_the_row_byte_for_byte(
-    server: options.ServerOptions,
+    server: ServerOptions,
     writer: ModelWriter,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -147,9 +148,7 @@ async def test_lines_of_json_have_the_row_byte_for_byte(
     assert path.read_text() == out
 
 
-async def test_every_kind_of_file_has_the_same_rows(
-    server: options.ServerOptions, tmp_path: Path
-) -> None:
+async def test_every_kind_of_file_has_the_same_rows(server: ServerOptions, tmp_path: Path) -> None:
     found: dict[str, list[dict[str, Any]]] = {}
     for suffix in ("parquet", "arrow", "csv"):
         path = tmp_path / f"product.{suffix}"
@@ -200,7 +199,7 @@ async def test_files_that_have_types_have_those_of_the_columns(
     async with Engine(log_root) as engine:
         grpc = GrpcServer(engine)
         port = await grpc.start("127.0.0.1:0")
-        server = options.server_of(f"127.0.0.1:{port}")
+        server = made(ServerOptions, server=f"127.0.0.1:{port}")
         try:
             path = tmp_path / f"product.{suffix}"
             await show(server, output=path, typed=True)
@@ -228,7 +227,7 @@ async def test_files_that_have_types_have_those_of_the_columns(
 
 
 async def test_what_fails_leaves_no_file_and_an_earlier_one_as_it_was(
-    server: options.ServerOptions, tmp_path: Path
+    server: ServerOptions, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
@@ -244,17 +243,17 @@ async def test_what_fails_leaves_no_file_and_an_earlier_one_as_it_was(
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"output": "t.txt"}, "--output 't.txt': the name ends with one of .parquet, .arrow"),
-        ({"output": "t.csv", "as_json": True}, "--json and --output"),
+        ({"output": Path("t.txt")}, "--output 't.txt': the name ends with one of .parquet, .arrow"),
+        ({"output": Path("t.csv"), "as_json": True}, "--json and --output"),
         ({"at": "yesterday"}, "--at: not a time: 'yesterday'"),
-        ({"wait": "soon"}, "--wait 'soon'"),
+        ({"wait_s": "soon"}, "--wait 'soon'"),
     ],
 )
 def test_what_has_no_meaning_is_refused_before_a_server_is_asked(
     asked: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        state("shop", "product", "127.0.0.1:1", **asked)
+        call(state, catalog="shop", entity_type="product", server="127.0.0.1:1", **asked)
 
 
 def test_what_an_image_has_beside_the_schema_is_not_left_out() -> None:

@@ -7,20 +7,18 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.criteria import After, Area, Content, Criteria, FromTime, Operation, Since
+from tailrace.criteria import Area, Content, Criteria, Operation
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
-from tailrace.position import Position, TimestampMicros
-from tailrace_server.cli.terminal import options, times
+from tailrace.position import Position
+from tailrace_server.cli.terminal import times
+from tailrace_server.cli.terminal.options import (
+    ConditionFilterOptions,
+    FormOptions,
+    StartOptions,
+)
+from tests.server.cli.command_line import made
 
-NOTHING: dict[str, Any] = {
-    "entity_types": None,
-    "keys": None,
-    "operations": None,
-    "area": None,
-    "columns": None,
-    "leads": False,
-}
 LEAD = Criteria(operation=(Operation.TRANSACTION,))
 
 
@@ -29,49 +27,50 @@ LEAD = Criteria(operation=(Operation.TRANSACTION,))
     [
         ({}, (Criteria(area=Area.DATA), Criteria(area=Area.SCHEMA))),
         ({"leads": True}, ()),
-        ({"entity_types": ["order"]}, (Criteria(entity_type=("order",)),)),
-        ({"entity_types": ["order"], "leads": True}, (Criteria(entity_type=("order",)), LEAD)),
+        ({"entity_type": ["order"]}, (Criteria(entity_type=("order",)),)),
+        ({"entity_type": ["order"], "leads": True}, (Criteria(entity_type=("order",)), LEAD)),
         (
-            {"keys": ["1", "2"], "operations": ["Remove", "EXPIRE"]},
+            {"key": ["1", "2"], "operation": ["Remove", "EXPIRE"]},
             (Criteria(primary_key=("1", "2"), operation=(Operation.REMOVE, Operation.EXPIRE)),),
         ),
-        ({"columns": ["price"]}, (Criteria(container_name=("price",)),)),
+        ({"column": ["price"]}, (Criteria(container_name=("price",)),)),
         ({"area": "schema"}, (Criteria(area=Area.SCHEMA),)),
     ],
 )
 def test_filters_are_one_criteria_and_leads_come_only_when_asked_for(
     given: dict[str, Any], criteria: tuple[Criteria, ...]
 ) -> None:
-    assert options.criteria_of(**{**NOTHING, **given}) == criteria
+    leads = given.pop("leads", False)
+    assert made(ConditionFilterOptions, **given).criteria(leads=leads) == criteria
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"operations": ["update"]}, "--operation: no 'update' here; choose from upsert, remove"),
+        ({"operation": ["update"]}, "--operation: no 'update' here; choose from upsert, remove"),
         ({"area": "sales"}, "--area: no 'sales' here; choose from schema, data, infrastructure"),
-        ({"entity_types": [""]}, "an empty name matches nothing"),
-        ({"area": "infrastructure", "keys": ["1"]}, "leave those fields out"),
+        ({"entity_type": [""]}, "an empty name matches nothing"),
+        ({"area": "infrastructure", "key": ["1"]}, "leave those fields out"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        options.criteria_of(**{**NOTHING, **given})
+        made(ConditionFilterOptions, **given).criteria()
+
+
+def start(**given: str) -> dict[str, Any]:
+    return made(StartOptions, **given).arguments()
 
 
 def test_starts() -> None:
     cursor = Cursor(UUID(int=1), 4, 2)
-    assert options.start_of(None, None, None) is None
-    assert options.start_of("0", None, None) == Since(Position(0))
-    assert options.start_of("0:0", None, None) == Since(Position(0))
-    assert options.start_of("41:3", None, None) == Since(Position(41, 3))
-    assert options.start_of(None, str(cursor), None) == After(cursor)
-    assert options.start_of(None, None, "1700000000000000") == FromTime(
-        TimestampMicros(1_700_000_000_000_000)
-    )
-    assert options.start_of(None, None, "2026-05-04T10:30:00Z") == FromTime(
-        TimestampMicros(1_777_890_600_000_000)
-    )
+    assert start() == {}
+    assert start(since="0") == {"since": Position(0)}
+    assert start(since="0:0") == {"since": Position(0)}
+    assert start(since="41:3") == {"since": Position(41, 3)}
+    assert start(after=str(cursor)) == {"after": cursor}
+    assert start(from_time="1700000000000000") == {"from_time": 1_700_000_000_000_000}
+    assert start(from_time="2026-05-04T10:30:00Z") == {"from_time": 1_777_890_600_000_000}
 
 
 def test_a_time_far_away_is_exact_to_the_microsecond() -> None:
@@ -96,22 +95,23 @@ def test_what_may_be_seconds_or_microseconds_or_lies_beyond_both_is_no_time(text
 
 
 @pytest.mark.parametrize(
-    ("start", "message"),
+    ("given", "message"),
     [
-        (("1", "x", None), "--since and --after both say where to begin"),
-        (("one", None, None), "--since: not a position: 'one'; it reads VERSION or VERSION:INDEX"),
-        (("0:3", None, None), "--since 0:3: 0 is the oldest version that is kept"),
-        (("-1", None, None), "not a position"),
-        (("1:2:3", None, None), "not a position"),
-        ((None, "garbage", None), "not a cursor: 'garbage'"),
-        ((None, None, "tomorrow"), "--from-time: not a time: 'tomorrow'"),
+        (
+            {"since": "1", "after": str(Cursor(UUID(int=1), 4, 2))},
+            "--since and --after both say where to begin",
+        ),
+        ({"since": "one"}, "--since: not a position: 'one'; it reads VERSION or VERSION:INDEX"),
+        ({"since": "0:3"}, "--since 0:3: 0 is the oldest version that is kept"),
+        ({"since": "-1"}, "not a position"),
+        ({"since": "1:2:3"}, "not a position"),
+        ({"after": "garbage"}, "not a cursor: 'garbage'"),
+        ({"from_time": "tomorrow"}, "--from-time: not a time: 'tomorrow'"),
     ],
 )
-def test_a_start_that_is_none_is_refused(
-    start: tuple[str | None, str | None, str | None], message: str
-) -> None:
+def test_a_start_that_is_none_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        options.start_of(*start)
+        start(**given)
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_a_start_that_is_none_is_refused(
     ],
 )
 def test_bodies(bodies: str, content: Content) -> None:
-    assert options.content_of(bodies) == content
+    assert made(FormOptions, body=bodies).body == content
 
 
 def test_values_are_decoded_for_a_person_unless_told_otherwise() -> None:
-    assert options.decoded_of(None, as_json=False)
-    assert not options.decoded_of(None, as_json=True)
-    assert options.decoded_of("decoded", as_json=True)
-    assert not options.decoded_of("raw", as_json=False)
+    assert made(FormOptions).decoded
+    assert not made(FormOptions, as_json=True).decoded
+    assert made(FormOptions, values="decoded", as_json=True).decoded
+    assert not made(FormOptions, values="raw").decoded
     with pytest.raises(InvalidRequest, match="--values 'nice'"):
-        options.decoded_of("nice", as_json=True)
+        made(FormOptions, values="nice", as_json=True)
 
 
 def test_an_unknown_body_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="--body: no body named 'image'"):
-        options.content_of("before,image")
+        made(FormOptions, body="before,image")

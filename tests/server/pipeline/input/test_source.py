@@ -14,9 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from tailrace_server.cli.ingest import source_command
+from tailrace_server.option_fields import values_of
 from tailrace_server.pipeline.catalog.driver import LineRefused
 from tailrace_server.pipeline.input.change import Change, FileSplit
-from tailrace_server.pipeline.run.options import values_of
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA, decode_lines

@@ -11,7 +11,7 @@ import pytest
 from tailrace.errors import LogFull
 from tailrace_server.errors import CannotStart
 from tailrace_server.pipeline.run.metrics import IngestMetrics, exposed
-from tailrace_server.pipeline.run.options import MetricsOutlets
+from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.units import Address
 from tests.support.polling import wait_until
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.run.options import MetricsOutlets, values_of
+from tailrace_server.option_fields import values_of
+from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 
 
 def outlets(address: str | None = None, file: Path | None = None) -> MetricsOutlets:

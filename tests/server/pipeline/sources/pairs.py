@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from tailrace_server.option_fields import option, text
 from tailrace_server.pipeline.input.change import CHANGE, INSERT, Change, FileSplit, quarantined
 from tailrace_server.pipeline.input.source import Source
-from tailrace_server.pipeline.run.options import option, text
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.input.source import DecodeLine

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import TailraceError
+from tailrace_server.option_fields import options_of, values_of
 from tailrace_server.pipeline.input.change import CHANGE, QUARANTINED, Change, FileSplit
-from tailrace_server.pipeline.run.options import options_of, values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tests.server.pipeline.shapes import BY_ID, UNBOUND, envelope, line, postgres

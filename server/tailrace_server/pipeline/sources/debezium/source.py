@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.option_fields import READING, OptionForm, one_of, option
 from tailrace_server.pipeline.input.source import Source
-from tailrace_server.pipeline.run.options import READING, OptionForm, one_of, option
 from tailrace_server.pipeline.sources.debezium.names import FORMS, mapped_name, transaction_key
 from tailrace_server.wal.record.unavailable import unavailable
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.run.options import values_of
+from tailrace_server.option_fields import values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 
 GIVEN: dict[str, Any] = {

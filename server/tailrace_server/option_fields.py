@@ -1,4 +1,4 @@
-"""Fields of settings that the command line makes its options from: each has its flag, help and form.
+"""Fields of dataclasses that the command line makes its options from: each has its flag, help and form.
 
 A form says how the values of a field are written on the command line::
 
@@ -7,24 +7,25 @@ A form says how the values of a field are written on the command line::
     strict         FLAG        --strict
     first_stands   choice(…)   --on-conflict stop, or first
 
-The options are made at each start of the command, so this module imports nothing that is slow to import.
-
-Options that all sources share are here too: the outlets of the metrics. The port is for an ingest that runs on,
-the file for one that a scheduler starts (docs/adr/0047).
+Typer and argparse both read them. The options are made at each start of the command, so this module imports
+nothing that is slow to import, and only the standard library beside the client.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
+from tailrace_server.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+_T = TypeVar("_T")
 
 READING: Final = "How lines are read"
 GROUPING: Final = "How rows become versions"
@@ -49,14 +50,33 @@ class OptionForm:
 
 @dataclass(frozen=True)
 class FieldOption:
-    """The option of one field."""
+    """The option of one field, or its argument, which is given by its place."""
 
     flag: str
+    """With its dashes; empty for an argument."""
     help: str
     form: OptionForm
     panel: str | None
+    """Heading under which the help lists the option; None: the first one."""
     default: Any
     """As the command line gives it; MISSING where the option must be given."""
+    environment: str | None = None
+    """Variable that gives the value if the command line does not."""
+    is_optional: bool = False
+    """True if None stays None: the field's default says that nothing was given."""
+
+    @property
+    def kind(self) -> Any:
+        """Return the type of what the command line gives."""
+        return self.form.kind if self.default is not None else self.form.kind | None
+
+    def value(self, given: Any) -> Any:
+        """Return the field's value.
+
+        Raises:
+            InvalidRequest: What the command line gives is not of the form.
+        """
+        return None if given is None and self.is_optional else self.form.parse(self.flag, given)
 
 
 def option(
@@ -67,13 +87,21 @@ def option(
     *,
     factory: Callable[[], Any] | None = None,
     panel: str | None = None,
+    environment: str | None = None,
 ) -> Any:
     """Return a dataclass field with an option; with neither default nor factory it must be given."""
     if factory is not None:
-        made = FieldOption(flag, help, form, panel, default=None)
+        made = FieldOption(flag, help, form, panel, None, environment)
         return field(default_factory=factory, metadata={"option": made})
-    shown = default if default is MISSING else form.show(default)
-    return field(default=default, metadata={"option": FieldOption(flag, help, form, panel, shown)})
+    is_optional = default is None
+    shown = default if is_optional or default is MISSING else form.show(default)
+    made = FieldOption(flag, help, form, panel, shown, environment, is_optional)
+    return field(default=default, metadata={"option": made})
+
+
+def argument(metavar: str, help: str, default: Any = MISSING) -> Any:
+    """Return a dataclass field whose value is given by its place."""
+    return option("", help, text(metavar), default)
 
 
 def options_of(settings: type) -> dict[str, FieldOption]:
@@ -91,8 +119,28 @@ def values_of(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidRequest: One is not of its form.
     """
+    return {name: each.value(given[name]) for name, each in options_of(settings).items()}
+
+
+def called_with(function: Callable[..., _T], given: Mapping[str, Any]) -> _T:
+    """Call a command: parameters annotated with a dataclass of options get one made of the given values.
+
+    Raises:
+        InvalidRequest: A value is not of its option's form, or the command refuses it.
+    """
+    groups = groups_of(function)
+    mine = {name for group in groups.values() for name in options_of(group)}
+    made = {name: group(**values_of(group, given)) for name, group in groups.items()}
+    return function(**made, **{name: each for name, each in given.items() if name not in mine})
+
+
+def groups_of(function: Callable[..., Any]) -> dict[str, type]:
+    """Return the dataclasses of options that a command takes, by the names of their parameters."""
+    parameters = inspect.signature(function, eval_str=True).parameters
     return {
-        name: each.form.parse(each.flag, given[name]) for name, each in options_of(settings).items()
+        name: each.annotation
+        for name, each in parameters.items()
+        if isinstance(each.annotation, type) and dataclasses.is_dataclass(each.annotation)
     }
 
 
@@ -120,19 +168,23 @@ def one_of(words: Sequence[str], metavar: str) -> OptionForm:
     return OptionForm(kind=str, parse=parse, metavar=metavar)
 
 
-def whole(least: int) -> OptionForm:
+def whole(least: int, metavar: str | None = None) -> OptionForm:
     """Return the form of a whole number with a lower bound."""
-    return OptionForm(kind=int, least=least)
+    return OptionForm(kind=int, least=least, metavar=metavar)
 
 
 def _parse_bytes(flag: str, text: str) -> int:
-    try:
-        amount = parse_bytes(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{flag} {text!r}: {error}") from error
+    amount = _parse_bytes_or_none(flag, text)
     if not amount:
         raise InvalidRequest(f"{flag} {text!r}: it must be at least 1")
     return amount
+
+
+def _parse_bytes_or_none(flag: str, text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{flag} {text!r}: {error}") from error
 
 
 def _parse_seconds(flag: str, text: str) -> float:
@@ -144,12 +196,14 @@ def _parse_seconds(flag: str, text: str) -> float:
 
 FLAG: Final = OptionForm(kind=bool)
 BYTES: Final = OptionForm(kind=str, parse=_parse_bytes, show=format_bytes, metavar="BYTES")
+BYTES_OR_NONE: Final = dataclasses.replace(BYTES, parse=_parse_bytes_or_none)
 SECONDS: Final = OptionForm(
     kind=str,
     parse=_parse_seconds,
     show=lambda seconds: format_seconds(seconds) if seconds else "0",
     metavar="SECONDS",
 )
+TIME: Final = dataclasses.replace(SECONDS, metavar="TIME")
 FOLDER: Final = OptionForm(kind=Path, parse=lambda _, folder: folder.absolute(), metavar="DIR")
 
 
@@ -158,41 +212,6 @@ def text(metavar: str) -> OptionForm:
     return OptionForm(kind=str, metavar=metavar)
 
 
-_ENDING: Final = ".prom"
-"""node_exporter passes over any other."""
-_LOOPBACK: Final = "127.0.0.1"
-
-
-def _parse_address(flag: str, text: str | None) -> Address | None:
-    if text is None:
-        return None
-    try:
-        return Address.parse(f"{_LOOPBACK}:{text}" if text.isdecimal() else text)
-    except ValueError as error:
-        raise InvalidRequest(f"{flag} {text!r}: {error}, or a port alone") from error
-
-
-def _parse_file(flag: str, file: Path | None) -> Path | None:
-    if file is not None and file.suffix != _ENDING:
-        raise InvalidRequest(f"{flag} {file}: node_exporter reads only files that end in {_ENDING}")
-    return None if file is None else file.absolute()
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsOutlets:
-    """The outlets of the metrics of an ingest; by default none."""
-
-    address: Address | None = option(
-        "--metrics",
-        "Serve /metrics there while it runs; a port alone is on loopback.",
-        OptionForm(kind=str | None, parse=_parse_address, metavar="HOST:PORT"),
-        None,
-        panel=RUNNING,
-    )
-    file: Path | None = option(
-        "--metrics-file",
-        "Keep the metrics in a .prom file for node_exporter, the last ones too.",
-        OptionForm(kind=Path | None, parse=_parse_file, metavar="FILE"),
-        None,
-        panel=RUNNING,
-    )
+def texts(metavar: str) -> OptionForm:
+    """Return the form of texts, each given with the flag again; its option has a factory."""
+    return OptionForm(kind=list[str], parse=lambda _, given: tuple(given or ()), metavar=metavar)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.run.options import (
+from tailrace_server.option_fields import (
     BYTES,
     FLAG,
     FOLDER,

@@ -1,0 +1,51 @@
+"""The outlets of the metrics of an ingest: a port while it runs, a file for one that a scheduler starts.
+
+See docs/adr/0047.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.option_fields import RUNNING, OptionForm, option
+from tailrace_server.units import Address
+
+_ENDING: Final = ".prom"
+"""node_exporter passes over any other."""
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def _parse_address(flag: str, text: str) -> Address:
+    try:
+        return Address.parse(f"{_LOOPBACK}:{text}" if text.isdecimal() else text)
+    except ValueError as error:
+        raise InvalidRequest(f"{flag} {text!r}: {error}, or a port alone") from error
+
+
+def _parse_file(flag: str, file: Path) -> Path:
+    if file.suffix != _ENDING:
+        raise InvalidRequest(f"{flag} {file}: node_exporter reads only files that end in {_ENDING}")
+    return file.absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOutlets:
+    """The outlets of the metrics of an ingest; by default none."""
+
+    address: Address | None = option(
+        "--metrics",
+        "Serve /metrics there while it runs; a port alone is on loopback.",
+        OptionForm(kind=str, parse=_parse_address, metavar="HOST:PORT"),
+        None,
+        panel=RUNNING,
+    )
+    file: Path | None = option(
+        "--metrics-file",
+        "Keep the metrics in a .prom file for node_exporter, the last ones too.",
+        OptionForm(kind=Path, parse=_parse_file, metavar="FILE"),
+        None,
+        panel=RUNNING,
+    )
