@@ -1,7 +1,7 @@
-"""Captures without what is not shown: hidden columns out of images and out of the names of what changed.
+"""Captures cut to their visible part: hidden columns out of images and out of the names of what changed.
 
-A codec makes the frames of one selection of a batch once for all who are shown the same, as the identity of
-what is shown is part of its name. So columns are cut once for each batch and column set, however many ask.
+A codec makes the frames of one selection of a batch once for all who see the same, as the identity of the cut
+is part of its name. So columns are cut once for each batch and column set, however many subscribe.
 
 The remaining members keep the source's text: names, order, and each value byte for byte. An image that has
 nothing to hide stays as it is.
@@ -9,9 +9,9 @@ nothing to hide stays as it is.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -19,10 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area
+from tailrace.errors import InvalidRequest, NotPermitted
+from tailrace_server.codecs.cdcv2 import CDCV2
 from tailrace_server.codecs.columns import Codec
 from tailrace_server.codecs.member_cutter import cutter_for
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns
 from tailrace_server.grants.shown import Rule, Visibility, columns_of, image_columns_of
+from tailrace_server.grants.shown_views import ViewedRows, viewed
 from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.codecs.columns import CaptureColumns, EncodedMessages
+    from tailrace_server.grants.shown_views import ShownView
 
 _COMPILED_FROM: Final = 16
 """Captures from which compiled code cuts: to call it costs as much as to parse a few images."""
@@ -49,65 +53,120 @@ _LEAD_MEMBERS: Final = (
 """The members of a lead that describe the transaction and not its records."""
 
 
-class CutCodec(Codec):
-    """The wire form of another codec, of what is shown."""
+class Cut(Protocol):
+    """A way to cut captures to a part of their columns; equal values cut alike."""
 
-    def __init__(self, inner: Codec, shown: Visibility) -> None:
+    @property
+    def name(self) -> str:
+        """The identity of the cut."""
+
+    def of(self, columns: CaptureColumns) -> CaptureColumns:
+        """Return captures that are cut."""
+
+
+class CutCodec(Codec):
+    """The wire form of another codec, of captures that are cut first."""
+
+    def __init__(self, inner: Codec, cut: Cut) -> None:
         """Write captures as ``inner`` does."""
-        self.name = f"{inner.name}, cut {shown.identity.hex()}"
+        self.name = f"{inner.name}, {cut.name}"
         self._inner = inner
-        self._shown = shown
+        self._cut = cut
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return what the other codec makes of what is shown."""
-        return self._inner.encode(cut(columns, self._shown))
+        """Return the frames that the other codec makes."""
+        return self._inner.encode(self._cut.of(columns))
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the same in messages."""
-        return self._inner.messages(cut(columns, self._shown), message_bytes)
+        """Return the messages that the other codec makes."""
+        return self._inner.messages(self._cut.of(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return what the other codec does."""
+        """Return the header that the other codec makes."""
         return self._inner.with_omitted(header_frame, omitted_bytes)
-
-
-def cut_codec(codec: Codec, shown: Visibility | None) -> Codec:
-    """Return a codec for what is shown: the same one, as long as it is kept, for equal arguments."""
-    return codec if shown is None else _cut_codec(codec, shown)  # type: ignore[arg-type]
 
 
 @lru_cache(_CODECS_MAX)
-def _cut_codec(codec: Codec, shown: Visibility) -> Codec:
-    return CutCodec(codec, shown)
+def cut_codec(codec: Codec, cut: Cut) -> Codec:
+    """Return a codec of captures that are cut: the same one for equal arguments, as long as it is cached."""
+    return CutCodec(codec, cut)
 
 
-class ColumnCodec(Codec):
-    """The wire form of another codec, with some columns in images, whatever each row calls them."""
+@dataclass(frozen=True, slots=True)
+class GrantedCut:
+    """The columns, images and counts that are granted."""
 
-    def __init__(self, inner: Codec, ids: frozenset[int], *, listed: bool) -> None:
-        """Write captures as ``inner`` does; ``ids`` are of these columns, or of all others."""
-        self.name = f"{inner.name}, columns {'' if listed else 'but '}{sorted(ids)}"
-        self._inner = inner
-        self._ids = ids
-        self._listed = listed
+    shown: Visibility
 
-    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return what the other codec makes of these columns."""
-        return self._inner.encode(cut_to_ids(columns, self._ids, listed=self._listed))
+    @property
+    def name(self) -> str:
+        """The identity of the cut."""
+        return f"cut {self.shown.identity.hex()}"
 
-    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the same in messages."""
-        cut = cut_to_ids(columns, self._ids, listed=self._listed)
-        return self._inner.messages(cut, message_bytes)
+    def of(self, columns: CaptureColumns) -> CaptureColumns:
+        """Return captures that are cut."""
+        return cut(columns, self.shown)
 
-    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return what the other codec does."""
-        return self._inner.with_omitted(header_frame, omitted_bytes)
+
+@dataclass(frozen=True, slots=True)
+class ViewCut:
+    """The columns of views, under the names that each version has for them."""
+
+    views: tuple[ShownView, ...]
+
+    @property
+    def name(self) -> str:
+        """The identity of the cut."""
+        return f"views {viewed(None, self.views).cut_identity.hex()}"
+
+    def of(self, columns: CaptureColumns) -> CaptureColumns:
+        """Return captures that are cut."""
+        return cut_by_schema(columns, viewed(None, self.views).columns_in)
+
+
+@dataclass(frozen=True, slots=True)
+class IdCut:
+    """The columns of some ids in images, whatever each row calls them; or all but these."""
+
+    ids: frozenset[int]
+    listed: bool
+
+    @property
+    def name(self) -> str:
+        """The identity of the cut."""
+        return f"columns {'' if self.listed else 'but '}{sorted(self.ids)}"
+
+    def of(self, columns: CaptureColumns) -> CaptureColumns:
+        """Return captures that are cut."""
+        return cut_to_ids(columns, self.ids, listed=self.listed)
+
+
+def codec_of(codec: Codec, shown: Visibility | None) -> Codec:
+    """Return the codec that writes the visible part of captures in a wire form.
+
+    Raises:
+        NotPermitted: CDCv2, which identifies a row by all of its bytes: without a column two rows may be one.
+        InvalidRequest: CDCv2 of a view that has only some columns.
+    """
+    if shown is None:
+        return codec
+    views: tuple[ShownView, ...] = ()
+    granted: Visibility | None = shown
+    if isinstance(shown, ViewedRows):
+        views, granted = tuple(each for each in shown.views if each.ids is not None), shown.granted
+    if codec is CDCV2 and granted is not None:
+        raise NotPermitted("CDCV2 has whole rows, and not every column and image is granted")
+    if codec is CDCV2 and views:
+        raise InvalidRequest("CDCV2 has whole rows, and the view has some of their columns")
+    # The outer cut is the first one: grants see the columns that a view leaves.
+    if granted is not None:
+        codec = cut_codec(codec, GrantedCut(granted))  # type: ignore[arg-type]
+    return cut_codec(codec, ViewCut(views)) if views else codec  # type: ignore[arg-type]
 
 
 def column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
-    """Return a codec of some columns: the same one, as long as it is kept, for equal arguments."""
-    return _column_codec(codec, ids, listed=True)  # type: ignore[arg-type]
+    """Return a codec of the columns of some ids."""
+    return cut_codec(codec, IdCut(ids, listed=True))  # type: ignore[arg-type]
 
 
 def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
@@ -123,12 +182,7 @@ def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
     """
     columns = schema.entity_types.get(entity_type, ())
     gone = frozenset(column.id for column in columns if column.dropped)
-    return _column_codec(codec, gone, listed=False) if gone else codec  # type: ignore[arg-type]
-
-
-@lru_cache(_CODECS_MAX)
-def _column_codec(codec: Codec, ids: frozenset[int], *, listed: bool) -> Codec:
-    return ColumnCodec(codec, ids, listed=listed)
+    return cut_codec(codec, IdCut(gone, listed=False)) if gone else codec  # type: ignore[arg-type]
 
 
 def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) -> CaptureColumns:

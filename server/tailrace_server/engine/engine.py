@@ -18,7 +18,7 @@ from tailrace.errors import (
 )
 from tailrace_server.catalogs.catalogs import Catalogs
 from tailrace_server.catalogs.observer import SharedParts
-from tailrace_server.codecs.view_cut import codec_of
+from tailrace_server.codecs.column_cut import codec_of
 from tailrace_server.engine.operator_end import ended_by_operator
 from tailrace_server.engine.reads import Reads
 from tailrace_server.grants.conditions import use_in
@@ -222,7 +222,7 @@ class Engine:
             given = (observer.log, caller, Action.SUBSCRIBE, criteria, content, limits)
             use = await use_in(*given, start)
             admission.take(use.narrowed.criteria)
-            codec = codec_of(codec, use.narrowed)
+            codec = codec_of(codec, use.narrowed.shown)
             options = delivery_options(
                 self.settings, limits, use, content, codec, demand, peer, admission
             )

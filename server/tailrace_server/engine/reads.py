@@ -15,7 +15,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
-from tailrace_server.codecs.view_cut import codec_of
+from tailrace_server.codecs.column_cut import codec_of
 from tailrace_server.grants.conditions import use_in
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import allowances_of, may
@@ -111,7 +111,7 @@ class Reads:
                     self._terms(kept, use, admission, max_message_bytes),
                     reverse=reverse,
                     content=content,
-                    codec=codec_of(codec, use.narrowed),
+                    codec=codec_of(codec, use.narrowed.shown),
                     limit=limit,
                     keeps=self._keeps_block,
                 )
@@ -150,7 +150,7 @@ class Reads:
                 columns = (_criteria_of(named),)
                 use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
             with self._charged(observer, use, admission) as kept:
-                codec = codec_of(codec, use.narrowed)
+                codec = codec_of(codec, use.narrowed.shown)
                 if of_view is not None:
                     codec = of_view.codec(codec, request.columns)
                 read = StateRead(

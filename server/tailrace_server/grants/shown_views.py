@@ -121,11 +121,6 @@ class ViewedRows(Visibility):
         """Whether the schema of a record says what is shown of it: always."""
         return True
 
-    @property
-    def cuts_nothing(self) -> bool:
-        """Whether all of what its records hold is shown."""
-        return self.granted is None and not self.cut_identity
-
     def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
         """Return what views show of an entity type by the names of a schema; None: they do not cut it."""
         for each in self.views:
