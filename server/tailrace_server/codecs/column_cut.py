@@ -53,7 +53,7 @@ _LEAD_MEMBERS: Final = (
 """The members of a lead that describe the transaction and not its records."""
 
 
-class Cut(Protocol):
+class ColumnCut(Protocol):
     """A way to cut captures to a part of their columns; equal values cut alike."""
 
     @property
@@ -67,7 +67,7 @@ class Cut(Protocol):
 class CutCodec(Codec):
     """The wire form of another codec, of captures that are cut first."""
 
-    def __init__(self, inner: Codec, cut: Cut) -> None:
+    def __init__(self, inner: Codec, cut: ColumnCut) -> None:
         """Write captures as ``inner`` does."""
         self.name = f"{inner.name}, {cut.name}"
         self._inner = inner
@@ -87,7 +87,7 @@ class CutCodec(Codec):
 
 
 @lru_cache(_CODECS_MAX)
-def cut_codec(codec: Codec, cut: Cut) -> Codec:
+def cut_codec(codec: Codec, cut: ColumnCut) -> Codec:
     """Return a codec of captures that are cut: the same one for equal arguments, as long as it is cached."""
     return CutCodec(codec, cut)
 

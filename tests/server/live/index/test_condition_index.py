@@ -147,11 +147,10 @@ def a_predicate(random: Random, columns: tuple[Column, ...], since: int) -> Pred
         primary_key=random.choice([(), (), (), ("1", "2")]),
         operation=random.choice([(), (), (), (Operation.REMOVE,)]),
     )
-    is_granted = random.random() < 0.3
     found: list[Criteria] = []
     for _ in range(random.choice([1, 1, 2])):
         text = " AND ".join(a_part(random) for _ in range(random.choice([1, 1, 2])))
-        part = ConditionText(parse(text), is_granted=is_granted)
+        part = ConditionText(parse(text), is_granted=random.random() < 0.3)
         found.append(filtered(replace(one, where=text), RowCondition([part], columns, since)))
     return Predicate(canonical(found), random.choice([None, *SHOWN]))
 
