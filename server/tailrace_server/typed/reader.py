@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from tailrace_server.machine_code.loader import loops
 from tailrace_server.typed.forms import Form, Misfit, form_of, shown
-from tailrace_server.typed.members import Members
 from tailrace_server.typed.misfits import ColumnMisfit, OnMisfit, ValueMisfit
-from tailrace_server.typed.values import ValueReader
+from tailrace_server.typed.values import Members, ValueReader
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.schema.decoding import decoding_of

@@ -1,41 +1,151 @@
-"""Whole columns of mutations made into records: what `TransactionWriter.append` does, without work per row.
+"""Transactions of many mutations, made into records by columns: `TransactionWriter` without work per row.
 
 A compiled loop finds the shape of each image (`record.image_shapes`). An image of a known shape is valid and
 shows no new column, so its row needs no further look; another loop compares the images of updates that have
 the same names. Python handles the other rows: the first of each shape, images that the loop doubts, updates
 whose images have other names, rows that name their ``changed``, and values of declared types. It calls the
-functions of the path by rows for these. Without the loops Python handles every row.
+functions of the path by rows for these. Without the loops a writer appends by rows (ADR 0126).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.machine_code.loader import BYTE, INT, LONG, address, loops
-from tailrace_server.wal.columnar_records import TransactionRecords
+from tailrace_server.machine_code.loader import BYTE, INT, LONG, address
 from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
 from tailrace_server.wal.record.image_shapes import Shapes, shapes_of
 from tailrace_server.wal.record.input_rows import flags_of
+from tailrace_server.wal.record.interleaving import Interleaved
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
 from tailrace_server.wal.record.row_rules import REPEATED_KEY, first_repeated_key
 from tailrace_server.wal.record.text_columns import addresses_of
+from tailrace_server.wal.schema.records import record_rows, rows_batch
 from tailrace_server.wal.segment.writer import with_dictionary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy.typing as npt
 
     from tailrace.schema import Schema
     from tailrace_server.machine_code.loader import Loops
-    from tailrace_server.wal.columnar_records import LeadText
     from tailrace_server.wal.record.input_rows import InputRows
     from tailrace_server.wal.schema.records import SchemaRecord
     from tailrace_server.wal.schema.shown_columns import ShownColumns
+
+    LeadText = Callable[[int, dict[str, int], Sequence[SchemaRecord]], bytes]
+    """Makes the text of a lead: the transaction, its records by entity type, its schema changes."""
+
+
+class TransactionRecords:
+    """Rows of transactions with their leads, and with the records of schema changes behind these."""
+
+    def __init__(
+        self,
+        rows: InputRows,
+        hashes: npt.NDArray[np.uint64],
+        changed: pa.ListArray,
+        change: pa.BinaryArray,
+        first: int,
+        changes: dict[int, list[SchemaRecord]],
+        lead_text: LeadText,
+    ) -> None:
+        """Take the rows, and what is known of them.
+
+        Args:
+            rows: The rows.
+            hashes: The hashes of their keys.
+            changed: Lists of names.
+            change: Of all rows.
+            first: Version of the first transaction.
+            changes: Schema changes by transaction.
+            lead_text: Makes the text of a lead.
+        """
+        self._rows = rows
+        self._hashes = hashes
+        self._changed = changed
+        self._change = change
+        self._first = first
+        self._changes = changes
+        self._lead_text = lead_text
+        self._bounds = [*rows.starts.tolist(), len(rows)]
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return them, cut where a schema change is."""
+        # A transaction that changes the schema begins a run: its lead and the records of the schema are a
+        # batch by themselves, and its rows, further back by these records, come without a lead.
+        found = []
+        count = len(self._rows.starts)
+        begins = sorted({0, *self._changes})
+        for start, stop in zip(begins, [*begins[1:], count], strict=True):
+            changes = self._changes.get(start)
+            if changes:
+                lead = self._lead(start)
+                version = self._first + start
+                area, operation = int(Area.INFRASTRUCTURE), int(Operation.TRANSACTION)
+                row = (version, 0, area, operation, None, None, None, None, None, lead)
+                found.append(rows_batch([row, *record_rows(version, changes)]))
+            found.append(self._run(start, stop, len(changes or ())))
+        return found
+
+    def _lead(self, place: int) -> bytes:
+        changes = self._changes.get(place, [])
+        names = [each.entity_type for each in changes]
+        start, stop = self._bounds[place], self._bounds[place + 1]
+        counts = Counter(names)
+        types = self._rows.entity_types
+        if len(types) == 1:
+            counts[types[0]] += stop - start
+        else:
+            for code, number in Counter(self._rows.type_codes[start:stop].tolist()).items():
+                counts[types[code]] += number
+        return self._lead_text(place, dict(counts), changes)
+
+    def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
+        """Return the records of transactions; ``schema_records`` come behind the lead of the first one.
+
+        If there are any, that lead and they are not among the records returned.
+        """
+        rows, bounds = self._rows, self._bounds
+        begin, end = bounds[start], bounds[stop]
+        starts = rows.starts[start:stop]
+        sizes = np.diff(starts, append=end)
+        versions = np.arange(start, stop, dtype=np.int64) + self._first
+        index = np.arange(1, end - begin + 1) - np.repeat(starts - begin, sizes)
+        index[: sizes[0]] += schema_records
+        own = slice(1 if schema_records else 0, None)
+        leads = versions[own]
+        out = Interleaved(end - begin, starts[own] - begin)
+        texts = [self._lead(place) for place in range(start, stop)[own]]
+        area, operation = Area.INFRASTRUCTURE, Operation.TRANSACTION
+        part = slice(begin, end)
+        arrays = {
+            "version": out.numbers(np.repeat(versions, sizes), leads),
+            "index": out.numbers(index.astype(np.int32), np.zeros(len(leads), np.int32)),
+            "area": out.numbers(
+                np.full(end - begin, Area.DATA, np.uint8), np.full(len(leads), area, np.uint8)
+            ),
+            "operation": out.numbers(
+                rows.operations[part], np.full(len(leads), operation, np.uint8)
+            ),
+            "entity_type": out.names(rows.entity_types, rows.type_codes[part]),
+            "primary_key": out.nulls(rows.keys[part]),
+            "changed": out.nulls(self._changed[part]),
+            "change": out.nulls(self._change[part]),
+            "before": out.nulls(rows.before[part]),
+            "after": out.texts(rows.after[part], pa.array(texts, pa.binary())),
+        }
+        arrays["key_hash"] = out.numbers(self._hashes[part], np.zeros(len(leads), np.uint64))
+        return pa.RecordBatch.from_pydict(arrays)
+
 
 _SHAPES_MAX: Final = 65_536
 """Shapes remembered, at most. When there are more, all of them are forgotten."""
@@ -77,12 +187,13 @@ class ColumnarRecords:
         self._known.clear()
 
     def append(
-        self, rows: InputRows, first: int, lead_text: LeadText
+        self, rows: InputRows, loops: Loops, first: int, lead_text: LeadText
     ) -> tuple[list[pa.RecordBatch], list[tuple[int, Schema]]]:
         """Return the records of whole transactions, and the schemas that begin with one of them.
 
         Args:
             rows: The rows, checked but for their images.
+            loops: The compiled loops.
             first: Version of the first transaction, relative to the commit.
             lead_text: Makes the text of a lead.
 
@@ -94,25 +205,24 @@ class ColumnarRecords:
         groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[
             rows.type_codes
         ]
-        machine = loops(len(rows))
         seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)
         hashes = key_hashes(seeds[rows.type_codes], rows.keys)
         repeated = first_repeated_key(rows.type_codes, rows.keys, rows.starts, hashes)
         if repeated is not None:
             raise InvalidRequest(f"column primary_key of {rows.name_of(repeated)} {REPEATED_KEY}")
-        before, after = (shapes_of(machine, each, groups) for each in (rows.before, rows.after))
+        before, after = (shapes_of(loops, each, groups) for each in (rows.before, rows.after))
         given = flags_of(rows.changed.is_valid())
         has = {name: flags_of(getattr(rows, name).is_valid()) for name in BODY_COLUMNS}
         updates = has["before"] & has["after"] & ~given
         alike = updates & (after.names == before.names) & (after.names != 0)
         alike &= self._plain(rows, alike, after)
-        derived = self._check(rows, machine, groups, before, after, updates & ~alike, has)
+        derived = self._check(rows, loops, groups, before, after, updates & ~alike, has)
         # 2. Note what columns each transaction shows, and what that changes about the schema.
         marks = (has["before"] & self._new(before)) | (has["after"] & self._new(after)) | given
         self._mark_new_types(rows, marks)
         changes, schemas = self._note(rows, marks, before, after, first)
         # 3. What updates have changed. The order of the schema is known only now.
-        changed, change = self._changes(rows, machine, alike, after, derived, given)
+        changed, change = self._changes(rows, loops, alike, after, derived, given)
         # 4. Records.
         records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
         return records.batches(), schemas
@@ -142,7 +252,7 @@ class ColumnarRecords:
     def _check(
         self,
         rows: InputRows,
-        machine: Loops | None,
+        loops: Loops,
         groups: npt.NDArray[np.int64],
         before: Shapes,
         after: Shapes,
@@ -153,7 +263,7 @@ class ColumnarRecords:
 
         Args:
             rows: The rows.
-            machine: The compiled loops, None where there are none.
+            loops: The compiled loops.
             groups: Group of each row's entity type.
             before: Shapes of the images before.
             after: Shapes of the images after.
@@ -162,7 +272,7 @@ class ColumnarRecords:
         """
         shown = self._shown
         marks = {
-            "change": shapes_of(machine, rows.change, groups).to_examine(has["change"]),
+            "change": shapes_of(loops, rows.change, groups).to_examine(has["change"]),
             "before": has["before"] & (before.shapes == 0),
             "after": has["after"] & (after.shapes == 0),
         }
@@ -250,7 +360,7 @@ class ColumnarRecords:
     def _changes(
         self,
         rows: InputRows,
-        machine: Loops | None,
+        loops: Loops,
         alike: npt.NDArray[np.bool_],
         after: Shapes,
         derived: dict[int, tuple[tuple[str, ...], bytes]],
@@ -265,8 +375,8 @@ class ColumnarRecords:
         singly |= {row: tuple(rows.changed[row].as_py()) for row in np.flatnonzero(given).tolist()}
         # 1. What compiled code compares. The places of names in their images are in the order of the schema,
         #    or else these rows are put in order below.
-        if machine is not None and alike.any():
-            found = self._compare(rows, machine, alike, after)
+        if alike.any():
+            found = self._compare(rows, loops, alike, after)
             names, lists, texts = found.names, _lists_of(found, total), _texts_of(found, total)
             if rows.change.null_count < total:
                 texts = pc.coalesce(rows.change, texts)
@@ -303,7 +413,7 @@ class ColumnarRecords:
         return found
 
     def _compare(
-        self, rows: InputRows, machine: Loops, alike: npt.NDArray[np.bool_], after: Shapes
+        self, rows: InputRows, loops: Loops, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> _Updates:
         """Compare the images of updates that have the same names."""
         at = np.flatnonzero(alike)
@@ -313,7 +423,7 @@ class ColumnarRecords:
         # A change is never longer than the image after, of which it is a part.
         texts = np.empty(_values_bytes(rows.after) + 1, np.uint8)
         one, other = addresses_of(rows.before), addresses_of(rows.after)
-        total = machine.differences(
+        total = loops.differences(
             *(one.offsets, one.values, rows.before.offset),
             *(other.offsets, other.values, rows.after.offset),
             *(len(at), address(at, LONG), address(counts, INT)),

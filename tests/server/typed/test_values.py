@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tailrace.schema import Column
 from tailrace_server.machine_code.loader import loops, loops_made
 from tailrace_server.typed.forms import form_of
-from tailrace_server.typed.members import Members
 from tailrace_server.typed.reader import ColumnReader
-from tailrace_server.typed.values import ValueReader
+from tailrace_server.typed.values import Members, ValueReader
 from tailrace_server.wal.record.unavailable import DEFAULT, PLACEHOLDER
 from tests.server.typed.test_reader import FITTING, UNFIT
 

@@ -45,10 +45,10 @@ MAPPING = SchemaMapping.parse(
 
 
 @contextmanager
-def appended_by(*, columns: bool, compiled: bool = True) -> Iterator[None]:
-    """Have rows appended by columns, or one by one; the columns looked at by compiled code, or by Python."""
-    with loops_used(compiled), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_writer, "COLUMNAR_FROM", 1 if columns else 1 << 62)
+def appended_by(*, columns: bool) -> Iterator[None]:
+    """Have rows appended by columns; or one by one, as where there are no compiled loops."""
+    with loops_used(columns), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
         yield
 
 
@@ -170,11 +170,10 @@ def catalog() -> Iterator[CatalogWriter]:
 @settings(max_examples=50)
 @given(
     parts=st.lists(TRANSACTIONS, min_size=1, max_size=3),
-    compiled=st.booleans(),
     mapped=st.booleans(),
 )
 def test_records_are_the_same_as_of_rows_appended_one_by_one(
-    catalog: CatalogWriter, parts: list[list[Transaction]], compiled: bool, mapped: bool
+    catalog: CatalogWriter, parts: list[list[Transaction]], mapped: bool
 ) -> None:
     """Refusals too: what is refused by itself is refused in a batch, and leaves nothing behind."""
     mapping = MAPPING if mapped else None
@@ -188,7 +187,7 @@ def test_records_are_the_same_as_of_rows_appended_one_by_one(
             (batches, True, True),
         ):
             kept = appended(writer)
-            with appended_by(columns=columns, compiled=compiled):
+            with appended_by(columns=columns):
                 try:
                     append(writer, transactions, batch=batch)
                 except InvalidRequest:
@@ -203,8 +202,7 @@ def test_records_are_the_same_as_of_rows_appended_one_by_one(
         assert appended(batches) == appended(singly)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_logs_read_the_same(log_root: Path, compiled: bool) -> None:
+def test_logs_read_the_same(log_root: Path) -> None:
     """Through commits, with schema changes and updates, into files and read again."""
     image = '{"id":%d,"price":"%d.90","note":"n"}'
     transactions: list[Transaction] = [
@@ -219,7 +217,7 @@ def test_logs_read_the_same(log_root: Path, compiled: bool) -> None:
     transactions = [(f"tx-{place}", rows) for place, (_, rows) in enumerate(transactions)]
     for name, columns in (("rows", False), ("columns", True)):
         with (
-            appended_by(columns=columns, compiled=compiled),
+            appended_by(columns=columns),
             LogWriter.open(log_root, name, clock=SteppingClock()) as writer,
         ):
             for start in (0, 60):
@@ -278,12 +276,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
-@pytest.mark.parametrize("compiled", [True, False])
 def test_a_batch_is_refused_with_column_and_row(
-    catalog: CatalogWriter, wrong: dict[str, object], message: str, compiled: bool
+    catalog: CatalogWriter, wrong: dict[str, object], message: str
 ) -> None:
     writer = TransactionWriter(catalog)
-    with appended_by(columns=True, compiled=compiled), pytest.raises(InvalidRequest, match=message):
+    with appended_by(columns=True), pytest.raises(InvalidRequest, match=message):
         writer.append_batch(columns(**wrong))
     assert appended(writer) == ([], [], 0)
     with appended_by(columns=False), pytest.raises(InvalidRequest, match=message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -11,17 +11,21 @@ import pytest
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.wal import transaction_buffer, transaction_writer
+from tailrace_server.machine_code.loader import loops_made
+from tailrace_server.wal import columnar, transaction_buffer, transaction_writer
 from tailrace_server.wal.catalog import list_catalogs
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.segment.carried import ROWS_MAX
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import AFTER, AREA, INDEX, VERSION, SteppingClock, rows_of, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tailrace_server.wal.record.input_rows import InputRows
 
 MAPPING = SchemaMapping.parse(
     """
@@ -124,8 +128,8 @@ WHOLE = b'{"id":"1","value":null}'
 def test_a_log_says_in_which_versions_a_writer_vouches_for_its_removals(
     log_root: Path, monkeypatch: pytest.MonkeyPatch, by_columns: bool
 ) -> None:
-    if by_columns:
-        monkeypatch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
+    assert loops_made() if by_columns else True
+    monkeypatch.setattr(transaction_writer, "COLUMNAR_FROM", 1 if by_columns else 1 << 62)
 
     def notes() -> dict[str, int | str]:
         positions = CommitLog.open(log_root / "shop").state.source_positions
@@ -191,3 +195,28 @@ def test_a_mapping_that_is_refused_makes_no_catalog(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match="written as they are given"):
         LogWriter.open(log_root, "shop", mapping=mapping)
     assert not list_catalogs(log_root)
+
+
+def test_a_transaction_too_large_for_an_entry_is_appended_by_columns_from_the_first_one(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops_made()
+    by_columns = []
+    append = columnar.ColumnarRecords.append
+
+    def noted(records: columnar.ColumnarRecords, rows: InputRows, *rest: Any) -> Any:
+        by_columns.append(len(rows))
+        return append(records, rows, *rest)
+
+    monkeypatch.setattr(columnar.ColumnarRecords, "append", noted)
+    with LogWriter.open(log_root, "shop") as writer:
+        for count in (1, ROWS_MAX - 1, ROWS_MAX):
+            writer.append([upsert(str(key)) for key in range(count)])
+            writer.commit()
+    log = CommitLog.open(log_root / "shop")
+    assert by_columns == [ROWS_MAX]
+    assert [each.path.startswith("log/") for each in log.state.batches.segments] == [
+        True,
+        True,
+        False,
+    ]

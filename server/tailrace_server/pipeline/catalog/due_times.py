@@ -32,7 +32,7 @@ import pyarrow as pa
 from tailrace.errors import InvalidRequest
 from tailrace_server.machine_code.loader import loops
 from tailrace_server.typed.forms import Misfit, form_of, shown
-from tailrace_server.typed.members import ABSENT, Members
+from tailrace_server.typed.values import ABSENT, Members
 from tailrace_server.wal.schema.restating import UNITS
 
 if TYPE_CHECKING:

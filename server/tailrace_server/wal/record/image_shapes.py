@@ -38,34 +38,33 @@ class Shapes(NamedTuple):
         return marks
 
 
-def shapes_of(
-    machine: Loops | None, images: pa.BinaryArray, groups: npt.NDArray[np.int64]
-) -> Shapes:
+def shapes_of(loops: Loops, images: pa.BinaryArray, groups: npt.NDArray[np.int64]) -> Shapes:
     """Return the shapes of images; 0 for those that Python has to look at, and for nulls."""
     rows = len(images)
-    if machine is None or images.null_count == rows or not _is_utf8(images):
+    if images.null_count == rows or not _is_utf8(images):
         zeros = np.zeros(rows, np.uint64)
         return Shapes(zeros, zeros, np.zeros(rows, np.int64))
     found = Shapes(np.empty(rows, np.uint64), np.empty(rows, np.uint64), np.empty(rows, np.int64))
-    machine.find_shapes(
+    loops.find_shapes(
         *(*addresses_of(images), images.offset, rows, address(groups, LONG)),
         *(address(found.names, WORD), address(found.shapes, WORD), address(found.members, LONG)),
     )
     return found
 
 
-def first_repeated_member(machine: Loops | None, images: pa.BinaryArray) -> tuple[int, str] | None:
+def first_repeated_member(loops: Loops | None, images: pa.BinaryArray) -> tuple[int, str] | None:
     """Return the row of the first image found that has a member twice, and its name; None if there is none.
 
     Args:
-        machine: The compiled loops, None where there are none.
+        loops: The compiled loops; None where there are none, and every image is parsed.
         images: UTF-8 JSON objects.
     """
     if images.null_count == len(images):
         return None
     valid = images.is_valid().to_numpy(zero_copy_only=False)
-    shapes = shapes_of(machine, images, np.zeros(len(images), np.int64))
-    for row in np.flatnonzero(shapes.to_examine(valid)).tolist():
+    if loops is not None:
+        valid = shapes_of(loops, images, np.zeros(len(images), np.int64)).to_examine(valid)
+    for row in np.flatnonzero(valid).tolist():
         image = images[row].as_py()
         name = repeated_member(image, decode_members(image))
         if name is not None:

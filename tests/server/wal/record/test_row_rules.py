@@ -42,12 +42,6 @@ def way_by_mutations(root: Path, rows: list[Mutation]) -> None:
 
 
 def way_by_columns(root: Path, rows: list[Mutation]) -> None:
-    with loops_used(False), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
-        way_by_mutations(root, rows)
-
-
-def way_by_compiled_code(root: Path, rows: list[Mutation]) -> None:
     with loops_used(True), pytest.MonkeyPatch.context() as patch:
         patch.setattr(transaction_writer, "COLUMNAR_FROM", 1)
         way_by_mutations(root, rows)
@@ -87,7 +81,7 @@ def columns_of(rows: list[Mutation], **others: Any) -> pa.RecordBatch:
     )
 
 
-WAYS = [way_by_mutations, way_by_columns, way_by_compiled_code, way_by_batch, way_by_spark]
+WAYS = [way_by_mutations, way_by_columns, way_by_batch, way_by_spark]
 
 ALLOWED = {
     # operation, primary_key, before, after
