@@ -2,8 +2,10 @@
 # `make lock` renews the lock file; everything else leaves it alone.
 
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+# The environment of packages. `make test-matrix` makes one for each Python.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation
 PYTEST := $(BIN)/python -m pytest
 # Beside Python the slow tests drive the clients that others have, a browser and packages of Node, and run
@@ -13,7 +15,7 @@ PROGRAMS := chromium node npm nginx haproxy postgres mariadbd
 export PATH := $(PATH):/usr/sbin:/sbin:$(subst $() ,:,$(wildcard /usr/lib/postgresql/*/bin))
 NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json tests/browser/package-lock.json))
 # The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
-CLASSES_READY := .venv/.classes-ready
+CLASSES_READY := $(VENV)/.classes-ready
 # Debezium with its connectors, 210 MB, apart from the other packages: only its own tests need it.
 CONNECTOR_READY := .venv/connector/.ready
 SOURCES := $(wildcard client server tests bench tools examples)
@@ -21,12 +23,14 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup connector demo test test-slow test-long programs check types lint format bench proto docs site lock clean audit hooks release-check
+.PHONY: help setup connector demo test test-slow test-nightly test-long test-matrix programs check types lint format bench proto docs site lock clean audit hooks release-check
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
+	@echo "make test-nightly  slow tests that repeat a proof, and quick tests in asyncio's debug mode"
+	@echo "make test-matrix  the quick tests on each Python from 3.11 to 3.14 that is found"
 	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces, hostile peers, 200 kills"
 	@echo "make check       format, lint, types, imports, the shape of the tree, English, dead code, spelling, vulnerable packages"
 	@echo "make format      put the format right, and what lint can mend by itself"
@@ -46,10 +50,10 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "tailrace needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
-	@echo "setting up .venv; it takes some minutes the first time, as Spark is among the packages" >&2
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	awk '/^[^ ]/ { mine = /^setuptools==/ } mine' requirements.lock > .venv/build.lock
-	$(PIP) --require-hashes -r .venv/build.lock
+	@echo "setting up $(VENV); it takes some minutes the first time, as Spark is among the packages" >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	awk '/^[^ ]/ { mine = /^setuptools==/ } mine' requirements.lock > $(VENV)/build.lock
+	$(PIP) --require-hashes -r $(VENV)/build.lock
 	$(PIP) --require-hashes -r requirements.lock
 	$(PIP) --no-index -e .
 	$(BIN)/python -m tailrace_server.machine_code
@@ -75,7 +79,17 @@ test: $(READY)
 
 # Two at a time: some fill the memory or the sockets that they are given, and watch what others still get.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY) $(CONNECTOR_READY) | programs
-	$(PYTEST) -m slow -n 2 --dist worksteal
+	$(PYTEST) -m "slow and not nightly" -n 2 --dist worksteal
+
+# asyncio's debug mode costs a quarter of the CPU, so this is the one run that has it. What it adds to the checks of
+# every run (leftover tasks, threads and files; calls from other threads) is printed: callbacks above 100 ms.
+SLOW_CALLBACKS := $(VENV)/slow-callbacks.log
+test-nightly: $(READY) $(NODE_READY) $(CLASSES_READY) $(CONNECTOR_READY) | programs
+	$(PYTEST) -m nightly -n 2 --dist worksteal
+	rm -f $(SLOW_CALLBACKS)
+	$(PYTEST) --asyncio-debug -m "not slow" -n 3 --dist worksteal -o log_file_mode=a --log-file=$(SLOW_CALLBACKS) \
+	  --log-file-level=WARNING tests/client tests/conformance tests/server/api tests/server/live tests/server/engine
+	@echo "the slowest callbacks:"; sed -n 's/.*Executing \(.*\) took \([0-9.]*\) seconds/\2 s  \1/p' $(SLOW_CALLBACKS) | sort -rn | head -20
 
 # An hour of each fuzzer, all at a time. A run begins elsewhere each time; what it prints repeats it: FUZZ_SEED=7.
 FUZZ_SEED ?= $(shell date +%s)
@@ -86,9 +100,19 @@ test-long: $(READY)
 	OVER_TLS=all $(PYTEST) -n 2 -k TLS tests/conformance
 	KILL_SEEDS=25 KILLS_EACH=8 $(PYTEST) -m slow -n 2 -k at_any_moment tests/process/ingest/test_kills.py
 
+# The quick tests on each Python that can be found. Packages of another Python take minutes and 1.5 GB.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-matrix: $(READY)
+	@failed=; for version in $(PYTHONS); do \
+	  if python=$$($(BIN)/uv python find --system --no-project --no-python-downloads $$version 2>/dev/null); then \
+	    echo "== Python $$version: $$python"; \
+	    $(MAKE) --no-print-directory VENV=.venv/matrix/$$version PYTHON="$$python" test || failed="$$failed $$version"; \
+	  else echo "== Python $$version: not found, so nothing is tested; put python$$version on the PATH, or try: $(BIN)/uv python install $$version"; fi; done; \
+	if [ -n "$$failed" ]; then echo "the tests failed on Python$$failed" >&2; exit 1; fi
+
 programs:
 	@PATH="$$PATH:/usr/sbin:/sbin"; for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
-	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm nginx haproxy postgresql mariadb-server" >&2; \
+	  echo "the slow tests need $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm nginx haproxy postgresql mariadb-server" >&2; \
 	  exit 1; }; done
 
 # The packages of the lock file, and no code of theirs run to install them.

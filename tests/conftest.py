@@ -4,6 +4,9 @@
 ``test_contract_13_…`` is marked ``contract(13)``; one that proves several lines names them all,
 ``test_contract_05_14_…``.
 
+A test that is marked ``nightly`` is slow, too. The reason names the tests that `make test` or
+`make test-slow` runs and that cover the same.
+
 What a test or a process of it puts among the system's temporary files, also one that is killed, goes
 with the run.
 
@@ -46,9 +49,11 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the proofs of contract lines by their names."""
+    """Mark the proofs of contract lines by their names, and nightly tests as slow."""
     for number in contract_numbers(item.name):
         item.add_marker(pytest.mark.contract(number))
+    if item.get_closest_marker("nightly") is not None:
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
