@@ -324,16 +324,20 @@ async def test_grpc_js_comes_back_after_whatever_a_proxy_ends_a_call_with() -> N
     assert not codes
 
 
-@pytest.mark.parametrize("path", PROGRAMS)
-async def test_a_refusal_is_told_in_a_line(log_root: Path, shop: Shop, path: str) -> None:
+async def test_each_program_prints_a_refusal_in_one_line(log_root: Path, shop: Shop) -> None:
     server = ServerProcess(log_root)
-    async with server.up():
+
+    async def refuse(path: str) -> None:
         arguments = "shpo", "--server", getattr(server, PROGRAMS[path])
         async with program(path, *arguments) as refused:
             async with asyncio.timeout(PATIENCE_S):
-                assert await refused.process.wait() == 1
+                assert (path, await refused.process.wait()) == (path, 1)
             await refused.noted("no catalog named 'shpo'; known catalogs: shop")
-            assert len(refused.notes) == 1
+            assert (path, len(refused.notes)) == (path, 1)
+
+    async with server.up(), asyncio.TaskGroup() as tasks:
+        for path in PROGRAMS:
+            tasks.create_task(refuse(path))
 
 
 def program(path: str, *arguments: str) -> Program:

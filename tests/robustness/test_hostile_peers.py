@@ -148,7 +148,29 @@ async def stage(
         assert not [line for line in command.notes if "Traceback" in line]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+ALIKE: Final = {
+    "bodies that are not finished": ("chunks that are not finished",),
+    "messages that are not finished": ("fragments that are not finished",),
+    "gRPC requests that are not finished": ("gRPC demand that is not finished",),
+    "history that nobody reads, as NDJSON": (
+        "history that nobody reads, as JSON",
+        "history that nobody reads, as Arrow",
+    ),
+}
+"""Attacks, and the others that the same guard stops in the same way."""
+REPEATED: Final = pytest.mark.nightly(
+    "tests/robustness/test_hostile_peers.py: the attack of the same guard that ALIKE names, and all at once"
+)
+
+
+def marks(attack: Attack) -> list[pytest.MarkDecorator]:
+    """Mark an attack as nightly if `ALIKE` names another that stays."""
+    return [REPEATED] if any(attack.name in names for names in ALIKE.values()) else []
+
+
+@pytest.mark.parametrize(
+    "attack", [pytest.param(each, id=each.name, marks=marks(each)) for each in ATTACKS]
+)
 async def test_contract_13_45_what_hostile_peers_send_costs_its_bound_and_nobody_else(
     log_root: Path, attack: Attack
 ) -> None:

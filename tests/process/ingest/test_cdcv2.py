@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+IN_THE_LOG = pytest.mark.nightly(
+    "tests/server/wal/test_crash.py kills a writer at this place, tests/process/ingest/test_cdcv2.py the ingest"
+    " before and after a commit"
+)
+
 
 def ingest(
     spark: SparkSession | None, folder: Path, log: Path, catalog: str, **changes: object
@@ -68,7 +73,19 @@ def state_of(catalog: Path) -> int:
     )
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 8])
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        1,
+        2,
+        pytest.param(
+            8,
+            marks=pytest.mark.nightly(
+                "tests/process/ingest/test_cdcv2.py: two; tests/server/pipeline/cdcv2/test_spark_pieces.py"
+            ),
+        ),
+    ],
+)
 def test_contract_40_any_number_of_shares_gives_the_log_of_the_driver_and_of_the_pure_reader(
     spark: SparkSession, tmp_path: Path, log_root: Path, partitions: int
 ) -> None:
@@ -165,11 +182,11 @@ def prepared(folder: Path, seed: int) -> Sequence[Record]:
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "segment.before_rename=kill@2",
         "pipeline.before_commit=kill@2",
-        "entry.after_link=kill@4",
         "pipeline.after_commit=kill@3",
-        "publication.before_link=kill@2",
+        pytest.param("segment.before_rename=kill@2", marks=IN_THE_LOG),
+        pytest.param("entry.after_link=kill@4", marks=IN_THE_LOG),
+        pytest.param("publication.before_link=kill@2", marks=IN_THE_LOG),
     ],
 )
 def test_contract_34_an_ingest_of_a_change_stream_killed_at_a_named_place_loses_and_doubles_nothing(

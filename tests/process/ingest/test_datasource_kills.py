@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+REPEATED = pytest.mark.nightly(
+    "tests/process/ingest/test_datasource_kills.py: the other rows die before and after the commit, in batch"
+    " and stream, as driver, JVM and themselves; the fence is the same for both"
+)
 HELD = 4
 """Versions of the first file, which are in the log before anything is killed."""
 
@@ -59,11 +63,11 @@ class Program(Killable):
 @pytest.mark.parametrize(
     ("kind", "place", "victim", "batches"),
     [
-        ("stream", "segment.after_rename", "driver", {1}),
+        pytest.param("stream", "segment.after_rename", "driver", {1}, marks=REPEATED),
         # The process that commits may live on.
         ("batch", "pipeline.before_commit", "driver", {1, 2}),
-        ("stream", "pipeline.before_commit", "itself", {1}),
-        ("batch", "pipeline.after_commit", "driver", {2}),
+        pytest.param("stream", "pipeline.before_commit", "itself", {1}, marks=REPEATED),
+        pytest.param("batch", "pipeline.after_commit", "driver", {2}, marks=REPEATED),
         ("stream", "pipeline.after_commit", "driver", {2}),
         ("stream", "pipeline.after_commit", "jvm", {2}),
         ("batch", "pipeline.after_commit", "itself", {2}),
@@ -92,7 +96,7 @@ def test_contract_34_a_program_that_writes_through_the_source_and_is_killed_goes
     program.check()
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
+@pytest.mark.parametrize("kind", [pytest.param("batch", marks=REPEATED), "stream"])
 def test_contract_36_a_program_that_wakes_up_before_its_commit_is_fenced_with_the_name_of_the_holder(
     tmp_path: Path, log_root: Path, spark: SparkSession, kind: str
 ) -> None:

@@ -20,9 +20,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+SIGTERM = pytest.mark.nightly(
+    "tests/process/ingest/test_interrupt.py: SIGINT at this moment, and SIGTERM while the JVM starts"
+)
 
-@pytest.mark.parametrize("moment", ["script", "JVM", "context"])
-@pytest.mark.parametrize("number", [INTERRUPT, TERMINATE], ids=["ctrl-c", "sigterm"])
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (INTERRUPT, "script"),
+        (INTERRUPT, "JVM"),
+        (INTERRUPT, "context"),
+        (TERMINATE, "JVM"),
+        pytest.param(TERMINATE, "script", marks=SIGTERM),
+        pytest.param(TERMINATE, "context", marks=SIGTERM),
+    ],
+)
 async def test_a_signal_while_spark_starts_ends_the_command_and_its_jvm(
     log_root: Path, tmp_path: Path, number: int, moment: str
 ) -> None:

@@ -132,6 +132,19 @@ def check(ingest: Ingest, feed: Feed) -> None:
     assert verify(ingest.catalog).sound
 
 
+IN_THE_LOG = pytest.mark.nightly(
+    "tests/server/wal/test_crash.py kills a writer at each of these places, and the rows beside this one"
+    " in tests/process/ingest/test_kills.py kill an ingest before and after an entry"
+)
+JVM = pytest.mark.nightly(
+    "tests/process/ingest/test_kills.py: the driver is killed at this place, and the JVM after a commit"
+)
+BY_TASKS = pytest.mark.nightly(
+    "tests/process/ingest/test_kills.py: in a large batch a task dies before and the JVM after a segment"
+)
+LATER = pytest.mark.nightly(
+    "tests/process/ingest/test_kills.py: task workers die before the commit, the driver at this place"
+)
 DEATHS = {"driver": -signal.SIGKILL, "jvm": 1}
 """How a driver ends, by who was killed."""
 
@@ -146,30 +159,28 @@ def kill_at(ingest: Ingest, place: str, victim: str, nth: str = "") -> None:
 @pytest.mark.parametrize(
     ("place", "victim"),
     [
+        ("commit.checked@4", "driver"),
+        ("entry.linked@5", "driver"),
         *(
-            (place, "driver")
+            pytest.param(place, "driver", marks=IN_THE_LOG)
             for place in (
                 "segment.before_rename@2",
                 "segment.after_rename@2",
                 "schema.after_link@3",
-                "commit.checked@4",
                 "entry.before_link@5",
-                "entry.linked@5",
                 "entry.after_link@5",
                 "publication.before_link@2",
                 "publication.after_link@2",
             )
         ),
-        *(
-            (place, victim)
-            for place in (
-                "pipeline.before_commit@2",
-                "pipeline.after_commit@2",
-                "pipeline.before_publish@2",
-                "pipeline.spark_committed@2",
-            )
-            for victim in DEATHS
-        ),
+        ("pipeline.before_commit@2", "driver"),
+        ("pipeline.after_commit@2", "driver"),
+        ("pipeline.before_publish@2", "driver"),
+        ("pipeline.spark_committed@2", "driver"),
+        ("pipeline.after_commit@2", "jvm"),
+        pytest.param("pipeline.before_commit@2", "jvm", marks=JVM),
+        pytest.param("pipeline.before_publish@2", "jvm", marks=JVM),
+        pytest.param("pipeline.spark_committed@2", "jvm", marks=JVM),
     ],
 )
 def test_contract_34_driver_or_jvm_killed_at_a_named_place_lose_and_double_nothing(
@@ -191,8 +202,8 @@ def test_contract_34_driver_or_jvm_killed_at_a_named_place_lose_and_double_nothi
     ("place", "victim"),
     [
         ("segment.before_rename", "task"),
-        ("segment.before_rename", "driver"),
-        ("segment.after_rename", "task"),
+        pytest.param("segment.before_rename", "driver", marks=BY_TASKS),
+        pytest.param("segment.after_rename", "task", marks=BY_TASKS),
         ("segment.after_rename", "jvm"),
     ],
 )
@@ -218,8 +229,8 @@ def test_contract_34_a_large_batch_killed_where_tasks_write_loses_and_doubles_no
     "place",
     [
         "pipeline.before_commit@1",
-        "pipeline.after_commit@1",
-        "pipeline.before_publish@1",
+        pytest.param("pipeline.after_commit@1", marks=LATER),
+        pytest.param("pipeline.before_publish@1", marks=LATER),
     ],
 )
 def test_contract_34_task_workers_killed_while_the_driver_commits_lose_and_double_nothing(
@@ -237,6 +248,9 @@ def test_contract_34_task_workers_killed_while_the_driver_commits_lose_and_doubl
     check(ingest, feed)
 
 
+@pytest.mark.nightly(
+    "tests/process/ingest/test_kills.py: the rows that kill a JVM at a named place see the same line"
+)
 def test_contract_34_a_dead_jvm_is_told_in_one_line_and_a_new_run_goes_on(
     tmp_path: Path, log_root: Path
 ) -> None:
@@ -257,7 +271,21 @@ def test_contract_34_a_dead_jvm_is_told_in_one_line_and_a_new_run_goes_on(
     check_against_truth(ingest.catalog, feed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(
+            pytest.param(
+                seed,
+                marks=pytest.mark.nightly(
+                    "tests/process/ingest/test_kills.py: the last seed, and small batches at named places"
+                ),
+            )
+            for seed in range(SEEDS - 1)
+        ),
+        SEEDS - 1,
+    ],
+)
 def test_contract_34_kills_at_any_moment_lose_and_double_nothing(
     tmp_path: Path, log_root: Path, spark: SparkSession, seed: int
 ) -> None:
