@@ -98,7 +98,7 @@ APART = (
     "tailrace.v1",
     "tailrace_server.codecs.fields",
     "tailrace_server.demo",
-    "tailrace_server.feed",
+    "tailrace_server.sample_shop",
 )
 """Modules whose numbers are no settings: tags of the wire, and the demo's own."""
 

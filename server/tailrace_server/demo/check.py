@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.criteria import COLUMN_TYPES, Area, Operation
-from tailrace_server.feed.topics import net_changes
+from tailrace_server.sample_shop.topics import net_changes
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria
     from tailrace_server.demo.watchers import Watcher
-    from tailrace_server.feed.topics import Feed
+    from tailrace_server.sample_shop.topics import Feed
 
 
 @dataclass(frozen=True, slots=True)

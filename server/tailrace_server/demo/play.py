@@ -22,12 +22,12 @@ from rich.live import Live
 from rich.text import Text
 
 from tailrace_server.cli.terminal.output import note
-from tailrace_server.demo.errors import DemoFailed
+from tailrace_server.demo.processes import DemoFailed
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-    from tailrace_server.demo.server import DemoServer
+    from tailrace_server.demo.processes import DemoServer
 
 _GRPC: Final = "127.0.0.1:7411"
 _HTTP: Final = "127.0.0.1:7412"
@@ -61,8 +61,7 @@ def play(
 
 
 async def _play(log: Path, rate: float, grpc: str, http: str) -> None:
-    from tailrace_server.demo.processes import Processes, stop
-    from tailrace_server.demo.server import start_server
+    from tailrace_server.demo.processes import Processes, start_server, stop
 
     async with Processes() as processes:
         # 1. Both begin at once: each needs a second for its imports, and neither needs the other.

@@ -1,4 +1,4 @@
-"""The demo's processes, each owned: whatever happens to the demo, none of them is left behind.
+"""The demo's processes, its server among them, each owned: none of them outlives the demo.
 
 Three measures, each for processes that the one before misses:
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from tailrace.errors import TailraceError
 from tailrace_server import end_with_parent
 from tailrace_server.child_processes import children_of, has_children
 
@@ -103,3 +105,50 @@ def _kill_adopted() -> None:
                 os.kill(number, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(number, 0)
+
+
+class DemoFailed(TailraceError):
+    """Something did not do what the demo shows; says what."""
+
+    code = "DEMO_FAILED"
+
+
+CATALOG: Final = "shop"
+_PLACES: Final = (
+    ("what the server does", "/"),
+    ("GraphiQL", f"/v1/catalogs/{CATALOG}/graphql"),
+    ("the REST API", "/v1/docs"),
+    ("changes as they come", f"/v1/catalogs/{CATALOG}/changes/live?sinceVersion=0&body=after"),
+    ("history", f"/v1/catalogs/{CATALOG}/changes?reverse=true&limit=10&body=after"),
+    ("figures", "/metrics"),
+)
+
+
+class DemoServer(NamedTuple):
+    """A server that listens. Whoever started it reads its stderr from here on."""
+
+    process: Process
+    grpc: str
+    """``host:port``."""
+    http: str
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return what to open in a browser: what it is, and its address."""
+        return [(what, f"http://{self.http}{path}") for what, path in _PLACES]
+
+
+async def start_server(processes: Processes, log: Path, *flags: object) -> DemoServer:
+    """Start ``tailrace serve`` and wait until it listens.
+
+    Raises:
+        DemoFailed: It ended before; says with which words.
+    """
+    process = await processes.start("serve", "--log", log, "--log-format", "json", *flags)
+    assert process.stderr is not None
+    last = b""
+    async for line in process.stderr:
+        if b'"event": "serving"' in line:
+            serving = json.loads(line)
+            return DemoServer(process, serving["grpc"], serving["http"])
+        last = line
+    raise DemoFailed(f"the server did not start: {last.decode().strip()}")

@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import TailraceError
 from tailrace_server.demo.check import differs_from_source, judge, read_log
-from tailrace_server.demo.errors import DemoFailed
-from tailrace_server.demo.processes import Processes, stop
+from tailrace_server.demo.processes import CATALOG, DemoFailed, Processes, start_server, stop
 from tailrace_server.demo.screen import Screen
-from tailrace_server.demo.server import CATALOG, start_server
 from tailrace_server.demo.watchers import SLOW, Watcher, capture_of, find, watchers_for
 from tailrace_server.wal.state.commit_log import CommitLog
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.criteria import Operation
-from tailrace_server.demo.server import CATALOG
-from tailrace_server.feed.shop import Shop
-from tailrace_server.feed.topics import net_changes
+from tailrace_server.demo.processes import CATALOG
+from tailrace_server.sample_shop.shop import Shop
+from tailrace_server.sample_shop.topics import net_changes
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -23,7 +23,7 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from tailrace_server.feed.topics import NetChange
+    from tailrace_server.sample_shop.topics import NetChange
 
 _MAPPING: Final = """
 [entity_types.product]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.feed.topics import make_feed, write_feed, write_part
+from tailrace_server.sample_shop.topics import make_feed, write_feed, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tailrace_server.feed.topics import Feed
+    from tailrace_server.sample_shop.topics import Feed
 
 PARTS: Final = 60
 PAUSE_S: Final = 0.4

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
-from tailrace_server.feed.topics import FORM, make_feed, write_feed
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.java import archive_name, can_be_made, ensure_java, kept_folders
 from tailrace_server.pipeline.spark.session import StartInterrupted, spark_session
 from tailrace_server.pipeline.transactions.ingest import run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.sample_shop.topics import FORM, make_feed, write_feed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ from pyspark.errors import StreamingQueryException
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
-from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.catalog.driver import LineRefused
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
@@ -22,6 +21,7 @@ from tailrace_server.pipeline.spark.session import SparkFailed
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import Rules
+from tailrace_server.sample_shop.topics import make_feed, write_feed
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.sample_shop.topics import make_feed, write_feed
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tailrace_server.feed.topics import Feed
+    from tailrace_server.sample_shop.topics import Feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 

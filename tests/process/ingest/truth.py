@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.feed.topics import net_changes
+from tailrace_server.sample_shop.topics import net_changes
 from tests.process.ingest.reading import lead, records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.feed.topics import Feed
+    from tailrace_server.sample_shop.topics import Feed
 
 Net = tuple[str | None, str | None, bytes | None, bytes | None]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tailrace_server.feed.topics import METADATA, make_feed, net_changes, write_feed
+from tailrace_server.sample_shop.topics import METADATA, make_feed, net_changes, write_feed
 
 if TYPE_CHECKING:
     from pathlib import Path

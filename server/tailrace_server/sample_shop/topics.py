@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from tailrace_server.feed.shop import KEYS, RowStep, Shop, ShopTransaction, image
+from tailrace_server.sample_shop.shop import KEYS, RowStep, Shop, ShopTransaction, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

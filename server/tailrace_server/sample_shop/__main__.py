@@ -1,4 +1,4 @@
-"""``python -m tailrace_server.feed --out DIR``: write the shop's feed."""
+"""``python -m tailrace_server.sample_shop --out DIR``: write the shop's feed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
-from tailrace_server.feed.topics import make_feed, write_feed
+from tailrace_server.sample_shop.topics import make_feed, write_feed
 
 
 def main() -> None:
     """Write the feed part by part, then print how much was written."""
-    parser = argparse.ArgumentParser(prog="python -m tailrace_server.feed", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tailrace_server.sample_shop", description=__doc__
+    )
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the files; made if absent"
     )

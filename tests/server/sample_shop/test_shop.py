@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from tailrace_server.feed.shop import KEYS, Row, Shop, image
+from tailrace_server.sample_shop.shop import KEYS, Row, Shop, image
 
 
 def key_of(table: str, row: Row) -> tuple[str, ...]:
