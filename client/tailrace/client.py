@@ -127,6 +127,8 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         except InvalidRequest:
             self._shut_elsewhere()
             raise
+        # End the streams first: their tasks would otherwise try to reconnect on the closed channel, and the
+        # group would wait for them for ever. The channel closes last, when no task uses it.
         for stream in tuple(self._streams):
             stream.shut(closed_with_client())
         try:

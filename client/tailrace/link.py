@@ -122,6 +122,8 @@ class DemandRequests:
             await self._demand.wait()
         if self._closed:
             raise StopAsyncIteration
+        # All requests of this turn of the loop are one message. What the first message carried is part of
+        # `_told`, so a resume never counts a capture twice.
         more = self._demand.requested - self._told
         self._told += more
         return DemandRequest(request=more).SerializeToString()
@@ -226,7 +228,10 @@ class LinkOptions:
 
 
 class Link:
-    """One subscription's link. ``run`` is its only task."""
+    """One subscription's link. ``run`` is its only task.
+
+    Between connections it keeps the cursor and the demand: both cover exactly the captures that the sink has.
+    """
 
     def __init__(
         self,
@@ -301,6 +306,8 @@ class Link:
         requests = DemandRequests(self.demand, self._first())
         stream = self._transport.open("SubscribeWithDemand", requests)
         try:
+            # Note the resume cursor and the epoch before the sink gets the acknowledgement: if the sink raises,
+            # or the connection breaks at once, the place that the server chose must not be lost.
             acknowledgement = await self._acknowledge(stream, attempts.patience_s)
             self._note(acknowledgement, attempts)
             sink.acknowledged(acknowledgement)
@@ -335,12 +342,13 @@ class Link:
             if self._begun:
                 part.ClearField("from_time")
             wire.set_start(part, After(self.cursor))
-        # The names of a condition mean the columns that they were when the subscription began.
+        # A column may be renamed while the subscription runs. The names of its conditions mean the columns of
+        # the version in which it began, also after a break.
         if self._where_version is not None:
             for each in first.subscribe.criteria:
                 if wire.has_condition(each) and not each.HasField("where_version"):
                     each.where_version = self._where_version
-        # Whoever has taken the name meanwhile keeps it.
+        # The epoch lets the server refuse this resume if another reader has taken the name meanwhile.
         if self._epoch:
             first.subscribe.epoch = self._epoch
         return first
@@ -382,12 +390,13 @@ class Link:
             captures = wire.captures(
                 message.captures, self.cursor.catalog_uuid, self._content, self.cursor
             )
-            # Counted and noted before delivery: whatever the sink does, the next connection must neither ask
-            # for these captures again nor count them as still requested.
+            # Count and note captures before delivery: even if the sink raises, the next connection must neither
+            # request these captures again nor count them as still requested.
             self.demand.received += len(captures)
             self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None
             sink.deliver(captures, len(data))
+        # Marks come behind the captures of their message: their cursors are later ones.
         if message.HasField("state_complete"):
             mark = wire.state_complete(message.state_complete)
             self.cursor = mark.cursor

@@ -320,7 +320,8 @@ class Acknowledger:
         try:
             await self._send(epoch, cursor)
         except SubscriptionTakenOver:
-            # By ourselves, if the connection was made anew: its acknowledgement may still be coming.
+            # A reconnect of this very subscription may have taken the name with a new epoch, whose
+            # acknowledgement is still on its way. Wait for it once, and send again with that epoch.
             if self.epoch == epoch:
                 await asyncio.sleep(_EVERY_S)
             if self.epoch == epoch:

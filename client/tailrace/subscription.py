@@ -248,6 +248,7 @@ class Subscription(OnOneLoop):
         cursor = (
             everything if up_to is None else up_to if isinstance(up_to, Cursor) else up_to.cursor
         )
+        # A later heartbeat acknowledges itself only if its cursor covers no capture that is under way.
         self._acknowledged = self._taken if cursor >= everything else None
         if durable:
             await self._acknowledger.flush(cursor)
@@ -345,11 +346,11 @@ class Subscription(OnOneLoop):
         return message
 
     async def _next_message(self) -> _Message:
-        # The buffer comes before the end: what was received before an error is delivered, then the error.
+        # Captures received before an error are delivered first. A cancelled wait leaves the buffer as it is.
         self._check_loop()
         while not self._buffer or await self._prepared(self._buffer[0]):
             if self._buffer:
-                continue  # what is first may be another message by now
+                continue  # another message may be the first by now
             if self._ended is not None:
                 raise again(self._ended)
             if self._link is None:
@@ -380,7 +381,7 @@ class Subscription(OnOneLoop):
         if self._typing is None or isinstance(message[0], TypedBatch):
             return False
         batch = await self._typing.typed(message[0])
-        if self._buffer and self._buffer[0] is message:
+        if self._buffer and self._buffer[0] is message:  # a close during the wait clears it
             self._replace_first(batch, message[1])
         return True
 
@@ -393,6 +394,7 @@ class Subscription(OnOneLoop):
             self._freed(nbytes)
         if batch.passed_over:
             assert self._link is not None
+            # Schema changes came for the typing alone and used up demand: request as many captures again.
             self._passed_over += batch.passed_over
             self._buffered -= batch.passed_over
             self._link.demand.request(batch.passed_over)
@@ -419,8 +421,8 @@ class Subscription(OnOneLoop):
         assert self._link is not None
         if not self._demand or self._ended is not None:
             return
-        # At half, not at each capture: one request message then stands for half a demand of captures, and
-        # the server is never without demand while the user keeps up.
+        # At half, not at each capture: one request message then covers half a demand of captures, and the
+        # server always has demand while the user keeps up.
         outstanding = self._link.demand.requested - self._taken - self._passed_over
         if outstanding <= self._demand // 2:
             self._link.demand.request(self._demand - outstanding)

@@ -187,10 +187,13 @@ class UpdateSubscription(OnOneLoop):
             message = await self._receive()
         except TailraceError as error:
             self._leave()
+            # Another task may have closed the subscription during the wait: then the error is its end.
             if self._closed:
                 raise
+            # Retention took the history at the cursor, and the reader has read all of it: no gap. Without the
+            # cursor the next call begins at the frontier, and cannot notice a restored log.
             if self._is_trimmed(error):
-                self._cursor = None  # the next call begins at the frontier
+                self._cursor = None
                 return
             await self._clock.sleep(self._attempts.wait_after(error))
         else:
@@ -270,7 +273,8 @@ class UpdateSubscription(OnOneLoop):
     def _acknowledged(self, acknowledgement: Acknowledgement) -> None:
         before, found = self._acknowledgement, acknowledgement.catalog_uuid
         if before is not None and before.catalog_uuid != found:
-            # Versions are asked for by number, which another log has too.
+            # A subscribe requests versions by number, and another log has the same numbers: its updates would
+            # be mixed with those of the first log.
             self.close()
             raise CatalogReplaced(self._request.catalog, before.catalog_uuid, found)
         self._acknowledgement = acknowledgement
@@ -280,6 +284,8 @@ class UpdateSubscription(OnOneLoop):
         if self._reader is None:
             start = acknowledgement.start
             self._begin(start.version + (start.index > 0))
+        # Statements may overtake the acknowledgement. Until it names their log they wait, since those of
+        # another log must not reach the reader.
         early, self._early = self._early, []
         for statement in early:
             self._receive_statement(statement)
@@ -302,6 +308,8 @@ class UpdateSubscription(OnOneLoop):
         reading, self._reading = self._reading, None
         self._is_known = False
         self._early.clear()
+        # The reader and the taken frontier stay: they are all that a resume needs. Statements of this stream
+        # that were not acknowledged go, because the next stream sends them again.
         if reading is not None:
             reading.cancel()
         if stream is not None:

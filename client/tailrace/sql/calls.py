@@ -133,12 +133,12 @@ class Poll(OnOneLoop, Generic[_A]):
             raise SubscriptionClosed("the poll has not been entered: iterate inside async with")
         await self._leave()
         while True:
-            # 1. At its time. One that took longer than that is followed by the next at once.
+            # 1. Wait for the interval since the last request; after a slow answer the next follows at once.
             if self._asked_at is not None:
                 waited = self._clock.monotonic() - self._asked_at
                 await self._clock.sleep(max(0.0, self._every_s - waited))
             self._asked_at = self._clock.monotonic()
-            # 2. The header says which versions are in the answer, before any row comes.
+            # 2. Ask. The header names the versions of the answer before any row comes.
             answer = self._ask(self._begin())
             try:
                 await answer.__aenter__()
@@ -147,8 +147,8 @@ class Poll(OnOneLoop, Generic[_A]):
                 continue
             self._attempts.acknowledged, self._attempts.number = True, 0
             self._answer = answer
-            # 3. Where nothing was written there is none that is new. All there is has been read then, but for
-            #    one who begins at a time to come: what is written until then is not his.
+            # 3. Return an answer with new versions. An empty one covers all that is published, so its cursor
+            #    is the next start. A start at a later time stays: versions before it are not wanted.
             header = answer.header
             first = header.since_version
             assert first is not None
@@ -157,7 +157,7 @@ class Poll(OnOneLoop, Generic[_A]):
             self._answer = None
             if not isinstance(self._since, datetime):
                 self._since = header.cursor
-            # 4. It has no rows. What is read to its end leaves its process at the server to the next question.
+            # 4. Read the empty answer to its end, so that the server reuses its process for the next request.
             try:
                 async for _ in answer:
                     pass

@@ -116,7 +116,9 @@ class Follower:
                 # 2. Their changes. It only ever ends by an error.
                 await self._changes(table, contents, cursor, attempts)
             except _GONE as error:
-                # 3. A file of another log is somebody's: nothing but its owner's word replaces it.
+                # 3. A file that was opened and belongs to another log is never overwritten without its owner.
+                #    In all other cases the rows are read anew. The wait grows with each restart, since a
+                #    table that is trimmed faster than it loads would otherwise load for ever.
                 if held and not attempts.acknowledged and isinstance(error, CatalogReplaced):
                     raise
                 because, cursor = error, None
@@ -124,8 +126,8 @@ class Follower:
                 restarts += 1
                 await self._clock.sleep(self._retry.wait_s(min(restarts, 4)))
             except TailraceError as error:
-                # 4. Subscriptions try again by themselves, once they stand. A catalog that was replaced may be
-                #    on its way to be made again.
+                # 4. A subscription that was acknowledged once tries again by itself. A catalog that was
+                #    replaced may be created again in a moment, so its absence is waited for.
                 made_again = because is not None and isinstance(
                     error, CatalogUnknown | EntityTypeUnknown
                 )
@@ -172,7 +174,7 @@ class Follower:
         fold = VersionFold(self._catalog, self._entity_type, cursor, self._dropped)
         rows = self._rows
         if rows.where is not None:
-            # Its names mean the columns that they were when the rows were read.
+            # The names in the condition mean the columns of the version whose rows were read.
             rows = replace(rows, where_version=contents.loaded)
         subscription = self._subscribe(
             criteria_of_table(rows),
@@ -194,6 +196,8 @@ class Follower:
                     for each in message:
                         if each.transition is Transition.UNKNOWN:
                             self._warn_undecided(each.primary_key)
+                # The contents change first, then the version that the table shows: a reader between the two
+                # sees newer rows, and never a version whose rows are missing.
                 steps = fold.take(message)
                 await contents.apply(steps, table.log)
                 whole = [step.cursor for step in steps if step.cursor is not None]
@@ -202,9 +206,9 @@ class Follower:
                     if whole[-1].version >= published:
                         table.enter()
                 if isinstance(message, Heartbeat):
-                    await (
-                        contents.keep()
-                    )  # or a file would hold the cursor of the last row that changed
+                    # Without this a file would hold the cursor of the last row that changed, and retention
+                    # could take the log behind it.
+                    await contents.keep()
 
     def _warn_undecided(self, key: str | None) -> None:
         """Log the first row that is left out because a value that the condition needs is not known."""
