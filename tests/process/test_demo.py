@@ -132,8 +132,17 @@ def opened_in_a_browser(url: str) -> int:
 
 @pytest.mark.parametrize(
     "moment",
-    ["its JVM takes", "slow │"],
-    ids=["spark", "subscribers"],
+    [
+        pytest.param(
+            "its JVM takes",
+            id="spark",
+            marks=pytest.mark.nightly(
+                "tests/process/test_demo.py: while subscribers read;"
+                " tests/process/ingest/test_interrupt.py: while the JVM starts"
+            ),
+        ),
+        pytest.param("slow │", id="subscribers"),
+    ],
 )
 async def test_ctrl_c_at_any_moment_leaves_no_process_behind(started: Demo, moment: str) -> None:
     await started.line(moment)

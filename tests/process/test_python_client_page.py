@@ -100,6 +100,7 @@ async def test_the_shortest_program(server: ServerProcess, tmp_path: Path) -> No
         ]
 
 
+@pytest.mark.nightly("tests/client/typed/test_typed_reads.py: rows as values over every call")
 async def test_the_program_of_typed_rows(server: ServerProcess, tmp_path: Path) -> None:
     (program,) = programs("Rows as Python values", server)
     async with running(tmp_path, "-u", "-c", program) as shown:
@@ -108,6 +109,7 @@ async def test_the_program_of_typed_rows(server: ServerProcess, tmp_path: Path) 
         assert lines[1:] == [f"{key} {{'id': '{key}'}}" for key in "123"]
 
 
+@pytest.mark.nightly("tests/client/table/test_file.py: a killed program goes on from its file")
 async def test_the_program_of_live_tables_goes_on_from_its_file(
     server: ServerProcess, log_root: Path, tmp_path: Path
 ) -> None:
@@ -121,12 +123,18 @@ async def test_the_program_of_live_tables_goes_on_from_its_file(
         assert (await shown.printed(1))[0] == "version 4 has ['1', '2', '3', '4']"
 
 
+@pytest.mark.nightly(
+    "tests/client/sql/test_poll.py: polls; tests/process/test_quickstart.py: a statement of SQL"
+)
 async def test_the_program_that_asks_in_sql(server: ServerProcess, tmp_path: Path) -> None:
     (program,) = programs("SQL", server)
     async with running(tmp_path, "-u", "-c", program) as shown:
         assert await shown.printed(2) == ["insert 2", "insert 3"]
 
 
+@pytest.mark.nightly(
+    "tests/examples/test_examples.py: programs of the client go on where they were cut"
+)
 async def test_a_program_goes_on_where_it_stopped(
     server: ServerProcess, log_root: Path, tmp_path: Path
 ) -> None:
@@ -240,6 +248,7 @@ async def test_threads_and_processes(
     assert not shown.notes
 
 
+@pytest.mark.nightly("tests/client/test_tokens.py: tokens; tests/client/transport/test_tls.py: TLS")
 async def test_a_program_shows_a_token_over_tls(log_root: Path, tmp_path: Path) -> None:
     publish(log_root, "1")
     authority, (secret, made) = Authority(), new_key("reports")
@@ -260,6 +269,9 @@ async def test_a_program_shows_a_token_over_tls(log_root: Path, tmp_path: Path) 
             assert sorted(await shown.printed(2)) == ["order 1", "product 1"]
 
 
+@pytest.mark.nightly(
+    "tests/examples/test_real_clients.py: each program prints a refusal in one line"
+)
 async def test_errors_are_told(server: ServerProcess, tmp_path: Path) -> None:
     (program,) = programs("Errors", server)
     async with running(tmp_path, "-c", program) as shown:

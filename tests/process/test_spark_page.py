@@ -56,6 +56,7 @@ async def test_a_batch_becomes_versions(tmp_path: Path) -> None:
     assert data(catalog)[0].after == f'{{"id":1,"status":"placed","at":"{first}"}}'.encode()
 
 
+@pytest.mark.nightly("tests/process/ingest/test_datasource.py: a frame becomes versions in order")
 async def test_a_batch_of_many_transactions_is_in_their_order(tmp_path: Path) -> None:
     (batch,) = blocks(PAGE, "A batch", "python")
     head, tail = batch.split("CHANGES = [", 1)

@@ -159,7 +159,6 @@ def kill_at(ingest: Ingest, place: str, victim: str, nth: str = "") -> None:
 @pytest.mark.parametrize(
     ("place", "victim"),
     [
-        ("commit.checked@4", "driver"),
         ("entry.linked@5", "driver"),
         *(
             pytest.param(place, "driver", marks=IN_THE_LOG)
@@ -167,6 +166,7 @@ def kill_at(ingest: Ingest, place: str, victim: str, nth: str = "") -> None:
                 "segment.before_rename@2",
                 "segment.after_rename@2",
                 "schema.after_link@3",
+                "commit.checked@4",
                 "entry.before_link@5",
                 "entry.after_link@5",
                 "publication.before_link@2",
