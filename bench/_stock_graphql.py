@@ -16,7 +16,7 @@ from bench._bare_starlette import serve
 from tailrace import wire
 from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
 from tailrace_server.api.graphql.arguments import Scope, wish_of
-from tailrace_server.api.graphql.context import Context
+from tailrace_server.api.graphql.resolvers import Context
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.graphql.types import BODIES
 from tailrace_server.api.settings import HttpSettings

@@ -14,7 +14,7 @@ from tailrace import errors
 from tailrace.transport.grpc_status import FIGURES
 from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_OWN_RETRIABLE, HTTP_STATUS
 from tailrace_server.api.graphql.errors import VALUE_CODES
-from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
+from tailrace_server.api.websocket.messages import BECAUSE, CloseCode
 from tools.pages import renew
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from uuid import UUID
 
 from tailrace_server.access.audit_trail import TrailStatistics
 from tailrace_server.access.quotas import Quotas
-from tailrace_server.api import metrics
 from tailrace_server.api.graphql.documents import DocumentStatistics
 from tailrace_server.api.grpc import GrpcStatistics
-from tailrace_server.api.named_metrics import register_named
+from tailrace_server.api.server import metrics
 from tailrace_server.api.transport_security.files import TlsStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
 from tailrace_server.pipeline.run.metrics import IngestMetrics
@@ -85,7 +84,7 @@ def rows() -> Iterator[str]:
     metrics.register_faces(registry, tuple)
     metrics.register_tls(registry, lambda: TlsStatistics(datetime.now(UTC), 0, 0))
     metrics.register_quotas(registry, Quotas())
-    register_named(registry, tuple)
+    metrics.register_named(registry, tuple)
     metrics.register_issuers(registry, dict)
     metrics.register_audit(registry, lambda: TrailStatistics(0, 0, 0, 0.0, ""))
     yield from rows_of(registry.collect())

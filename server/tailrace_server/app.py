@@ -41,14 +41,12 @@ from tailrace_server.access.admissions import RecordedAdmissions
 from tailrace_server.access.audit import Audit
 from tailrace_server.access.configured import Access
 from tailrace_server.access.quotas import Quotas
-from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.api.http.server import HttpFace, bind
-from tailrace_server.api.named_metrics import register_named
 from tailrace_server.api.operator import RecentLines
-from tailrace_server.api.transport_security.configured import tls_files
-from tailrace_server.api.transport_security.exposure import check_exposure
+from tailrace_server.api.server import metrics
+from tailrace_server.api.server.http import HttpFace, bind
+from tailrace_server.api.transport_security.startup import check_exposure, tls_files
 from tailrace_server.collector import CYCLES
 from tailrace_server.engine.engine import Engine
 from tailrace_server.errors import CannotStart
@@ -141,7 +139,7 @@ async def _serve(
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
-    register_named(registry, lambda: engine.named.watched(ANONYMOUS))
+    metrics.register_named(registry, lambda: engine.named.watched(ANONYMOUS))
     metrics.register_audit(registry, audit.statistics)
     metrics.register_quotas(registry, quotas)
     metrics.register_issuers(registry, access.key_ages)

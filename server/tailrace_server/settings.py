@@ -36,11 +36,14 @@ from pydantic_settings import (
 )
 
 from tailrace_server.access.settings import AccessSettings, AuditSettings, QuotaSettings
-from tailrace_server.api.grpc.settings import GrpcSettings
-from tailrace_server.api.http.origins import Origins
-from tailrace_server.api.settings import HttpSettings, listed
+from tailrace_server.api.settings import (
+    GrpcSettings,
+    HttpSettings,
+    Origins,
+    TransportSecuritySettings,
+    listed,
+)
 from tailrace_server.api.transport_security.proxies import TrustedProxies
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.errors import ConfigError
 from tailrace_server.process import Scheduling  # noqa: TC001 - get_type_hints reads it
 from tailrace_server.resources.settings import EngineSettings, setting

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
+from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tests.support.certificates import Authority
 from tests.support.issuer import TokenIssuer
 

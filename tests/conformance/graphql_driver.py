@@ -9,7 +9,7 @@ import msgspec
 
 import tailrace
 from tailrace.criteria import Content
-from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL
+from tailrace_server.api.graphql.websocket import SUBPROTOCOL
 from tests.conformance import json_captures
 from tests.conformance.http_drivers import OverHttp
 from tests.conformance.json_captures import JsonAcknowledgement

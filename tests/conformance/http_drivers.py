@@ -14,10 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 import tailrace
 from tailrace.criteria import Content
-from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
-from tailrace_server.api.http.server import HttpFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
+from tailrace_server.api.server import metrics
+from tailrace_server.api.server.http import HttpFace
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.units import Address
 from tests.conformance import json_captures

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.capture_pb2 import BODY_AFTER
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
-from tailrace_server.api.rest.requests import ARROW_TYPE, JSON_TYPE, LINES_TYPE
+from tailrace_server.api.http.requests import ARROW_TYPE, JSON_TYPE, LINES_TYPE
 from tailrace_server.api.send_guard import MEMORY
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailrace_server.api.errors import GRPC_STATUS
 from tailrace_server.api.graphql import errors
-from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
+from tailrace_server.api.websocket.messages import BECAUSE, CloseCode
 from tools.errors import PAGE, main
 
 

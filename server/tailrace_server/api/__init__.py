@@ -1,1 +1,1 @@
-"""The faces: each turns a subscription into one protocol."""
+"""The faces, each of which turns subscriptions and reads into one protocol; here is what all faces share."""

@@ -28,7 +28,7 @@ from tailrace.v1.capture_pb2 import Body, Condition
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
-from tailrace_server.api.many_keys import KEYS_MAX, refuse_many_keys
+from tailrace_server.api.requests import KEYS_MAX, refuse_many_keys
 from tailrace_server.wal.record.json_check import json_fault
 
 if TYPE_CHECKING:

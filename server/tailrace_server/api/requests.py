@@ -1,15 +1,23 @@
 """From request messages to values: the rules that every face shares, whatever its wire form.
 
 The messages of proto/tailrace/v1 are the one shape of a request. gRPC reads them from bytes
-(api/grpc/requests.py), the JSON faces from objects and query strings (api/json_requests.py).
+(api/grpc/messages.py), the JSON faces from objects and query strings (api/json_requests.py).
+
+A request that names many keys has a limit, and is read beside the event loop.
 """
+
+# Long: the rules of all requests in one place, so that no face has rules of its own.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
 from pyarrow.compute import sort_indices
 
 from tailrace.conditions import where_of
@@ -30,6 +38,7 @@ from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
+from tailrace.v1.capture_pb2 import Condition
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
     INITIAL_UNSPECIFIED,
@@ -37,8 +46,7 @@ from tailrace.v1.change_capture_pb2 import (
     Values,
 )
 from tailrace.wire import condition_members
-from tailrace_server.api.many_keys import KEYS_AT_ONCE
-from tailrace_server.named.requests import NamedReader
+from tailrace_server.named.requests import NamedReader, NewSubscription
 from tailrace_server.reads.history import HistoryBounds
 from tailrace_server.reads.state_place import StatePage
 from tailrace_server.reads.state_request import StateRequest
@@ -47,7 +55,9 @@ from tailrace_server.resources.version_waits import VersionWait
 from tailrace_server.wal.sequences.subscriptions import check_subscription_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+    from google.protobuf.message import Message
 
     from tailrace.criteria import Beginning, Start
     from tailrace.v1.change_capture_pb2 import (
@@ -56,10 +66,24 @@ if TYPE_CHECKING:
         SubscribeRequest,
         SubscribeSystemRequest,
     )
+    from tailrace.v1.named_subscription_pb2 import AcknowledgeRequest, CreateSubscriptionRequest
     from tailrace.v1.sql_pb2 import QuerySqlRequest
     from tailrace_server.reads.history import HistoryRead
 
     _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
+
+
+_Request = TypeVar("_Request", "SubscribeRequest", "ReadChangesRequest")
+_Read = TypeVar("_Read")
+
+KEYS_AT_ONCE: Final = 2_000
+"""Keys that are read on the event loop, in about a millisecond."""
+
+
+KEYS_MAX: Final = 100_000
+"""Keys of one request, and the same of names of each kind: as objects of Python they take 20 MB, and 0.1 s to
+read."""
+
 
 _CONTENT: Final = {
     capture_pb2.BODY_CHANGE: Content.CHANGE,
@@ -87,6 +111,64 @@ BOUNDS: Final[Mapping[str, range]] = {
     "heartbeat_interval_ms": _HEARTBEAT_MS,
 }
 """Numbers that have a meaning, by field, where these are fewer than its type holds."""
+
+
+def refuse_many_keys(message: Message) -> None:
+    """Refuse a request with too many keys, or names of one kind, in all its criteria together.
+
+    Conditions have a limit of their own.
+
+    Raises:
+        InvalidRequest: It has; says of what, how many, and the limit.
+    """
+    counts: Counter[str] = Counter()
+    _count(message, counts)
+    for name, count in counts.items():
+        if count > KEYS_MAX:
+            raise InvalidRequest(
+                f"{name}: {count:,} in one request, the limit is {KEYS_MAX:,}; ask in several requests"
+            )
+
+
+def _count(message: Message, counts: Counter[str]) -> None:
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if field.is_repeated:
+                counts[field.name] += len(value)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and (
+            field.message_type is not Condition.DESCRIPTOR
+        ):
+            for each in value if field.is_repeated else (value,):
+                _count(each, counts)
+
+
+def has_many_keys(message: SubscribeRequest | ReadChangesRequest) -> bool:
+    """Return True if a request names so many keys that the event loop should not read them."""
+    return sum(len(each.primary_key) for each in message.criteria) > KEYS_AT_ONCE
+
+
+@asynccontextmanager
+async def reading(
+    many_keys: asyncio.Lock, function: Callable[[_Request], _Read], message: _Request
+) -> AsyncIterator[_Read]:
+    """Yield the result of a function of a request; a request with many keys is read beside the event loop.
+
+    100,000 keys take 0.1 s, in which the event loop would serve no other caller. Such requests come one after
+    the other: until the engine has charged its criteria, each has copies of its keys that no budget knows. So
+    the block opens what the request asks for, and keeps the lock meanwhile. A request that waits for a version
+    can take minutes: it gives the lock back before its block.
+    """
+    if not has_many_keys(message):
+        yield function(message)
+        return
+    async with many_keys:
+        found = await asyncio.to_thread(function, message)
+        waits = message.HasField("wait_for_version")
+        del message
+        if not waits:
+            yield found
+            return
+    yield found
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,3 +566,35 @@ def next_cursor(
         return None
     version, index, _ = last
     return history.cursor_of(version, index, 0 if reverse else END)
+
+
+def create(request: CreateSubscriptionRequest) -> NewSubscription:
+    """Return the subscription that is to be created.
+
+    Raises:
+        InvalidRequest: Criteria that contradict themselves.
+    """
+    return NewSubscription(
+        name=request.name,
+        criteria=criteria(request.criteria),
+        place=getattr(request, "from") if request.HasField("from") else "latest",
+        hold_us=request.hold_ms * 1000 if request.HasField("hold_ms") else None,
+        hold_bytes=request.hold_bytes if request.HasField("hold_bytes") else None,
+    )
+
+
+def acknowledgement(request: AcknowledgeRequest) -> tuple[str, int, Cursor]:
+    """Return name, epoch and cursor of an acknowledgement.
+
+    Raises:
+        InvalidRequest: There is no epoch.
+        CursorInvalid: It is no cursor.
+    """
+    if request.epoch < 1:
+        raise InvalidRequest(
+            "epoch: that of the acknowledgement which the reader got when it subscribed is required"
+        )
+    cursor = Cursor.parse(request.cursor)
+    if isinstance(cursor, StateCursor):
+        raise InvalidRequest("cursor: it is a place in a state, which is no place in the log")
+    return request.name, request.epoch, cursor

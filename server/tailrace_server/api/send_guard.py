@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+TOO_SLOW: Final = "send_deadline"
+"""Name of the guard against peers that leave a message unread."""
+
 MEMORY: Final = "memory"
 """Name of the guard that ends connections whose readers hold memory that others wait for."""
 

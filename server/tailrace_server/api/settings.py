@@ -1,11 +1,30 @@
-"""The bounds of REST, WebSocket and server-sent events; docs/settings.md is made from these fields."""
+"""The settings of the faces and of transport security; docs/settings.md is made from these fields.
+
+The pages of other origins that may read from the server, in the setting ``ws_origins``:
+
+::
+
+    https://shop.example.com:8443     that origin
+    https://*.example.com             any name below, of one more label or several, never example.com itself
+    *                                 every page
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - get_type_hints reads it
+from typing import TYPE_CHECKING, Final, Literal
 
-from tailrace_server.api.http.origins import Origins
+from tailrace_server.api.transport_security.proxies import TrustedProxies
 from tailrace_server.resources.settings import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_ORIGIN: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(\*\.)?([^\s/?#*@]+)", re.ASCII)
+_LABELS: Final = r"(?:[a-z0-9_-]+\.)+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +176,128 @@ class HttpSettings:
             ValueError: One is none.
         """
         return Origins((*listed(self.http_origins), *listed(self.ws_origins)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcSettings:
+    """Bounds of the gRPC server."""
+
+    request_bytes: int = setting(
+        4 << 20,
+        "bytes",
+        "largest request: 10,000 keys of 400 bytes; gRPC refuses a larger one by its length",
+    )
+    request_s: float = setting(
+        10.0,
+        "seconds",
+        "how long a connection may have more than 64 KiB of unfinished requests before it is cut",
+    )
+    grpc_send_buffer_bytes: int = setting(
+        512 << 10,
+        "bytes",
+        "buffer of the kernel for each connection; its default takes megabytes for each stalled "
+        "client",
+    )
+    subscribe_deadline_s: float = setting(
+        10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
+    )
+    streams_per_connection: int = setting(
+        10_000, "calls", "open calls of one connection; above it a new one is INVALID_REQUEST"
+    )
+    handshake_s: float = setting(
+        10.0, "seconds", "how long a new connection may take to speak HTTP/2"
+    )
+    keepalive_s: float = setting(
+        30.0, "seconds", "how often a silent connection is probed for peers that vanished"
+    )
+    keepalive_timeout_s: float = setting(
+        20.0, "seconds", "how long a probe may stay unanswered, an unread socket included"
+    )
+    ping_interval_min_s: float = setting(
+        10.0,
+        "seconds",
+        "shortest time between two pings of a client; more pings cost it the connection",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportSecuritySettings:
+    """How both listeners are reached; in the file also as a table, ``[tls]`` with ``certificate`` and so on."""
+
+    tls_certificate: Path | None = setting(
+        None,
+        "file",
+        "PEM: the server's certificate and the intermediate ones; both listeners then speak TLS "
+        "1.2 and 1.3 only; read again when it changes, as the other two are",
+    )
+    tls_key: Path | None = setting(
+        None,
+        "file",
+        "PEM, without a password: the key, if it is not in the file of the certificate",
+    )
+    tls_client_ca: Path | None = setting(
+        None,
+        "file",
+        "PEM: the CA whose certificates clients must show; without it none is required",
+    )
+    allow_insecure: bool = setting(
+        False,
+        "yes or no",
+        "listen beyond loopback without TLS or without identities",
+    )
+    trusted_proxies: str = setting(
+        "",
+        "networks",
+        "addresses and networks of proxies whose headers name the client, separated by commas",
+    )
+    proxy_headers: Literal["x-forwarded", "forwarded"] = setting(
+        "x-forwarded",
+        "name",
+        "headers that these proxies write: X-Forwarded-For, -Proto and -Host, or Forwarded (RFC "
+        "7239); the server ignores the other form",
+    )
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """Those of ``trusted_proxies``.
+
+        Raises:
+            ValueError: One is none.
+        """
+        named = filter(None, map(str.strip, self.trusted_proxies.split(",")))
+        return TrustedProxies(named, rfc7239=self.proxy_headers == "forwarded")
+
+
+class Origins:
+    """The origins that are allowed."""
+
+    def __init__(self, listed: Iterable[str]) -> None:
+        """Read them.
+
+        Raises:
+            ValueError: One is no origin; says what is.
+        """
+        patterns = []
+        for origin in listed:
+            found = _ORIGIN.fullmatch(origin.lower())
+            if origin == "*":
+                patterns.append(".*")
+            elif found is None:
+                raise ValueError(
+                    f"{origin!r} is no origin such as https://example.org:8443, nor https://*.example.org for "
+                    "all names below one, nor *"
+                )
+            else:
+                labels = _LABELS if found[2] else ""
+                patterns.append(f"{re.escape(found[1])}://{labels}{re.escape(found[3])}")
+        self.any = ".*" in patterns
+        """Whether every page is allowed."""
+        self.pattern = re.compile("|".join(patterns) or r"(?!)", re.ASCII)
+        """Matches the whole of each origin that is allowed."""
+
+    def has(self, origin: str) -> bool:
+        """Return whether an origin is allowed, as a browser writes it."""
+        return self.pattern.fullmatch(origin) is not None
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from tailrace_server.access.policy_file import read_policy
 from tailrace_server.access.policy_words import columns_words, policy_words, why_words
 from tailrace_server.api import requests
 from tailrace_server.api.json_requests import decode, from_json
-from tailrace_server.api.rest.responses import criteria
+from tailrace_server.api.json_responses import criteria
 from tailrace_server.cli.terminal.errors import DONE
 from tailrace_server.filters.words import words_of
 from tailrace_server.grants.grant import Action

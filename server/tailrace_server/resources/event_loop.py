@@ -87,7 +87,7 @@ class LoopTurns:
         self._step_s = _FIRST_STEP_S
         """How long one lasts, as measured."""
         self.many_keys = asyncio.Lock()
-        """Held by the one request with many keys that is read and opened (api/many_keys.py)."""
+        """Held by the one request with many keys that is read and opened (api/requests.py)."""
 
     @property
     def waiting(self) -> int:

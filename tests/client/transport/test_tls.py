@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 import tailrace
 from tailrace import Tls, TlsFailed, TransportError, connect
 from tailrace_server.api.grpc import GrpcServer
+from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.engine.engine import Engine
 from tests.conformance.http_drivers import listening
 from tests.support.certificates import Authority, Issued, ServerKey

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.access.door import Door
-    from tailrace_server.api.http.server import HttpFace
+    from tailrace_server.api.server.http import HttpFace
     from tests.support.issuer import TokenIssuer
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tailrace_server.api.http.server import HttpFace
+    from tailrace_server.api.server.http import HttpFace
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIVE_PATH = "/v1/catalogs/shop/changes/live"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from tailrace_server.api.http.server import HttpFace
+    from tailrace_server.api.server.http import HttpFace
 
 PUBLIC, GUARDED = "public", "guarded"
 LIVE = "/v1/catalogs/{catalog}/changes/live"

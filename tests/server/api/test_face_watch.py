@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 import tailrace
 from tailrace import Operation
-from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.api.http.server import HttpFace
+from tailrace_server.api.server import metrics
+from tailrace_server.api.server.http import HttpFace
 from tailrace_server.engine.engine import Engine
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.units import Address

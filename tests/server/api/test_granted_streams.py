@@ -24,7 +24,7 @@ from tailrace.criteria import Operation
 from tailrace.cursor import Cursor
 from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
-from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL as GRAPHQL
+from tailrace_server.api.graphql.websocket import SUBPROTOCOL as GRAPHQL
 from tailrace_server.api.rest.live import SUBPROTOCOL as REST
 from tailrace_server.engine.engine import Engine
 from tailrace_server.resources.settings import EngineSettings

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
+from tailrace_server.api.server import metrics
 from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.resources.disk_usage import DiskUsage
 from tailrace_server.resources.faults import ServerFault

@@ -26,7 +26,7 @@ from tailrace_server.access.door import Door
 from tailrace_server.access.quotas import Quotas
 from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.api.http.server import HttpFace
+from tailrace_server.api.server.http import HttpFace
 from tailrace_server.engine.engine import Engine
 from tailrace_server.units import Address
 from tests.support.inprocess import PATIENCE_S, ModelWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from tailrace_server.api.read_turns import ReadTurns
+from tailrace_server.api.byte_budget import ReadTurns
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from tailrace_server.api.refusal_log import RefusalLog
+from tailrace_server.api.websocket.sockets import RefusalLog
 
 
 def test_a_name_is_told_once_with_its_cure() -> None:

@@ -22,10 +22,9 @@ from tailrace.v1.change_capture_pb2 import (
 )
 from tailrace.v1.named_subscription_pb2 import CreateSubscriptionRequest
 from tailrace_server.api import requests
-from tailrace_server.api.grpc.requests import parse
+from tailrace_server.api.grpc.messages import parse
 from tailrace_server.api.json_requests import from_json
-from tailrace_server.api.many_keys import KEYS_MAX, reading
-from tailrace_server.api.requests import criteria, history_bounds
+from tailrace_server.api.requests import KEYS_MAX, criteria, history_bounds, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

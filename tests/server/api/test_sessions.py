@@ -13,7 +13,7 @@ import pytest
 from tailrace.errors import TokenExpired, Unauthenticated
 from tailrace_server.access.door import Identified
 from tailrace_server.access.identity import Credentials
-from tailrace_server.api.http.sessions import BrowserSessions, handle_of
+from tailrace_server.api.http.guard import BrowserSessions, handle_of
 from tailrace_server.grants.principal import ANONYMOUS
 from tests.server.api.guarded import Guarded, guarding
 from tests.support.browser import chromium

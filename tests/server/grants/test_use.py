@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.criteria import Content, Criteria, Operation
 from tailrace.errors import NotPermitted
-from tailrace_server.api.rest.responses import criteria
+from tailrace_server.api.json_responses import criteria
 from tailrace_server.codecs import CDCV2, JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.filters.claims import read_claimed

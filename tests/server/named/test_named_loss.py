@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Content, Criteria, Since
 from tailrace.position import Position
-from tailrace_server.api.named_metrics import register_named
+from tailrace_server.api.server.metrics import register_named
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS

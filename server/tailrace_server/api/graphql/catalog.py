@@ -5,6 +5,8 @@ most once a second. Types of rows that have not changed are shared with the sche
 some 10 ms and 200 KiB, so the schema of a catalog with very many has those that documents name, as they come.
 Documents and what is compiled of them belong to the schema that they were validated against: a subscription
 keeps the one that it began with.
+
+The size of an answer is bounded and counted while the answer is made, since a short document can request much.
 """
 
 from __future__ import annotations
@@ -22,17 +24,16 @@ from graphql.type import GraphQLResolveInfoHelpers
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
-from tailrace_server.api.graphql.answer_size import AnswerTooLarge, bounded
 from tailrace_server.api.graphql.arguments import STARTS, wish_of
-from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
 from tailrace_server.api.graphql.names import words_in
+from tailrace_server.api.graphql.resolvers import Context
 from tailrace_server.grants.principal import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable
     from collections.abc import Set as AbstractSet
 
     from graphql import GraphQLError, OperationDefinitionNode
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from tailrace_server.grants.principal import Principal
     from tailrace_server.live.subscription import Subscription
     from tailrace_server.wal.state.view import LogView
+
+
+_FIELD_BYTES: Final = 200
+"""Of a field beside its text, while the answer is made."""
 
 
 _REBUILD_S: Final = 1.0
@@ -63,6 +68,47 @@ _VALUES_AT_ONCE: Final = 2_000
 
 _ANSWER_KEPT_BYTES: Final = 4 << 20
 """Largest answer about a schema that is kept for the next who asks."""
+
+
+_PARTS_MAX: Final = 64
+"""Schemas that are kept of one catalog: of more kinds of grants, some are made anew when they are asked for."""
+
+
+class AnswerTooLarge(BaseException):
+    """Ends an execution at once; as an ordinary exception it would become an error of each further field."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """Keep the limit."""
+        super().__init__(bytes_max)
+        self.bytes_max = bytes_max
+
+    def refusal(self) -> InvalidRequest:
+        """Return the text of the caller's error."""
+        return InvalidRequest(
+            f"the answer takes more than {self.bytes_max} bytes of memory, the limit "
+            f"(graphql_answer_bytes), {_FIELD_BYTES} for each field; ask for less at once"
+        )
+
+
+def bounded(bytes_max: int) -> Callable[..., Any]:
+    """Return a middleware for one execution.
+
+    Raises:
+        AnswerTooLarge: From the resolver with which the answer is larger than the limit.
+    """
+    left = bytes_max
+
+    def resolve(following: Callable[..., Any], source: Any, info: Any, **arguments: Any) -> Any:
+        nonlocal left
+        value = following(source, info, **arguments)
+        left -= _FIELD_BYTES
+        if isinstance(value, str | bytes | msgspec.Raw):
+            left -= len(bytes(value)) if isinstance(value, msgspec.Raw) else len(value)
+        if left < 0:
+            raise AnswerTooLarge(bytes_max)
+        return value
+
+    return resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +175,6 @@ class _GrantedSchema:
         self.built_at = 0.0
         """Loop time at which the schema was made."""
         self.building = asyncio.Lock()
-
-
-_PARTS_MAX: Final = 64
-"""Schemas that are kept of one catalog: of more kinds of grants, some are made anew when they are asked for."""
 
 
 class GraphqlCatalog:

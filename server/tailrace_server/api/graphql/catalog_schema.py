@@ -10,8 +10,8 @@ import msgspec
 from graphql import GraphQLInputObjectType, GraphQLInterfaceType, GraphQLObjectType
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.api.graphql.arguments import WHERE
 from tailrace_server.api.graphql.errors import ValueUnfit
-from tailrace_server.api.graphql.where.values import WHERE
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import unavailable
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from graphql import GraphQLSchema
 
     from tailrace.schema import Column, Schema
-    from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.graphql.arguments import Scope, TypedCondition, WhereType
     from tailrace_server.api.graphql.column_readings import ColumnReading
-    from tailrace_server.api.graphql.where.values import TypedCondition, WhereType
 
 _OWN_KINDS: Final = (GraphQLObjectType, GraphQLInterfaceType, GraphQLInputObjectType)
 """Kinds of types that Strawberry makes anew for each schema, and that make up nearly all of it."""

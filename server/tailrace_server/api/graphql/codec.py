@@ -38,7 +38,7 @@ from tailrace_server.api.graphql.selection import (
     TypeName,
 )
 from tailrace_server.api.graphql.types import TOLD_FROM, UNAVAILABLE
-from tailrace_server.api.rest.codecs import on_one_line
+from tailrace_server.api.rest.forms import on_one_line
 from tailrace_server.codecs.columns import EMPTY, Codec, encode_name_lists
 from tailrace_server.codecs.json import cursor_parts
 from tailrace_server.rows.transitions import NONE, TRANSITION_BITS

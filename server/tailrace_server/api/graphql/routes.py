@@ -5,7 +5,7 @@
     /v1/catalogs/{c}/graphql     GET, POST: queries, as an event stream everything; WebSocket: everything;
                                  GET from a browser: GraphiQL
     /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
-    /v1/graphiql/…               what GraphiQL is made of
+    /v1/graphiql/…               the files of GraphiQL's page
 
 HTTP is that of the GraphQL-over-HTTP draft. An answer with data is 200, also where a field of it ended with an
 error; one without has the status of the error table.
@@ -13,6 +13,7 @@ error; one without has the status of the error table.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,18 +25,18 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import InvalidRequest, QuotaExceeded
 from tailrace_server.api.errors import logged, problem, retry_after
-from tailrace_server.api.graphql import graphiql
+from tailrace_server.api.graphql import event_streams
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
-from tailrace_server.api.graphql.transports import distinct_streams
-from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
-from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, HEADERS
+from tailrace_server.api.graphql.websocket import SUBPROTOCOL, GraphqlSocketFace
+from tailrace_server.api.http.assets import STRICT_POLICY, Assets
+from tailrace_server.api.http.event_streams import EVENTS_TYPE, HEADERS
 from tailrace_server.api.http.guard import GRAPHQL_TYPE, caller_of, entrance_of
+from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, parameters
+from tailrace_server.api.http.streaming import StreamedAnswer
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_WEBSOCKET, over_http
-from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
-from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
 
+
 _log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = GRAPHQL_TYPE
@@ -57,6 +59,22 @@ HTML_TYPE: Final = "text/html"
 _METHODS: Final = ("GET", "POST")
 _CHUNK_BYTES: Final = 64 << 10
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
+
+
+_OWN_STYLE: Final = "'sha256-Y/huXlwoYkVyQlxwSVcCi1RCDGDCSVBzDt0hYP9qlTc='"
+"""Of the one style element that GraphiQL 3.8.3 makes; a browser that refuses another names its hash."""
+_ASSETS: Final = Assets(
+    Path(__file__).parent / "assets",
+    versioned=(
+        *("graphiql-3.8.3.min.js", "graphiql-3.8.3.min.css"),
+        *("react-18.3.1.min.js", "react-dom-18.3.1.min.js"),
+    ),
+    own=("page.js", "page.css"),
+    policy=STRICT_POLICY.replace("style-src 'self'", f"style-src 'self' {_OWN_STYLE}").replace(
+        "img-src data:", "img-src data:; font-src data:"
+    ),
+)
+FILES: Final = _ASSETS.files
 
 
 class GraphqlFace:
@@ -72,7 +90,7 @@ class GraphqlFace:
 
     def routes(self) -> list[BaseRoute]:
         """Return what a Starlette application mounts."""
-        found: list[BaseRoute] = [Route("/v1/graphiql/{name}", graphiql.asset)]
+        found: list[BaseRoute] = [Route("/v1/graphiql/{name}", _asset)]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
                 Route(f"{base}/graphql", self._answer, methods=_METHODS),
@@ -104,7 +122,7 @@ class GraphqlFace:
         try:
             if _wants_page(request) and self._settings.graphql_graphiql:
                 below = _catalog_of(request) != SYSTEM_CATALOG
-                return await graphiql.page("../../" if below else "../")
+                return await _page("../../" if below else "../")
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE, EVENTS_TYPE))
             if form == EVENTS_TYPE:
                 return await self._stream(request)
@@ -137,15 +155,15 @@ class GraphqlFace:
         if request.method == "HEAD":
             return Response(headers=HEADERS)
         try:
-            if distinct_streams.is_over(request):
+            if event_streams.is_over(request):
                 return Response(status_code=204)
             asked = asked or asked_of(await self._asked(request))
             catalog = self.catalog(_catalog_of(request))
-            return await distinct_streams.answer(request, asked, catalog, self._sockets)
+            return await event_streams.answer(request, asked, catalog, self._sockets)
         except ClientDisconnect:
             raise
         except Exception as error:
-            refused = distinct_streams.refused(request, error, self._sockets)
+            refused = event_streams.refused(request, error, self._sockets)
             if refused is None:
                 raise
             return refused
@@ -228,3 +246,13 @@ async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
 def _catalog_of(request: Request | WebSocket) -> str:
     name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
     return name
+
+
+async def _page(root: str) -> Response:
+    """Return the page, ``root`` being the way up to ``/v1/``; it finds out itself where it is."""
+    return await _ASSETS.page("page.html", root)
+
+
+async def _asset(request: Request) -> Response:
+    """Answer ``/v1/graphiql/{name}``."""
+    return await _ASSETS.answer(request)

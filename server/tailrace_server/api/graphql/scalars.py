@@ -1,4 +1,4 @@
-"""Scalars of the schema, and which one a column's values come as.
+"""The scalars of the schema, and the scalar of a column's values.
 
 Values beyond JavaScript's numbers are sent as text: 64-bit integers of columns (``BigInt``) and decimals
 (``Decimal``) are strings of their digits as the source wrote them. ``Long`` is for numbers that this server
@@ -17,6 +17,18 @@ SQL type                       scalar       in JSON
 ``DATE``, ``TIME…``            Date, …      string, ISO 8601
 ``JSON``, not known            JSON         whatever the source wrote
 =============================  ===========  ==========================================================
+
+Days, times and moments are exact, or an error. Counts of days, of milli-, micro- or nanoseconds, and texts of
+the source become ISO 8601::
+
+    Date       2024-02-29
+    Timestamp  2024-02-29T13:37:00.250000            nine digits where there are nanoseconds
+    Time       13:37:00.250000  26:15:00  -00:30:00  hours may be above 23 and below 0, as in MySQL's TIME
+
+Years are 0001 to 9999. PostgreSQL's infinity is a day far beyond: Debezium sends 9223372036825200000 µs, or the
+text +294247-01-10T04:00:00Z. A Time reaches from -838:59:59 to 838:59:59, which is the range of MySQL.
+
+Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal types; MySQL manual, the TIME type.
 """
 
 from __future__ import annotations
@@ -24,16 +36,16 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass, replace
-from functools import partial
+from datetime import date
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NewType
 
 import msgspec
 import strawberry
 
-from tailrace_server.api.graphql import moments
 from tailrace_server.api.graphql.errors import cannot_represent
 from tailrace_server.wal.record.unavailable import DEFAULT, Unavailable, unavailable
-from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
+from tailrace_server.wal.schema.decoding import HOURS, LAST_HOUR, YEARS, Undecodable, decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +55,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
     from tailrace_server.wal.schema.decoding import Decoding
 
+
 Long = NewType("Long", int)
 BigInt = NewType("BigInt", str)
 Decimal = NewType("Decimal", str)
@@ -50,6 +63,94 @@ Date = NewType("Date", str)
 Time = NewType("Time", str)
 Timestamp = NewType("Timestamp", str)
 Json = NewType("Json", object)
+
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,1000}", re.ASCII)
+_DECIMAL: Final = re.compile(
+    r"-?[0-9]{1,1000}(?:\.[0-9]{1,1000})?(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
+)
+
+
+NULL: Final = b"null"
+
+
+_INTEGER: Final = re.compile(rb"-?[0-9]+")
+_NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
+_EXACT_MAX: Final = 1 << 53
+"""Up to here a double holds every whole number."""
+_KINDS: Final = {"Decimal": Decimal, "Date": Date, "Time": Time, "Timestamp": Timestamp}
+"""Scalars of decoded values, by their kind."""
+
+
+_SECONDS: Final = r":[0-5]\d(?::(?:[0-5]\d|60)(?:\.\d{1,12})?)?"
+"""Minutes and what is behind them. A leap second is one."""
+_CLOCK: Final = rf"(?:(?:[01]\d|2[0-3]){_SECONDS}|24:00(?::00(?:\.0{{1,12}})?)?)"
+"""A time of day; 24:00 is the end of it."""
+_ZONE: Final = r"(?:Z|[+-][01]\d(?::?[0-5]\d(?::?[0-5]\d)?)?)?"
+_DAY: Final = re.compile(r'"(\d{4}-\d\d-\d\d)"', re.ASCII)
+_MOMENT: Final = re.compile(rf'"(\d{{4}}-\d\d-\d\d)[T ]({_CLOCK}{_ZONE})"', re.ASCII)
+_TIME_OF_DAY: Final = re.compile(rf'"{_CLOCK}{_ZONE}"', re.ASCII)
+_SPAN: Final = re.compile(rf'"-?(\d{{2,3}}){_SECONDS}"', re.ASCII)
+
+
+def written_date(raw: bytes) -> bytes:
+    """Return a day that the source wrote as text.
+
+    Raises:
+        ValueUnfit: It is no day of the years, or in another form.
+    """
+    found = _DAY.fullmatch(_written("Date", raw))
+    if found is None or not _is_day(found[1]):
+        raise cannot_represent("Date", raw, YEARS)
+    return found[0].encode()
+
+
+def written_timestamp(raw: bytes) -> bytes:
+    """Return a moment that the source wrote as text; a space before its time becomes a T.
+
+    Raises:
+        ValueUnfit: It is no moment of the years, or in another form.
+    """
+    found = _MOMENT.fullmatch(_written("Timestamp", raw))
+    if found is None or not _is_day(found[1]):
+        raise cannot_represent("Timestamp", raw, YEARS)
+    return f'"{found[1]}T{found[2]}"'.encode()
+
+
+def written_time(raw: bytes) -> bytes:
+    """Return a time that the source wrote as text.
+
+    Raises:
+        ValueUnfit: It is no time, beyond the hours, or in another form.
+    """
+    text = _written("Time", raw)
+    if _TIME_OF_DAY.fullmatch(text) is None:
+        found = _SPAN.fullmatch(text)
+        if found is None or int(found[1]) > LAST_HOUR:
+            raise cannot_represent("Time", raw, HOURS)
+    return text.encode()
+
+
+def _written(scalar: str, raw: bytes) -> str:
+    """Return a JSON text with its quotes, without the escapes that no character here needs."""
+    if raw[:1] != b'"':
+        raise cannot_represent(scalar, raw)
+    if b"\\" not in raw:
+        return raw.decode()
+    try:
+        return f'"{msgspec.json.decode(raw, type=str)}"'
+    except msgspec.DecodeError:
+        raise cannot_represent(scalar, raw) from None
+
+
+@lru_cache(maxsize=4_096)
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _whole(value: object) -> int:
@@ -79,12 +180,6 @@ def _string(scalar: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{scalar} cannot represent {str(value)[:40]!r}: must be a string")
     return value
-
-
-_WHOLE: Final = re.compile(r"-?[0-9]{1,1000}", re.ASCII)
-_DECIMAL: Final = re.compile(
-    r"-?[0-9]{1,1000}(?:\.[0-9]{1,1000})?(?:[eE][+-]?[0-9]{1,4})?", re.ASCII
-)
 
 
 def _same(value: object) -> object:
@@ -134,9 +229,6 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
 """For Strawberry's ``scalar_map``."""
 
 
-NULL: Final = b"null"
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
     """How the values of a column come."""
@@ -166,13 +258,6 @@ class ColumnForm:
         if text == NULL:
             return None
         return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
-
-
-_INTEGER: Final = re.compile(rb"-?[0-9]+")
-_NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
-_EXACT_MAX: Final = 1 << 53
-"""Up to here a double holds every whole number."""
 
 
 def _json(raw: bytes) -> bytes:
@@ -237,7 +322,9 @@ def _base64(raw: bytes) -> bytes:
 
 
 _JSON: Final = ColumnForm("JSON", Json, _json)
+
 _STRING: Final = ColumnForm("String", str, _text)
+
 _BASES: Final = {
     "BOOLEAN": ColumnForm("Boolean", bool, _boolean),
     "SMALLINT": ColumnForm("Int", int, _int),
@@ -249,14 +336,14 @@ _BASES: Final = {
     "VARCHAR": _STRING,
     "UUID": _STRING,
     "VARBINARY": _STRING,
-    "DATE": ColumnForm("Date", Date, moments.written_date),
-    "TIME": ColumnForm("Time", Time, moments.written_time),
-    "TIMESTAMP": ColumnForm("Timestamp", Timestamp, moments.written_timestamp),
+    "DATE": ColumnForm("Date", Date, written_date),
+    "TIME": ColumnForm("Time", Time, written_time),
+    "TIMESTAMP": ColumnForm("Timestamp", Timestamp, written_timestamp),
 }
 """By the first word of an SQL type."""
-_KINDS: Final = {"Decimal": Decimal, "Date": Date, "Time": Time, "Timestamp": Timestamp}
-"""Scalars of decoded values, by their kind."""
+
 _BYTES: Final = ColumnForm("bytes", str, _base64)
+
 _ENCODED: Final = {
     "base64": _BYTES,
     "debezium.Bits": _BYTES,

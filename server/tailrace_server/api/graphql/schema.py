@@ -28,7 +28,7 @@ from tailrace import criteria as vocabulary
 from tailrace.schema import Column
 from tailrace.schema import Schema as LogSchema
 from tailrace_server.api.graphql import names, types
-from tailrace_server.api.graphql.arguments import Scope
+from tailrace_server.api.graphql.arguments import WHERE, Scope
 from tailrace_server.api.graphql.catalog_schema import (
     CatalogSchema,
     ColumnNames,
@@ -38,7 +38,7 @@ from tailrace_server.api.graphql.catalog_schema import (
     row_of,
 )
 from tailrace_server.api.graphql.column_readings import ColumnReading, histories, reading_of
-from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
+from tailrace_server.api.graphql.resolvers import Context  # noqa: TC001  # see above
 from tailrace_server.api.graphql.scalars import SCALARS, Json, Long
 from tailrace_server.api.graphql.types import (
     CatalogChange,
@@ -53,8 +53,7 @@ from tailrace_server.api.graphql.types import (
     SchemaObject,
     StatisticsObject,
 )
-from tailrace_server.api.graphql.where.input_types import TEST_TYPES, add_conditions
-from tailrace_server.api.graphql.where.values import WHERE
+from tailrace_server.api.graphql.where import TEST_TYPES, add_conditions
 
 UNSET: Final = strawberry.UNSET
 _RESERVED: Final = (

@@ -1,24 +1,26 @@
-"""Asks every call who makes it before its handler is reached: the one place for the whole gRPC listener.
+"""The guard of the gRPC listener: it authenticates calls before their handlers, and ends a call with an error.
 
 A method that is added to a service is guarded without having to know of it. Only gRPC's health service answers
-without a credential.
+without a credential. `abort` is the only way by which a call ends with an error of ours.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
+import structlog
 from grpc_health.v1 import health_pb2
 
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, forget_frames
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.identity import Credentials, bearer_token
 from tailrace_server.access.quotas import Quotas, Taken
-from tailrace_server.api.grpc.abort import abort
+from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.peers import GRPC, grpc_address
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
 from tailrace_server.api.transport_security.proxies import NO_PROXIES
@@ -34,9 +36,35 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
     OnError = Callable[[str], None]
 
+
+_ABORT_S: Final = 5.0
+"""How long a handler waits for its status to leave. It goes behind what is unread; the connection keeps it."""
+
+_log = structlog.get_logger("tailrace.grpc")
+
+
 _PUBLIC: Final = frozenset({health_pb2.DESCRIPTOR.services_by_name["Health"].full_name})
 
 _entrance: ContextVar[Entrance] = ContextVar("tailrace.entrance")
+
+
+async def abort(error: TailraceError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """End a call with an error.
+
+    The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
+    again; the handler does not wait for that.
+    """
+    code, text, trailer = grpc_status(logged(error, _log))
+    try:
+        async with asyncio.timeout(_ABORT_S):
+            await context.abort(code, text, trailer)
+    except grpc.aio.AbortError as aborted:
+        # grpc.aio keeps it with the call, and raises it again once the handler has returned. Its frames hold
+        # the call in turn, and all that the handler held.
+        forget_frames(aborted)
+    except (TimeoutError, grpc.aio.InternalError):
+        # Unread, or nobody is there any more; either way the handler has nothing left to do.
+        return
 
 
 def caller() -> Principal:

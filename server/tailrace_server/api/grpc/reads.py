@@ -1,6 +1,7 @@
-"""Calls that complete: a range of history, the state of an entity type, and a statement in SQL.
+"""Calls that complete: history, the state of an entity type, a statement in SQL, and named subscriptions.
 
-Both are a header, messages of the engine as they are, and an end with the place where a further read continues.
+A read is a header, messages of the engine as they are, and an end with the place where a further read
+continues. Each call of named subscriptions is one request and one answer.
 """
 
 from __future__ import annotations
@@ -8,23 +9,38 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import grpc
+
 from tailrace.errors import SubscriberTooSlow, TailraceError, again
+from tailrace.v1.named_subscription_pb2 import (
+    AcknowledgeRequest,
+    AcknowledgeResponse,
+    CreateSubscriptionRequest,
+    DeleteSubscriptionRequest,
+    DeleteSubscriptionResponse,
+    ListSubscriptionsRequest,
+    ListSubscriptionsResponse,
+    PauseSubscriptionRequest,
+    ResetSubscriptionRequest,
+)
 from tailrace_server.api import requests, sql_requests
-from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc import messages
 from tailrace_server.api.grpc.guard import caller
-from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
-from tailrace_server.api.many_keys import reading
+from tailrace_server.api.grpc.stream import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.peers import over_grpc
+from tailrace_server.api.requests import reading
 from tailrace_server.codecs import PROTOBUF, PROTOBUF_DECODED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import Any
 
-    import grpc
+    from google.protobuf.message import Message
 
     from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest
     from tailrace.v1.sql_pb2 import QuerySqlRequest
     from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.codecs import Codec
     from tailrace_server.engine.engine import Engine
     from tailrace_server.log_cache.frames import Frames
@@ -34,6 +50,10 @@ if TYPE_CHECKING:
     from tailrace_server.reads.state import StateRead
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
+    Call = Callable[[Any, Any], Awaitable[Message]]
+    Answer = Callable[[Callable[[], Awaitable[bytes]], Any], Awaitable[bytes]]
+    Parse = Callable[[Any, bytes, Any], Any]
+
 
 _Read = TypeVar("_Read", bound="LogRead")
 
@@ -67,11 +87,11 @@ class ClosedReads:
                 peer=over_grpc(context.peer(), context.invocation_metadata()),
             )
         request.ClearField("criteria")
-        header = responses.history_header(history, catalog=request.catalog)
+        header = messages.history_header(history, catalog=request.catalog)
 
         def end(read: HistoryRead, last: tuple[int, int, int] | None, count: int) -> bytes:
             cursor = requests.next_cursor(read, last, reverse=request.reverse)
-            return responses.history_end(next_cursor=cursor, captures=count)
+            return messages.history_end(next_cursor=cursor, captures=count)
 
         with history:
             await self._send(history, header, partial(_fitting, bytes_max), end, context)
@@ -88,10 +108,10 @@ class ClosedReads:
             peer=over_grpc(context.peer(), context.invocation_metadata()),
         )
         request.ClearField("primary_key")
-        header = responses.state_header(read, catalog=request.catalog)
+        header = messages.state_header(read, catalog=request.catalog)
 
         def end(read: StateRead, _: object, count: int) -> bytes:
-            return responses.state_end(next_page=read.next_page(), rows=count)
+            return messages.state_end(next_page=read.next_page(), rows=count)
 
         with read:
             await self._send(read, header, partial(_fitting, bytes_max), end, context)
@@ -109,12 +129,12 @@ class ClosedReads:
             ),
         )
         with read:
-            header = responses.sql_header(read, catalog=request.catalog)
+            header = messages.sql_header(read, catalog=request.catalog)
 
             def end(_: SqlRead, __: object, count: int) -> bytes:
-                return responses.sql_end(rows=count)
+                return messages.sql_end(rows=count)
 
-            await self._send(read, header, partial(responses.sql_rows, asked.form), end, context)
+            await self._send(read, header, partial(messages.sql_rows, asked.form), end, context)
 
     async def _send(
         self,
@@ -149,7 +169,7 @@ def _fitting(bytes_max: int, frames: Frames) -> bytes:
     """Return a message; one capture above the bound without its bodies."""
     if frames.count > 1 or len(frames.data) <= bytes_max:
         return frames.data
-    return responses.without_bodies(frames.data)
+    return messages.without_bodies(frames.data)
 
 
 def on_end(sender: GuardedSender, error: TailraceError) -> None:
@@ -160,3 +180,85 @@ def on_end(sender: GuardedSender, error: TailraceError) -> None:
 
 def _codec(*, decoded: bool) -> Codec:
     return PROTOBUF_DECODED if decoded else PROTOBUF
+
+
+class NamedCalls:
+    """The handlers of named subscriptions."""
+
+    def __init__(
+        self, engine: Engine, parse: Parse, answered: Answer, proxies: TrustedProxies
+    ) -> None:
+        """Serve an engine; ``parse`` reads a request, ``answered`` ends a call with its error."""
+        self._engine = engine
+        self._parse = parse
+        self._answered = answered
+        self._proxies = proxies
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
+        """Return the handlers by method."""
+        calls: dict[str, tuple[type[Message], Call]] = {
+            "CreateSubscription": (CreateSubscriptionRequest, self._create),
+            "ListSubscriptions": (ListSubscriptionsRequest, self._list),
+            "ResetSubscription": (ResetSubscriptionRequest, self._reset),
+            "PauseSubscription": (PauseSubscriptionRequest, self._pause),
+            "DeleteSubscription": (DeleteSubscriptionRequest, self._delete),
+            "Acknowledge": (AcknowledgeRequest, self._acknowledge),
+        }
+        return {
+            name: grpc.unary_unary_rpc_method_handler(partial(self._call, kind, call))
+            for name, (kind, call) in calls.items()
+        }
+
+    async def _call(
+        self,
+        kind: type[Message],
+        call: Call,
+        data: bytes,
+        context: Any,
+    ) -> bytes:
+        async def answer() -> bytes:
+            request = self._parse(kind, data, context)
+            requests.catalog(request.catalog)
+            return (await call(request, context)).SerializeToString()
+
+        return await self._answered(answer, context)
+
+    def _peer(self, context: Any) -> Any:
+        return over_grpc(context.peer(), context.invocation_metadata(), self._proxies)
+
+    async def _create(self, request: CreateSubscriptionRequest, context: Any) -> Message:
+        asked = requests.create(request)
+        named = self._engine.named
+        found = await named.create(caller(), request.catalog, asked, self._peer(context))
+        return messages.named_subscription(found)
+
+    async def _list(self, request: ListSubscriptionsRequest, context: Any) -> Message:
+        named = self._engine.named
+        found = (
+            [await named.get(caller(), request.catalog, request.name)]
+            if request.HasField("name")
+            else await named.list(caller(), request.catalog)
+        )
+        return ListSubscriptionsResponse(subscriptions=map(messages.named_subscription, found))
+
+    async def _reset(self, request: ResetSubscriptionRequest, context: Any) -> Message:
+        named, catalog = self._engine.named, request.catalog
+        peer = self._peer(context)
+        found = await named.reset(caller(), catalog, request.name, request.to, peer)
+        return messages.named_subscription(found)
+
+    async def _pause(self, request: PauseSubscriptionRequest, context: Any) -> Message:
+        named, catalog = self._engine.named, request.catalog
+        peer = self._peer(context)
+        found = await named.pause(caller(), catalog, request.name, peer, paused=request.paused)
+        return messages.named_subscription(found)
+
+    async def _delete(self, request: DeleteSubscriptionRequest, context: Any) -> Message:
+        named = self._engine.named
+        await named.delete(caller(), request.catalog, request.name, self._peer(context))
+        return DeleteSubscriptionResponse()
+
+    async def _acknowledge(self, request: AcknowledgeRequest, context: Any) -> Message:
+        asked = requests.acknowledgement(request)
+        durable = await self._engine.named.acknowledge(caller(), request.catalog, *asked)
+        return AcknowledgeResponse(cursor=str(durable))

@@ -1,4 +1,9 @@
-"""The gRPC server: the service, health and reflection on one port, and its graceful stop."""
+"""The gRPC server: the service, health and reflection on one port, and its graceful stop.
+
+The handlers of gRPC's health service and reflection decode requests inside grpc.aio: bytes that are no message,
+and methods that are left open, raise there and are logged with a traceback, as often as a peer likes. So both
+services are wrapped here, and such a request gets an error as its answer.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +15,42 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+import grpc.aio
 import structlog
-from grpc_health.v1 import health, health_pb2
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.access.door import Door
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
-from tailrace_server.api.grpc import knock
-from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
-from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect, disconnect_all
+from tailrace_server.api.grpc.connections import (
+    UnreadWatch,
+    bound_send_buffers,
+    disconnect,
+    disconnect_all,
+    pending_calls_max,
+)
 from tailrace_server.api.grpc.guard import guarded
+from tailrace_server.api.grpc.listener import accepting_server, forget, knock
 from tailrace_server.api.grpc.service import ChangeCaptureService
-from tailrace_server.api.grpc.settings import GrpcSettings
-from tailrace_server.api.grpc.standard_services import standard_services
-from tailrace_server.api.grpc.unread import UnreadWatch, pending_calls_max
 from tailrace_server.api.send_guard import SendGuard
+from tailrace_server.api.settings import GrpcSettings
 from tailrace_server.api.transport_security.proxies import NO_PROXIES
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import grpc.aio
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.engine.engine import Engine
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
 
 _UNCOMPRESSED: Final = 1
 """The set of compressions that core takes, as bits: only the first, none. A compressed request is refused
@@ -195,7 +209,7 @@ class GrpcServer:
         Raises:
             OSError: Nothing listens, or there is no answer.
         """
-        await knock.knock(reachable(self._address), self._tls)
+        await knock(reachable(self._address), self._tls)
 
     async def listen_again(self) -> None:
         """Put a new server on the port; streams that are open stay with the old one until they end.
@@ -299,3 +313,71 @@ async def _stop(server: grpc.aio.Server, deadline_s: float | None) -> None:
         await server.stop(deadline_s)
     await server.stop(deadline_s)
     forget(server)
+
+
+def standard_services(health: object, names: Iterable[str]) -> Mapping[str, Mapping[str, Handler]]:
+    """Return the handlers of both by method, by service.
+
+    Args:
+        health: The servicer of the health service.
+        names: Services that the reflection lists besides itself.
+    """
+    found = _Services()
+    health_pb2_grpc.add_HealthServicer_to_server(health, found)
+    shown = ReflectionServicer((*names, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, found)
+    return found
+
+
+class _Services(dict[str, "dict[str, Handler]"]):
+    """Takes the place of a server that handlers are added to."""
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Pass them over: the same come as registered ones."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Keep the handlers of a service."""
+        self[service] = {name: _forgiving(handler) for name, handler in handlers.items()}
+
+
+def _forgiving(handler: Any) -> Handler:
+    """Return a handler that does the same for good requests, and answers bad ones."""
+    if handler.stream_stream is not None:
+
+        async def both(data: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:
+            async for answer in handler.stream_stream(_decoded(handler, data, context), context):
+                yield answer
+
+        return grpc.stream_stream_rpc_method_handler(
+            both, response_serializer=handler.response_serializer
+        )
+
+    async def one(data: bytes, context: Context) -> object:
+        behaviour = handler.unary_unary or handler.unary_stream
+        try:
+            return await behaviour(await _decode(handler, data, context), context)
+        except NotImplementedError:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have it")
+
+    make: Any = (
+        grpc.unary_unary_rpc_method_handler
+        if handler.unary_unary is not None
+        else grpc.unary_stream_rpc_method_handler
+    )
+    made: Handler = make(one, response_serializer=handler.response_serializer)
+    return made
+
+
+async def _decoded(
+    handler: Any, data: AsyncIterator[bytes], context: Context
+) -> AsyncIterator[object]:
+    async for each in data:
+        yield await _decode(handler, each, context)
+
+
+async def _decode(handler: Any, data: bytes, context: Context) -> object:
+    try:
+        return handler.request_deserializer(data)
+    except DecodeError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise

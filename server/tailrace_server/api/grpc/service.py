@@ -34,16 +34,13 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
 from tailrace_server.api.connection_age import end_for_age
-from tailrace_server.api.grpc import responses
-from tailrace_server.api.grpc.abort import abort
-from tailrace_server.api.grpc.guard import caller, entrance
-from tailrace_server.api.grpc.named import NamedCalls
-from tailrace_server.api.grpc.reads import ClosedReads, on_end
-from tailrace_server.api.grpc.requests import parse
-from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
-from tailrace_server.api.grpc.updates import UpdateStream
-from tailrace_server.api.many_keys import reading
+from tailrace_server.api.grpc import messages
+from tailrace_server.api.grpc.guard import abort, caller, entrance
+from tailrace_server.api.grpc.messages import parse
+from tailrace_server.api.grpc.reads import ClosedReads, NamedCalls, on_end
+from tailrace_server.api.grpc.stream import GuardedSender, SendDeadlineExceeded, UpdateStream
 from tailrace_server.api.peers import over_grpc
+from tailrace_server.api.requests import reading
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
 from tailrace_server.errors import as_tailrace_error
@@ -56,10 +53,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from tailrace_server.api.connection_age import ConnectionAge
-    from tailrace_server.api.grpc.settings import GrpcSettings
-    from tailrace_server.api.grpc.unread import UnreadWatch
+    from tailrace_server.api.grpc.connections import UnreadWatch
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.api.settings import GrpcSettings
     from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.codecs import Codec
     from tailrace_server.engine.engine import Engine
@@ -185,7 +182,7 @@ class ChangeCaptureService:
 
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data, context)
-            return responses.catalogs(
+            return messages.catalogs(
                 self._engine.catalogs(caller()), self._engine.unreadable(caller())
             )
 
@@ -203,7 +200,7 @@ class ChangeCaptureService:
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)
-            return responses.schema(view, version)
+            return messages.schema(view, version)
 
         return await self._answered(answer, context)
 
@@ -307,7 +304,7 @@ class ChangeCaptureService:
                 # 2. Headers, then the acknowledgement, each under the send deadline.
                 await sender.begin()
                 await sender.send(
-                    responses.acknowledgement(
+                    messages.acknowledgement(
                         subscription.acknowledgement,
                         send_deadline_s=self._guard.deadline_s,
                         request_bytes=self._settings.request_bytes,
@@ -327,10 +324,10 @@ class ChangeCaptureService:
                     sender.rest()
                     message = await subscription.receive()
                     if isinstance(message, StateComplete):
-                        await sender.write(responses.state_complete(message))
+                        await sender.write(messages.state_complete(message))
                         continue
                     data = (
-                        responses.heartbeat(message)
+                        messages.heartbeat(message)
                         if isinstance(message, Heartbeat)
                         else message.data
                     )

@@ -1,1 +1,1 @@
-"""The HTTP listener that both HTTP faces share: protocol, names, origins, compression."""
+"""Parts that the HTTP faces share: protocol, guard, requests, streamed answers, assets."""

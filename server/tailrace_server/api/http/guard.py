@@ -1,4 +1,4 @@
-"""Asks everybody who they are before any route is looked at: the one place for the whole HTTP listener.
+"""The guard of the HTTP listener: it authenticates requests before the routes, by token, ticket or session.
 
 ::
 
@@ -11,35 +11,62 @@ A new route is guarded without having to know of it. A public path is compared e
 nothing, so that a misleading path reveals nothing. A WebSocket
 may be opened without a credential, since browsers cannot send one with the handshake: its `connection_init` has
 to bring it, and until then its caller has no identity.
+
+A session of a page in a browser is a cookie that replaces the token of the page.
+
+::
+
+    POST    /v1/session    with a token: Set-Cookie, HttpOnly, SameSite=Strict, over TLS Secure
+    GET     …/changes/live, …/graphql as an event stream: opened by the cookie
+    DELETE  /v1/session    the session and its streams end
+
+An ``EventSource`` sends no header, and reconnects by itself with the URL that it was opened with: a ticket,
+which is accepted once, does not allow that. A session does, for as long as the token lasts by which it was
+begun. A newer token of the same caller renews it, and all event streams that it has opened.
+
+A cookie opens event streams and ends its session, and does nothing else: whoever has a browser send it from
+another site can neither read nor change anything by it. It is looked at only where the browser does not say
+that it comes from another origin. So a page of another origin is refused a session: its cookie would never
+count. Sessions are in memory: after a restart of the server pages begin new ones.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.websockets import WebSocket
 
-from tailrace.errors import QuotaExceeded, TailraceError, Unauthenticated
+from tailrace.errors import InvalidRequest, QuotaExceeded, TailraceError, Unauthenticated
+from tailrace_server.access.door import Identified
 from tailrace_server.access.entrance import Entrance
-from tailrace_server.access.identity import Credentials, bearer_token
+from tailrace_server.access.identity import Credentials, bearer_token, is_same
+from tailrace_server.access.tickets import Handles
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status, retry_after
-from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later, may_pass
-from tailrace_server.api.http.sessions import PATH, handle_of
+from tailrace_server.api.http.event_streams import EVENTS_TYPE, later, may_pass
 from tailrace_server.api.transport_security.certificate_names import names_over_http
 from tailrace_server.grants.principal import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.requests import HTTPConnection
+    from starlette.requests import HTTPConnection, Request
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace_server.access.door import Door
-    from tailrace_server.api.http.sessions import BrowserSessions
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.grants.principal import Principal
+
+
+PATH: Final = "/v1/session"
+_LIFETIME_S: Final = 43_200.0
+"""Of a session whose caller's proof never ends, as an API key."""
+
 
 GRAPHQL_TYPE: Final = "application/graphql-response+json"
 _ENTRANCE: Final = "tailrace.entrance"
@@ -51,6 +78,9 @@ _STREAMS: Final = ("/changes/live", "/graphql")
 """How paths end at which there are event streams."""
 _PAGE: Final = re.compile(r"/v1/(?:catalogs/[^/]+|system)/graphql")
 """Paths at which a browser is given a page that has nothing of a catalog, and clients are given data."""
+
+
+_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 def caller_of(connection: HTTPConnection) -> Principal:
@@ -223,3 +253,136 @@ async def _refuse(
         await WebSocket(scope, receive, send).send_denial_response(response)
         return
     await response(scope, receive, send)
+
+
+class BrowserSessions:
+    """The sessions of a server."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._open = Handles()
+
+    def begin(self, principal: Principal, earlier: str | None) -> tuple[str, float]:
+        """Return the handle of a caller's session, and how many seconds it lasts.
+
+        Args:
+            principal: The caller who begins it, or continues it with a newer token.
+            earlier: The handle of the session that the browser has; one of somebody else ends.
+        """
+        expires_at = principal.expires_at
+        lifetime_s = _LIFETIME_S if expires_at is None else max(0.0, expires_at - time.time())
+        held = None if earlier is None else self._open.holder(earlier)
+        if earlier is not None and held is not None:
+            if isinstance(held, Identified) and held.refusal() is None and is_same(held, principal):
+                held.renew(principal)
+                self._open.extend(earlier, lifetime_s)
+                return earlier, lifetime_s
+            self.end(earlier)
+        return self._open.make(principal, lifetime_s), lifetime_s
+
+    def holder(self, handle: str) -> Principal:
+        """Return whose session it is.
+
+        Raises:
+            Unauthenticated: It is over or never was; or its owner is no longer let in.
+            TokenExpired: The token is over by which it was begun.
+        """
+        principal = self._open.holder(handle)
+        if principal is None:
+            raise Unauthenticated("the session is over; POST /v1/session with a token begins one")
+        if (refusal := principal.refusal()) is not None:
+            raise refusal
+        return principal
+
+    def end(self, handle: str) -> None:
+        """End a session, and the event streams that it has opened. Idempotent."""
+        principal = self._open.holder(handle)
+        self._open.forget(handle)
+        if isinstance(principal, Identified):
+            principal.leave()
+
+
+class SessionFace:
+    """The handlers of ``/v1/session``."""
+
+    def __init__(self, sessions: BrowserSessions) -> None:
+        """Begin and end these."""
+        self._sessions = sessions
+
+    def routes(self) -> list[BaseRoute]:
+        """Return what a Starlette application mounts."""
+        return [Route(PATH, self._answer, methods=["POST", "DELETE"])]
+
+    async def _answer(self, request: Request) -> Response:
+        handle = handle_of(request.scope)
+        if request.method == "DELETE":
+            if handle is not None:
+                self._sessions.end(handle)
+            headers = {**_NO_STORE, "Set-Cookie": cookie(request.scope, "", 0.0)}
+            return Response(status_code=204, headers=headers)
+        try:
+            if is_of_another_origin(request.scope):
+                raise _refusal(request)
+            principal = entrance_of(request).principal
+        except TailraceError as error:
+            return Response(encoded_problem(error), http_status(error), _NO_STORE, PROBLEM_TYPE)
+        handle, lifetime_s = self._sessions.begin(principal, handle)
+        headers = {**_NO_STORE, "Set-Cookie": cookie(request.scope, handle, lifetime_s)}
+        return JSONResponse({"expiresInMs": math.floor(lifetime_s * 1000)}, headers=headers)
+
+
+def _refusal(request: Request) -> InvalidRequest:
+    """Return why a page of another origin gets no session: it would take the cookie for one that works."""
+    own = f"{request.url.scheme}://{request.url.netloc}"
+    origin = request.headers.get("origin", "another origin")[:100]
+    return InvalidRequest(
+        f"origin: a session is for pages of {own!r}, and this one is of {origin!r}; the cookie would open no "
+        "stream. Use a ticket (POST /v1/tickets) or a fetch with the token. Behind a proxy that ends TLS, name "
+        "the proxy by trusted_proxies"
+    )
+
+
+def handle_of(scope: Scope) -> str | None:
+    """Return the handle in the cookie of a request; None where there is none, or it does not count."""
+    if scope["type"] != "http" or is_of_another_origin(scope):
+        return None
+    name = _name(scope)
+    found = [
+        value.strip()
+        for header in _values(scope, b"cookie")
+        for key, is_pair, value in (each.partition("=") for each in header.split(";"))
+        if is_pair and key.strip() == name
+    ]
+    # Of two one is not ours: whoever can set a cookie for the name of this host has added it.
+    return found[0] if len(found) == 1 else None
+
+
+def cookie(scope: Scope, handle: str, lifetime_s: float) -> str:
+    """Return the header by which a browser keeps a handle; a lifetime of 0 has it forget it."""
+    secure = "; Secure" if _is_secure(scope) else ""
+    return (
+        f"{_name(scope)}={handle}; Max-Age={int(lifetime_s)}; Path=/; HttpOnly; "
+        f"SameSite=Strict{secure}"
+    )
+
+
+def _name(scope: Scope) -> str:
+    # A browser takes a cookie of this name from this host alone, and over TLS: not from its neighbours.
+    return "__Host-tailrace" if _is_secure(scope) else "tailrace"
+
+
+def _is_secure(scope: Scope) -> bool:
+    return bool(scope.get("scheme") == "https")
+
+
+def is_of_another_origin(scope: Scope) -> bool:
+    """Return True if the browser says that a page of another origin sends a request."""
+    site = _values(scope, b"sec-fetch-site")
+    if any(each not in ("same-origin", "none") for each in site):
+        return True
+    own = [f"{scope.get('scheme')}://{host}" for host in _values(scope, b"host")]
+    return any([each] != own for each in _values(scope, b"origin"))
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]

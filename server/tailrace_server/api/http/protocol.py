@@ -6,7 +6,7 @@
                     10 s: request_head                answer unread for the send deadline: send_deadline
 
 Uvicorn waits for the first request for ever, and so it does for the second half of any head; its keep-alive
-timer knows idle connections only. Streamed answers have the send deadline themselves (api/rest/streaming.py),
+timer knows idle connections only. Streamed answers have the send deadline themselves (api/http/streaming.py),
 with words for the log; this one is for all other answers. The bytes of a request are charged to the
 inbound budget until the answer begins.
 
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from tailrace_server.api.byte_budget import ByteBudget
+    from tailrace_server.api.byte_budget import ByteBudget, ReadTurns
     from tailrace_server.api.connection_age import ConnectionAge
-    from tailrace_server.api.read_turns import ReadTurns
 
 _AFTER_S: Final = 5.0
 """How long after the send deadline an answer is cut that did not cut itself."""

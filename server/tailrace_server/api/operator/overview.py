@@ -1,4 +1,4 @@
-"""``/overview``: everything that the operator's page shows, as one JSON object.
+"""``/overview``, ``/subscriptions`` and ``/publishers``: the figures of the operator's page, as JSON.
 
 ::
 
@@ -13,16 +13,23 @@
 ``subscriptions`` are the 200 furthest behind, in the form of ``/subscriptions``; ``publishers`` the 100 that
 keep most bytes. The work grows with the number of open subscriptions. So the answer says in how many seconds to
 ask again: a client that does so costs at most 1/50 of the server's time.
+
+A subscription is one object with its catalog (``system`` for the log of catalogs), the fields of
+`SubscriptionStatistics`, and those of its `Peer`; the 1,000 that are furthest behind, in records, come first. A
+publisher is one for each distinct criteria, with the fields of `PublisherStatistics`, the 1,000 with most
+subscriptions. `/health` and `/metrics` have the numbers of all.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.position import Position
-from tailrace_server.api.operator import listings
+from tailrace_server.resources.event_loop import Turn
+from tailrace_server.rows.criteria_form import criteria_form, in_words
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -32,8 +39,11 @@ if TYPE_CHECKING:
     from tailrace_server.catalogs.catalog_info import CatalogInfo
     from tailrace_server.engine.engine import Engine
     from tailrace_server.grants.principal import Principal
-    from tailrace_server.resources.statistics import EngineStatistics
+    from tailrace_server.live.publisher import Publisher
+    from tailrace_server.live.subscription import Subscription
+    from tailrace_server.resources.statistics import EngineStatistics, SubscriptionStatistics
     from tailrace_server.wal.state.view import LogView
+
 
 _SUBSCRIPTIONS_SHOWN: Final = 200
 _PUBLISHERS_SHOWN: Final = 100
@@ -47,6 +57,9 @@ _COUNTERS: Final = (
     *("captures_delivered", "bytes_delivered", "heartbeats_sent", "resyncs", "returns"),
     "disconnected_for_memory",
 )
+
+
+_SHOWN: Final = 1_000
 
 
 async def overview(
@@ -71,8 +84,8 @@ async def overview(
     begun = time.monotonic()
     figures = engine.statistics(caller)
     catalogs = await _catalogs(engine, caller, figures)
-    subscriptions = await listings.subscriptions(engine, caller, shown=_SUBSCRIPTIONS_SHOWN)
-    publishers = listings.publishers(engine, caller, shown=_PUBLISHERS_SHOWN, by_cost=True)
+    behind = await subscriptions(engine, caller, shown=_SUBSCRIPTIONS_SHOWN)
+    costly = publishers(engine, caller, shown=_PUBLISHERS_SHOWN, by_cost=True)
     # Others had their turns meanwhile: where there is much to do, what nobody waits for is asked for less.
     took_s = time.monotonic() - begun
     return {
@@ -85,8 +98,8 @@ async def overview(
         "memory": _memory(engine, figures),
         "counters": {name: getattr(figures, name) for name in _COUNTERS},
         "catalogs": catalogs,
-        "subscriptions": subscriptions,
-        "publishers": publishers,
+        "subscriptions": behind,
+        "publishers": costly,
         "lines": [asdict(each) for each in lines],
     }
 
@@ -169,4 +182,67 @@ def _memory(engine: Engine, figures: EngineStatistics) -> dict[str, int]:
         "pages_bytes": engine.pages.bytes,
         "message_bytes_max": figures.message_bytes_max,
         "waiting_for_memory": figures.waiting_for_memory,
+    }
+
+
+async def subscriptions(
+    engine: Engine, caller: Principal, *, shown: int = _SHOWN
+) -> list[dict[str, object]]:
+    """Return the subscriptions that are furthest behind, in that order; gives way to others meanwhile."""
+    # One at a time, and of each only its figures are kept: there may be 100,000, each with 100,000 keys.
+    turn = Turn()
+    behind: list[tuple[int, int, str, SubscriptionStatistics]] = []
+    for place, (catalog, subscription) in enumerate(engine.subscriptions(caller)):
+        figures = subscription.statistics()
+        entry = (figures.lag_records, -place, catalog, figures)
+        if len(behind) < shown:
+            heapq.heappush(behind, entry)
+        else:
+            heapq.heappushpop(behind, entry)
+        if turn.is_over():
+            await turn.give_way()
+    found = []
+    for _, _, catalog, figures in sorted(behind, reverse=True):
+        found.append({"catalog": catalog, **_plain(figures)})
+        if turn.is_over():
+            await turn.give_way()
+    return found
+
+
+def publishers(
+    engine: Engine, caller: Principal, *, shown: int = _SHOWN, by_cost: bool = False
+) -> list[dict[str, object]]:
+    """Return the publishers with most subscriptions, in that order, or those that keep most bytes."""
+
+    def size(each: tuple[str, Publisher[Subscription]]) -> int:
+        publisher = each[1]
+        if by_cost:
+            return publisher.ring.bytes + publisher.kept.nbytes
+        return len(publisher.subscriptions)
+
+    largest = heapq.nlargest(shown, engine.publishers(caller), key=size)
+    return [
+        {
+            "catalog": catalog,
+            "criteria": criteria_form(publisher.predicate.criteria),
+            "criteria_text": in_words(publisher.predicate.criteria),
+            **asdict(publisher.statistics()),
+        }
+        for catalog, publisher in largest
+    ]
+
+
+def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
+    """Return a record's fields as JSON has them; the position as the command line writes it."""
+    fields = {name: getattr(figures, name) for name in figures.__slots__}
+    peer = fields.pop("peer")
+    return fields | {
+        "transport": peer.transport,
+        "peer": peer.address,
+        "principal": peer.principal,
+        "client": peer.client,
+        "criteria": criteria_form(figures.criteria),
+        "criteria_text": in_words(figures.criteria),
+        "age_s": round(figures.age_s, 3),
+        "position": str(figures.position),
     }

@@ -3,19 +3,23 @@
 ::
 
     GET   /                        the page
-    GET   /page/{name}             what it is made of
-    GET   /overview                what it shows
+    GET   /page/{name}             its files
+    GET   /overview                its figures
     GET   /subscriptions           those that are furthest behind
     GET   /publishers              those with most subscriptions
     POST  /subscriptions/{id}/end  end one: {"reason": "…"}
+
+A request to end a subscription has to come from the page itself, and without a door from loopback.
 """
 
 from __future__ import annotations
 
 import time
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -23,14 +27,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace.errors import InvalidRequest, NotPermitted
-from tailrace_server.api.assets import STRICT_POLICY, Assets
 from tailrace_server.api.errors import logged
+from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.operator import listings
-from tailrace_server.api.operator.ending import reason_of, refuse_strangers
-from tailrace_server.api.operator.overview import overview
+from tailrace_server.api.http.requests import JSON_TYPE, asked_body
+from tailrace_server.api.operator.overview import overview, publishers, subscriptions
 from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest.routes import http_problem, refused
+from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,6 +47,11 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
     from tailrace_server.grants.principal import Principal
+
+
+_REASON_MAX: Final = 200
+"""Characters, so that it fits whole into the trailers of gRPC, with the cursor."""
+
 
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
@@ -112,10 +121,10 @@ class OperatorFace:
         return JSONResponse(found, headers=_NO_STORE)
 
     async def _subscriptions(self, request: Request) -> Response:
-        return JSONResponse(await listings.subscriptions(self._engine, caller_of(request)))
+        return JSONResponse(await subscriptions(self._engine, caller_of(request)))
 
     async def _publishers(self, request: Request) -> Response:
-        return JSONResponse(listings.publishers(self._engine, caller_of(request)))
+        return JSONResponse(publishers(self._engine, caller_of(request)))
 
     async def _end(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -146,3 +155,62 @@ class OperatorFace:
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
         return refused(found)
+
+
+async def reason_of(request: Request, settings: HttpSettings) -> str:
+    """Return the reason that a request gives.
+
+    Raises:
+        HTTPException: 403: it comes from another page; 415: it does not say that it is JSON.
+        InvalidRequest: It gives no reason, or one that is too long.
+    """
+    _refuse_other_pages(request, settings)
+    body = await asked_body(request, settings)
+    if not isinstance(body, dict) or set(body) != {"reason"}:
+        raise InvalidRequest('the body is {"reason": "…"}, what the subscriber is told')
+    reason = body["reason"]
+    if not isinstance(reason, str) or not reason.strip():
+        raise InvalidRequest("reason: a text that says to the subscriber why it was ended")
+    reason = " ".join(reason.split())
+    if len(reason) > _REASON_MAX:
+        raise InvalidRequest(f"reason: {len(reason)} characters; at most {_REASON_MAX}")
+    return reason
+
+
+def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
+    """Refuse what a page of another origin can send without being asked for leave by its browser.
+
+    It can send a POST with any text, but not say that this is JSON; and its browser names it as the origin. An
+    origin has to be allowed by its name: that every page may read does not mean that every page may do this.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON_TYPE:
+        raise HTTPException(415, f"the request must say that its body is {JSON_TYPE}")
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
+        return
+    if settings.origins.any or not settings.origins.has(origin):
+        raise HTTPException(
+            403, f"a page of {origin[:100]} may not end subscriptions; name it in ws_origins"
+        )
+
+
+def refuse_strangers(request: Request, caller: Principal) -> None:
+    """Refuse a caller without an identity that comes from another machine.
+
+    Raises:
+        NotPermitted: It is one.
+    """
+    if caller is not ANONYMOUS or (request.client and _is_loopback(request.client.host)):
+        return
+    raise NotPermitted(
+        "who is anonymous may end subscriptions from the server's own machine only; have the server ask for "
+        "identities (docs/security.md)"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -26,30 +26,29 @@ from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api import requests
+from tailrace_server.api import json_responses, requests
 from tailrace_server.api.errors import (
     HTTP_OWN_RETRIABLE,
     encoded_problem,
     encoded_refusal,
     logged,
 )
-from tailrace_server.api.http.event_stream_answers import (
+from tailrace_server.api.http.event_streams import (
     EVENTS_TYPE,
     HEADERS,
     LAST_EVENT_ID,
+    EventStream,
     last_event_id,
     later,
     may_pass,
     retry_line,
 )
 from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.http.requests import accepted, asked_body, parameters
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json
-from tailrace_server.api.many_keys import reading
 from tailrace_server.api.peers import REST_EVENTS, over_http
-from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.event_stream import EventStream
+from tailrace_server.api.requests import reading
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
-from tailrace_server.api.rest.requests import accepted, asked_body, parameters
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -151,7 +150,7 @@ class _CaptureWords:
         self._send_deadline_s = send_deadline_s
 
     def began(self, acknowledgement: SubscribeAcknowledgement, id_line: bytes) -> bytes:
-        data = responses.acknowledgement(
+        data = json_responses.acknowledgement(
             acknowledgement,
             send_deadline_s=self._send_deadline_s,
             request_bytes=self._request_bytes,
@@ -159,10 +158,10 @@ class _CaptureWords:
         return _event("subscribed", id_line, data)
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
-        return _event("heartbeat", id_line, responses.heartbeat(value))
+        return _event("heartbeat", id_line, json_responses.heartbeat(value))
 
     def completed(self, value: StateComplete, id_line: bytes) -> bytes:
-        return _event("stateComplete", id_line, responses.state_complete(value))
+        return _event("stateComplete", id_line, json_responses.state_complete(value))
 
     def ended(self, error: TailraceError) -> bytes:
         again = retry_line() if may_pass(error) else b""

@@ -1,4 +1,4 @@
-"""The forms in which a JSON face writes captures: what is asked for beside the fields of a request.
+r"""The forms in which a JSON face writes captures, and the codecs of these forms.
 
 ::
 
@@ -9,8 +9,30 @@
     values   raw             as the source wrote them; the default
              decoded         by the column's type and encoding (wal/schema/decoding.py)
 
-All are members of a JSON request, or parameters of a URL. Of
-them proto/tailrace/v1 has ``values`` only: over gRPC a body is bytes anyway.
+All are members of a JSON request, or parameters of a URL. Of them proto/tailrace/v1 has ``values`` only: over
+gRPC a body is bytes anyway.
+
+A CloudEvent 1.0 in the structured form has the capture as its data::
+
+    {"specversion":"1.0","id":"1.….42.2.0.17…","source":"urn:uuid:6f1c2a5e-…","type":"tailrace.data.upsert",
+     "subject":"product/17","time":"2023-11-14T22:13:20.000000Z","datacontenttype":"application/json",
+     "data":{"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…",…}}
+
+The source is the catalog's log, which its uuid names for ever; the id is the capture's cursor, so source and id
+together are unique, as the specification asks, and any id is a place to resume from. The type is area and
+operation, the subject entity type and primary key (the lead of a transaction has none), the time that of the
+commit. A frame is the object and a comma.
+
+Source: CloudEvents 1.0.2, core specification and JSON event format.
+
+Formats that need one capture apart from the next have frames of their own::
+
+    lines    {"version":42,…}\n
+    events   id: 1.….42.2.0.17…\ndata: {"version":42,…}\n\n
+
+They are made of the frames of a codec of objects, in columns, once for all readers of a format. An image
+that its source wrote over several lines is put on one: JSON allows a line end between tokens only, so that a
+space in its place changes no value.
 """
 
 from __future__ import annotations
@@ -20,21 +42,146 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, Unsupported
-from tailrace_server.api.rest.cloudevents import CloudEventsCodec
-from tailrace_server.api.rest.codecs import EventsCodec, LinesCodec
-from tailrace_server.codecs import JSON, JSON_DECODED, JSON_TEXT, JSON_TEXT_DECODED
+from tailrace_server.codecs import JSON, JSON_DECODED, JSON_TEXT, JSON_TEXT_DECODED, Codec
+from tailrace_server.codecs.columns import EMPTY
+from tailrace_server.codecs.json import cursor_parts, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace_server.codecs import Codec
+    from numpy.typing import NDArray
+
+    from tailrace_server.codecs import CaptureColumns
+
+
+_encode = msgspec.json.encode
+
+
+_END: Final = 2**31 - 1
+
 
 FORMATS: Final = ("captures", "cloudevents")
 BODIES: Final = ("json", "text")
 VALUES: Final = ("raw", "decoded")
 _BODY_NAMES: Final = ("change", "before", "after")
+
+
+_OBJECTS: Final[dict[tuple[str, str], Codec]] = {
+    ("json", "raw"): JSON,
+    ("json", "decoded"): JSON_DECODED,
+    ("text", "raw"): JSON_TEXT,
+    ("text", "decoded"): JSON_TEXT_DECODED,
+}
+_MEMBERS: Final = ("format", "bodies", "values")
+
+
+class LinesCodec(Codec):
+    """One object a line."""
+
+    def __init__(self, objects: Codec) -> None:
+        """Frame the objects of a codec whose frames are an object and a comma."""
+        self.name = f"{objects.name}-lines"
+        self._objects = objects
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one line a capture."""
+        return pc.binary_replace_slice(on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the line with ``omittedBytes`` appended."""
+        return self._objects.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
+
+
+class EventsCodec(Codec):
+    """One server-sent event a capture; its id is the cursor."""
+
+    def __init__(self, objects: Codec) -> None:
+        """Frame the objects of a codec whose frames are an object and a comma."""
+        self.name = f"{objects.name}-events"
+        self._objects = objects
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one event a capture."""
+        objects = pc.binary_replace_slice(
+            on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
+        )
+        return pc.binary_join_element_wise(
+            *(pa.scalar(b"id: ", pa.binary()), *cursor_parts(columns)),
+            *(pa.scalar(b"\ndata: ", pa.binary()), objects, EMPTY),
+        )
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the event with ``omittedBytes`` appended to its object."""
+        return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"\n\n"
+
+
+def on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
+    """Return frames of JSON without line ends."""
+    for end in (b"\n", b"\r"):
+        if pc.any(pc.match_substring(frames, end)).as_py():
+            frames = pc.replace_substring(frames, end, b" ")
+    return frames
+
+
+class CloudEventsCodec(Codec):
+    """One event a capture."""
+
+    def __init__(self, objects: Codec) -> None:
+        """Wrap the objects of a codec whose frames are an object and a comma."""
+        self.name = f"{objects.name}-cloudevents"
+        self._objects = objects
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one event a capture."""
+        columns = columns.gathered()
+        uuid = columns.catalog_uuid
+        data = pc.binary_replace_slice(self._objects.encode(columns), -1, _END, b"},")
+        return pc.binary_join_element_wise(
+            *(_text(b'{"specversion":"1.0","id":"'), *cursor_parts(columns)),
+            *(_text(b'","source":"urn:uuid:%s"' % str(uuid).encode()), _kinds(columns)),
+            *(_text(b',"time":"'), _times(columns.timestamps)),
+            *(_text(b'Z","datacontenttype":"application/json","data":'), data, EMPTY),
+        )
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the event with ``omittedBytes`` appended to its data."""
+        return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"},"
+
+
+def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
+    """Return type and subject of each capture."""
+    codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
+    distinct, place = np.unique(codes, return_inverse=True)
+    texts = []
+    for code in distinct.tolist():
+        type_code, rest = divmod(code, 64)
+        kind = f"tailrace.{Area(rest // 8).name}.{Operation(rest % 8).name}".lower()
+        text = b',"type":"%s"' % kind.encode()
+        if type_code:
+            text += b',"subject":' + _encode(columns.entity_types[type_code - 1])[:-1]
+        texts.append(text)
+    kinds = pa.array(texts, pa.binary()).take(pa.array(place))
+    keys = escaped(columns.keys.array.view(pa.binary()))
+    keys = pc.binary_join_element_wise(_text(b"/"), keys, _text(b'"'), EMPTY)
+    ends = pc.if_else(pa.array(columns.type_codes >= 0), keys.fill_null(b'"'), _text(b""))
+    return pc.binary_join_element_wise(kinds, ends, EMPTY)
+
+
+def _times(timestamps: NDArray[np.int64]) -> pa.BinaryArray:
+    """Return times as RFC 3339 has them, without their zone; few distinct ones."""
+    distinct, place = np.unique(timestamps, return_inverse=True)
+    texts = np.datetime_as_string(distinct.astype("datetime64[us]"))
+    return pa.array(texts.tolist(), pa.string()).view(pa.binary()).take(pa.array(place))
+
+
+def _text(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +213,6 @@ class CaptureForm:
         return msgspec.json.encode(members) + frame[-1:], omitted
 
 
-_OBJECTS: Final[dict[tuple[str, str], Codec]] = {
-    ("json", "raw"): JSON,
-    ("json", "decoded"): JSON_DECODED,
-    ("text", "raw"): JSON_TEXT,
-    ("text", "decoded"): JSON_TEXT_DECODED,
-}
-
-
 def _form(format: str, bodies: str, values: str) -> CaptureForm:
     objects = _OBJECTS[bodies, values]
     if format == "cloudevents":
@@ -82,8 +221,8 @@ def _form(format: str, bodies: str, values: str) -> CaptureForm:
 
 
 _FORMS: Final = {each: _form(*each) for each in product(FORMATS, BODIES, VALUES)}
+
 PLAIN: Final = _FORMS["captures", "json", "raw"]
-_MEMBERS: Final = ("format", "bodies", "values")
 
 
 def form_of(value: object) -> tuple[CaptureForm, object]:

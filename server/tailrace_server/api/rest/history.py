@@ -22,25 +22,9 @@ from starlette.responses import Response
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
-from tailrace_server.api import requests
+from tailrace_server.api import json_responses, requests
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import (
-    ELSEWHERE,
-    from_json,
-    from_query,
-    in_json,
-    in_json_names,
-)
-from tailrace_server.api.many_keys import reading
-from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
-from tailrace_server.api.rest.forms import (
-    CaptureForm,
-    form_of,
-    form_of_query,
-)
-from tailrace_server.api.rest.requests import (
+from tailrace_server.api.http.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
     JSON_TYPE,
@@ -49,11 +33,26 @@ from tailrace_server.api.rest.requests import (
     asked_body,
     parameters,
 )
+from tailrace_server.api.json_requests import (
+    ELSEWHERE,
+    from_json,
+    from_query,
+    in_json,
+    in_json_names,
+)
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.requests import reading
+from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
+from tailrace_server.api.rest.forms import (
+    CaptureForm,
+    form_of,
+    form_of_query,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from tailrace_server.api.rest.streaming import StreamedAnswer
+    from tailrace_server.api.http.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
@@ -121,7 +120,7 @@ async def changes(
     with ExitStack() as stack:
         stack.enter_context(history)
         view = await engine.view(caller_of(request), catalog)
-        header = responses.history_header(history, catalog=view.name)
+        header = json_responses.history_header(history, catalog=view.name)
         headers = headers_of(header, kind, HEADERS)
         if (last := _last_version(bounds, history, view)) is not None:
             tag = _tag(message, kind, form, limit, view, last, history.use.identity)

@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api import requests
+from tailrace_server.api import json_responses, requests
 from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json, integer
-from tailrace_server.api.many_keys import has_many_keys, reading
-from tailrace_server.api.rest import responses
+from tailrace_server.api.requests import has_many_keys, reading
 from tailrace_server.api.rest.forms import CaptureForm, form_of
 from tailrace_server.api.websocket.admission import admit_at_init, renew
 
@@ -144,7 +143,7 @@ class LiveFace:
         acknowledgement = subscription.acknowledgement
         await operation.send(
             "subscribed",
-            responses.acknowledgement(
+            json_responses.acknowledgement(
                 acknowledgement,
                 send_deadline_s=self._engine.settings.send_deadline_s,
                 request_bytes=self._settings.ws_message_bytes,
@@ -154,14 +153,14 @@ class LiveFace:
         while True:
             message = await subscription.receive()
             if isinstance(message, Heartbeat):
-                await operation.send("heartbeat", responses.heartbeat(message))
+                await operation.send("heartbeat", json_responses.heartbeat(message))
             elif isinstance(message, StateComplete):
-                await operation.send("stateComplete", responses.state_complete(message))
+                await operation.send("stateComplete", json_responses.state_complete(message))
             else:
                 await operation.next(
                     opening,
                     memoryview(message.data)[:-1],
-                    responses.after_captures(message, subscription.cursor_behind(message)),
+                    json_responses.after_captures(message, subscription.cursor_behind(message)),
                 )
             del message  # the next one may have to wait for the room of this one
 

@@ -26,12 +26,11 @@ from tailrace.v1.named_subscription_pb2 import (
     CreateSubscriptionRequest,
     ResetSubscriptionRequest,
 )
-from tailrace_server.api import named_requests
+from tailrace_server.api import json_responses, requests
 from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.http.requests import asked_body, no_parameters
 from tailrace_server.api.json_requests import from_json, in_json_names
 from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.requests import asked_body, no_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -91,7 +90,7 @@ class NamedResources:
     async def _create(self, request: Request) -> ASGIApp:
         asked = await self._asked(CreateSubscriptionRequest, request, ("catalog",))
         try:
-            wanted = named_requests.create(asked)
+            wanted = requests.create(asked)
         except InvalidRequest as error:
             raise in_json_names(error) from None
         peer = over_http(REST, request)
@@ -128,7 +127,7 @@ class NamedResources:
 
     async def _acknowledge(self, request: Request) -> ASGIApp:
         asked = await self._asked(AcknowledgeRequest, request, IN_PATH_OF_NAME)
-        _, epoch, cursor = named_requests.acknowledgement(asked)
+        _, epoch, cursor = requests.acknowledgement(asked)
         durable = await self._engine.named.acknowledge(*_of(request), epoch, cursor)
         return _json({"cursor": str(durable)})
 
@@ -146,9 +145,9 @@ def named_subscription(value: NamedView) -> dict[str, Any]:
     return {
         "catalog": value.catalog,
         "name": value.name,
-        "criteria": responses.criteria(value.criteria),
+        "criteria": json_responses.criteria(value.criteria),
         "cursor": document.cursor,
-        "needed": responses.position(hold.needed),
+        "needed": json_responses.position(hold.needed),
         "epoch": document.epoch,
         "reader": document.reader,
         "holdMs": document.hold_us // 1000,

@@ -8,16 +8,11 @@ from typing import Any, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.errors import HTTP_OWN, HTTP_STATUS, PROBLEM_TYPE
-from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE
+from tailrace_server.api.http.event_streams import EVENTS_TYPE
+from tailrace_server.api.http.requests import ARROW_TYPE, CLOUD_TYPE, JSON_TYPE, LINES_TYPE
 from tailrace_server.api.rest import components
 from tailrace_server.api.rest.history import HEADERS
-from tailrace_server.api.rest.requests import (
-    ARROW_TYPE,
-    CLOUD_TYPE,
-    JSON_TYPE,
-    LINES_TYPE,
-)
-from tailrace_server.api.rest.sql.answer import SQL_HEADERS
+from tailrace_server.api.rest.sql import SQL_HEADERS
 from tailrace_server.api.rest.state import IN_PATH, IN_PATH_OF_ROW, STATE_HEADERS
 
 _CATALOG: Final = {

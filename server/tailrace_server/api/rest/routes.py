@@ -15,13 +15,15 @@
     …          /v1/catalogs/{c}/subscriptions…    named subscriptions
     …          /v1/system/changes…                the same of the system log
     GET        /v1/openapi.json                   the description of all of it
-    GET        /v1/docs                           the same for a browser
+    GET        /v1/docs                           the same for a browser, by RapiDoc; paths can be tried out
+    GET        /v1/docs/{name}                    the parts of that page
 """
 
 from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,6 +35,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, QuotaExceeded, TailraceError
 from tailrace_server.access.tickets import Tickets
+from tailrace_server.api import json_responses
 from tailrace_server.api.errors import (
     PROBLEM_TYPE,
     encoded_problem,
@@ -41,13 +44,13 @@ from tailrace_server.api.errors import (
     logged,
     retry_after,
 )
+from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.guard import caller_of, entrance_of
+from tailrace_server.api.http.requests import no_parameters, parameters
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
-from tailrace_server.api.rest import events, history, openapi, pages, responses, state
+from tailrace_server.api.rest import events, history, openapi, sql, state
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.named import NamedResources
-from tailrace_server.api.rest.requests import no_parameters, parameters
-from tailrace_server.api.rest.sql.answer import answer
 from tailrace_server.grants.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -67,6 +70,19 @@ _log = structlog.get_logger("tailrace.rest")
 _VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
+_OWN_STYLE: Final = "'sha256-hxMHPWsJKxnbIchS5PxfP/9Ipo9IhwZEbB+Wb8Dt+uw='"
+"""Of the one style element that RapiDoc 9.3.8 makes; a browser that refuses another names its hash."""
+_ASSETS: Final = Assets(
+    Path(__file__).parent / "assets",
+    versioned=("rapidoc-9.3.8.min.js",),
+    own=("docs.js", "docs.css", "token.js"),
+    # RapiDoc's templates have styles of elements; no other style and no script in the page is allowed.
+    policy=STRICT_POLICY.replace("style-src 'self'", f"style-src 'self' {_OWN_STYLE}")
+    + "; style-src-attr 'unsafe-inline'",
+)
+FILES: Final = _ASSETS.files
+
+
 class RestFace:
     """The handlers of the REST face."""
 
@@ -81,8 +97,8 @@ class RestFace:
         """Return what a Starlette application mounts."""
         found: list[BaseRoute] = [
             Route("/v1/openapi.json", self._answered(self._openapi)),
-            Route("/v1/docs", pages.docs),
-            Route("/v1/docs/{name}", pages.asset),
+            Route("/v1/docs", _docs),
+            Route("/v1/docs/{name}", _asset),
             Route("/v1/tickets", self._answered(self._tickets), methods=["POST"]),
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
@@ -120,7 +136,7 @@ class RestFace:
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)
-        found = [responses.catalog(info) for info in self._engine.catalogs(caller_of(request))]
+        found = [json_responses.catalog(info) for info in self._engine.catalogs(caller_of(request))]
         return _json({"catalogs": found})
 
     async def _catalog(self, request: Request) -> Response:
@@ -131,7 +147,7 @@ class RestFace:
         )  # a catalog of a moment ago is looked for; one that is broken says why
         for info in self._engine.catalogs(caller_of(request)):
             if info.name == name:
-                return _json(responses.catalog(info))
+                return _json(json_responses.catalog(info))
         raise CatalogUnknown(
             name, [info.name for info in self._engine.catalogs(caller_of(request))]
         )
@@ -141,7 +157,7 @@ class RestFace:
         version = _version(request)
         view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
-        return _json(responses.schema(view, at))
+        return _json(json_responses.schema(view, at))
 
     async def _table(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)
@@ -152,7 +168,7 @@ class RestFace:
 
     async def _sql(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)
-        return await answer(request, self._engine, self._settings, self._sockets, name)
+        return await sql.answer(request, self._engine, self._settings, self._sockets, name)
 
     async def _changes(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)
@@ -242,3 +258,13 @@ def _version(request: Request) -> int | None:
             raise InvalidRequest("version: must be a whole number from 1")
         version = int(text)
     return version
+
+
+async def _docs(_request: Request) -> Response:
+    """Answer ``/v1/docs``."""
+    return await _ASSETS.page("docs.html")
+
+
+async def _asset(request: Request) -> Response:
+    """Answer ``/v1/docs/{name}``."""
+    return await _ASSETS.answer(request)

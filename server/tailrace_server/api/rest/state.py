@@ -22,26 +22,25 @@ from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest, RowUnknown
 from tailrace.v1.change_capture_pb2 import ReadStateRequest
-from tailrace_server.api import requests
+from tailrace_server.api import json_responses, requests
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import ELSEWHERE, from_query, in_json_names
-from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
-from tailrace_server.api.rest.forms import form_of_query
-from tailrace_server.api.rest.requests import (
+from tailrace_server.api.http.requests import (
     ARROW_TYPE,
     JSON_TYPE,
     LINES_TYPE,
     accepted,
     parameters,
 )
+from tailrace_server.api.json_requests import ELSEWHERE, from_query, in_json_names
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
+from tailrace_server.api.rest.forms import form_of_query
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from tailrace_server.api.http.streaming import StreamedAnswer
     from tailrace_server.api.rest.forms import CaptureForm
-    from tailrace_server.api.rest.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
@@ -87,7 +86,7 @@ async def table(
     with ExitStack() as stack:
         read, bytes_max = await _open(request, engine, catalog, message, kind, form)
         stack.enter_context(read)
-        header = responses.state_header(read, catalog=catalog)
+        header = json_responses.state_header(read, catalog=catalog)
         headers = headers_of(header, kind, STATE_HEADERS)
         tag = _tag(read, message, kind, form, f"{read.version}:{read.commit_timestamp}")
         headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -126,7 +125,7 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
             break
         else:
             raise RowUnknown(message.entity_type, key, read.version)
-        header = responses.state_header(read, catalog=catalog)
+        header = json_responses.state_header(read, catalog=catalog)
         headers = headers_of(header, kind, STATE_HEADERS)
         # The row itself: the position of its last change is of another row in a log that was restored.
         tag = _tag(read, message, kind, form, hashlib.blake2s(data).hexdigest())

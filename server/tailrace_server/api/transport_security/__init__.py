@@ -1,1 +1,1 @@
-"""Transport security of both listeners: the files of TLS as they change, and what clients are called."""
+"""Transport security of both listeners: the files of TLS, certificates of clients, and trusted proxies."""

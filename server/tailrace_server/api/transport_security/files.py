@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tailrace_server.api.transport_security.settings import TransportSecuritySettings
+    from tailrace_server.api.settings import TransportSecuritySettings
 
 _LOOK_S: Final = 1.0
 """How often the files are looked at. A change is taken once two looks have seen the same: a certificate is

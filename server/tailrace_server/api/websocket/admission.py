@@ -12,8 +12,7 @@ from tailrace.errors import (
     Unauthenticated,
 )
 from tailrace_server.access.entrance import token_in
-from tailrace_server.api.websocket.codes import Close, CloseCode
-from tailrace_server.api.websocket.messages import malformed
+from tailrace_server.api.websocket.messages import Close, CloseCode, malformed
 
 if TYPE_CHECKING:
     from tailrace_server.access.entrance import Entrance

@@ -25,8 +25,15 @@ from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
 from tailrace_server.api.websocket.admission import refused
-from tailrace_server.api.websocket.codes import Close, CloseCode
-from tailrace_server.api.websocket.messages import ClientMessage, head, malformed, parse, whole
+from tailrace_server.api.websocket.messages import (
+    ClientMessage,
+    Close,
+    CloseCode,
+    head,
+    malformed,
+    parse,
+    whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,23 +6,109 @@
     {"id":"1","type":"next","payload":{…}}                 server
 
 No other member is allowed. ``id`` is the client's text, unique among what is open on the socket.
+
+Close codes are those of graphql-transport-ws where it has one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.json_requests import decode
-from tailrace_server.api.websocket.codes import Close, CloseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 ID_CHARACTERS_MAX: Final = 256
 """Longest id of an operation; graphql-ws takes UUIDs."""
 
 _MEMBERS: Final = frozenset({"type", "id", "payload"})
+
+
+class CloseCode(IntEnum):
+    """Why a socket was closed by us."""
+
+    GOING_AWAY = 1001
+    NOT_TEXT = 1007
+    TOO_SLOW = 1008
+    TOO_LARGE = 1009
+    INTERNAL = 1011
+    TRY_AGAIN = 1013
+    MALFORMED = 4400
+    UNAUTHORIZED = 4401
+    FORBIDDEN = 4403
+    SUBPROTOCOL = 4406
+    INIT_TIMEOUT = 4408
+    DUPLICATE_ID = 4409
+    SECOND_INIT = 4429
+
+
+class Close(Exception):
+    """Ends the whole socket with a code and a reason."""
+
+    def __init__(self, code: CloseCode, reason: str) -> None:
+        """Keep both; a reason has room for 123 bytes."""
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
+    CloseCode.GOING_AWAY: (
+        "the server stops, or the connection has reached `max_connection_age`; each subscription got its "
+        "resume cursor",
+        "Connect again and resume by cursor.",
+    ),
+    CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
+    CloseCode.TOO_SLOW: (
+        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`), or was not finished in time",
+        "Read faster, or with demand; resume by cursor.",
+    ),
+    CloseCode.TOO_LARGE: (
+        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments, or "
+        "peers send more at once than the server has room for",
+        "Send less at once; send it again if it was the last.",
+    ),
+    CloseCode.INTERNAL: (
+        "a probe stayed unanswered, or our bug",
+        "Connect again and resume by cursor; report the second.",
+    ),
+    CloseCode.TRY_AGAIN: (
+        "the caller cannot be identified now (`QUOTA_EXCEEDED`, or `TRANSPORT`: an issuer is away)",
+        "Connect again after a pause; the reason says which.",
+    ),
+    CloseCode.MALFORMED: (
+        "not a message of this protocol: not JSON, an unknown type or member, a binary frame",
+        "Correct the client; the reason says what.",
+    ),
+    CloseCode.UNAUTHORIZED: (
+        "a subscribe before `connection_ack`, or no token in `connection_init` or handshake where the server "
+        "needs one (`UNAUTHENTICATED`)",
+        "Wait for the acknowledgement; send a token as the payload's `token`, or in the handshake.",
+    ),
+    CloseCode.FORBIDDEN: (
+        "the token of the `connection_init`, or a newer one, proves nothing (`UNAUTHENTICATED`), has expired "
+        "(`TOKEN_EXPIRED`) or is another caller's (`NOT_PERMITTED`); or an idle socket's token has expired",
+        "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
+    ),
+    CloseCode.SUBPROTOCOL: (
+        "no sub-protocol was offered that this path speaks",
+        "Offer the one that the reason names.",
+    ),
+    CloseCode.INIT_TIMEOUT: ("no `connection_init` in time", "Send it first, within 10 s."),
+    CloseCode.DUPLICATE_ID: (
+        "a subscribe with an id that is in use",
+        "Take another id, or complete the first.",
+    ),
+    CloseCode.SECOND_INIT: ("a second `connection_init`", "Send it once."),
+}
+"""The meaning of each, and its remedy; docs/errors.md is made from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,16 +26,16 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import OPEN
 
 from tailrace.errors import SubscriberTooSlow, forget_frames
-from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND, ByteBudget
-from tailrace_server.api.read_turns import ReadTurns
+from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND, ByteBudget, ReadTurns
 from tailrace_server.api.send_guard import (
     ON_ITS_WAY_BYTES,
+    TOO_SLOW,
     drop,
     has_unread,
     is_encrypted,
     pieces,
 )
-from tailrace_server.api.websocket.codes import CloseCode
+from tailrace_server.api.websocket.messages import CloseCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,9 +48,6 @@ _log = structlog.get_logger("tailrace.websocket")
 
 EXTENSION: Final = "tailrace.websocket"
 """Key in the scope's extensions under which an application finds the protocol."""
-
-TOO_SLOW: Final = "send_deadline"
-"""Name of the guard against peers that leave a message unread."""
 
 UNFINISHED: Final = "unfinished_message"
 """Name of the guard against peers that begin a message and do not finish it."""

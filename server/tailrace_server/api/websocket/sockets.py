@@ -7,6 +7,8 @@
 
 A message is written when the transport has room. One that had none for the send deadline ends its socket: the
 reader gets SUBSCRIBER_TOO_SLOW behind its unread bytes, and is cut if it does not take that either.
+
+A refusal for a name that the peer gives (an origin, a sub-protocol, a host) is logged once for each name.
 """
 
 from __future__ import annotations
@@ -19,37 +21,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget
+from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget, ReadTurns
 from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.http import protocol as http_protocol
 from tailrace_server.api.http.compression import Encoders
-from tailrace_server.api.read_turns import ReadTurns
-from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
     MEMORY,
     ON_ITS_WAY_BYTES,
+    TOO_SLOW,
     Guarded,
     ReaderGone,
     SendGuard,
 )
-from tailrace_server.api.websocket.codes import CloseCode
-from tailrace_server.api.websocket.connection import (
-    Face,
-    SocketConnection,
-    close_reason,
-)
-from tailrace_server.api.websocket.messages import malformed
-from tailrace_server.api.websocket.protocol import (
-    EXTENSION,
-    TOO_SLOW,
-    GuardedProtocol,
-    configured,
-)
+from tailrace_server.api.websocket.connection import Face, SocketConnection, close_reason
+from tailrace_server.api.websocket.messages import CloseCode, malformed
+from tailrace_server.api.websocket.protocol import EXTENSION, GuardedProtocol, configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +51,14 @@ if TYPE_CHECKING:
     from tailrace_server.api.http.protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.resources.event_loop import LoopTurns
+
+
+_log = structlog.get_logger("tailrace.http")
+
+_NAMES_MAX: Final = 100
+"""Most names of one kind that are logged. Anybody can make up more, and the metrics count them all."""
+_SHOWN: Final = 200
+
 
 _MESSAGES_AT_ONCE: Final = 256
 """Messages joined to one write; together they are about as large as one message of captures."""
@@ -419,6 +419,25 @@ class GuardedSocket(Guarded):
     def _drop(self) -> None:
         self.dropped = True
         self._protocol.cut(MEMORY)
+
+
+class RefusalLog:
+    """Tells the names of one kind, for instance hosts or origins."""
+
+    def __init__(self, kind: str) -> None:
+        """Begin without a name."""
+        self._kind = kind
+        self._told: set[str] = set()
+
+    def tell(self, name: str, **cure: str) -> None:
+        """Log that a name was refused, once; ``cure`` is the remedy."""
+        shown = name[:_SHOWN]
+        if shown in self._told or len(self._told) > _NAMES_MAX:
+            return
+        self._told.add(shown)
+        _log.warning(f"{self._kind} refused", **{self._kind: shown}, **cure)
+        if len(self._told) > _NAMES_MAX:
+            _log.warning(f"further refusals by {self._kind} are counted only", told=_NAMES_MAX + 1)
 
 
 async def _text(websocket: WebSocket) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL
+from tailrace_server.api.graphql.websocket import SUBPROTOCOL
 from tests.server.api.rest.conftest import (
     Served,
     hear,

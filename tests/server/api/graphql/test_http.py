@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from tailrace_server.api.graphql import graphiql
+from tailrace_server.api.graphql import routes
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.grants.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
@@ -112,7 +112,7 @@ async def test_a_browser_is_given_graphiql_with_nothing_from_elsewhere(
     linked = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
     linked = [urljoin("/v1/catalogs/shop/graphql", link) for link in linked]
     paths = [link for link in linked if not link.startswith("data:")]
-    ours = [f"/v1/graphiql/{name}" for name in graphiql.FILES]
+    ours = [f"/v1/graphiql/{name}" for name in routes.FILES]
     assert sorted(paths) == sorted(["/v1/docs/token.js", *ours])
     for path in paths:
         packed = await served.http.get(path)

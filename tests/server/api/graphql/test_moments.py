@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server.api.graphql.errors import ValueUnfit
-from tailrace_server.api.graphql.moments import (
-    written_date,
-    written_time,
-    written_timestamp,
-)
+from tailrace_server.api.graphql.scalars import written_date, written_time, written_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

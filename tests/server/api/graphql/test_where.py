@@ -29,8 +29,8 @@ from tests.server.api.graphql.conftest import PATH, ask, client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tailrace_server.api.graphql.arguments import TypedCondition
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
-    from tailrace_server.api.graphql.where.values import TypedCondition
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
 

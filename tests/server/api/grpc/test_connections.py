@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tailrace_server.api.grpc import connections
 from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.settings import GrpcSettings
 from tailrace_server.engine.engine import Engine
 from tests.support.raw_http2 import hello
 

@@ -15,7 +15,7 @@ from tailrace import Operation
 from tailrace.criteria import Criteria
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.grpc import GrpcSettings
-from tailrace_server.api.grpc.unread import UnreadWatch
+from tailrace_server.api.grpc.connections import UnreadWatch
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelMutation
 from tests.support.polling import until

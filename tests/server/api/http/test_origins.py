@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace_server import settings
-from tailrace_server.api.http.origins import Origins
+from tailrace_server.api.settings import Origins
 from tailrace_server.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from structlog.testing import capture_logs
 
 from tailrace.errors import EndedByOperator, NotPermitted
-from tailrace_server.api.operator.ending import refuse_strangers
+from tailrace_server.api.operator.routes import refuse_strangers
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
 from tailrace.position import Position
-from tailrace_server.api.operator import listings
+from tailrace_server.api.operator import overview
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS, Peer
@@ -31,7 +31,7 @@ async def test_a_subscription_names_peer_client_criteria_and_age(
             codec=JSON,
             peer=Peer("rest_events", "10.0.0.7:50112", "curl/8.5.0"),
         )
-        [found] = await listings.subscriptions(engine, ANONYMOUS)
+        [found] = await overview.subscriptions(engine, ANONYMOUS)
     assert {
         name: found[name] for name in ("catalog", "transport", "peer", "principal", "client")
     } == {
@@ -56,7 +56,7 @@ async def test_those_that_are_furthest_behind_come_first_and_only_they_where_the
             await engine.subscribe(
                 ANONYMOUS, "shop", start=Since(Position(version)), codec=JSON, demand=0
             )
-        found = await listings.subscriptions(engine, ANONYMOUS, shown=2)
+        found = await overview.subscriptions(engine, ANONYMOUS, shown=2)
     assert [each["lag_versions"] for each in found] == [3, 2]
 
 
@@ -88,8 +88,8 @@ async def test_publishers_that_keep_most_come_first_where_that_is_asked_for(
     async with Engine(log_root) as engine:
         for criteria in (few, few, many):
             await engine.subscribe(ANONYMOUS, "shop", (criteria,), codec=JSON)
-        by_readers = listings.publishers(engine, ANONYMOUS)
-        [dearest] = listings.publishers(engine, ANONYMOUS, shown=1, by_cost=True)
+        by_readers = overview.publishers(engine, ANONYMOUS)
+        [dearest] = overview.publishers(engine, ANONYMOUS, shown=1, by_cost=True)
     assert [each["subscriptions"] for each in by_readers] == [2, 1]
     assert dearest["criteria_text"] == "key 0 or 1 or 10 or 97 more"
     assert dearest["criteria_bytes"] == by_readers[1]["criteria_bytes"]

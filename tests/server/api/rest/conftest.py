@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tailrace_server.api.http.server import HttpFace
+    from tailrace_server.api.server.http import HttpFace
     from tailrace_server.api.settings import HttpSettings
 
 LIVE = "/v1/catalogs/shop/changes/live"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tailrace.criteria import ContainerType
-from tailrace_server.api.rest.codecs import EventsCodec, LinesCodec
+from tailrace_server.api.rest.forms import EventsCodec, LinesCodec
 from tailrace_server.codecs import JSON
 from tests.server.codecs.batches import BODIES, capture, columns
 

@@ -12,9 +12,8 @@ import openapi_spec_validator
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
-from tailrace_server.api.http.session_routes import SessionFace
-from tailrace_server.api.http.sessions import BrowserSessions
-from tailrace_server.api.rest import RestFace, openapi, pages
+from tailrace_server.api.http.guard import BrowserSessions, SessionFace
+from tailrace_server.api.rest import RestFace, openapi, routes
 from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import COLUMNS, SHOP
 from tests.server.api.rest.conftest import LIVE, hear, say
@@ -91,7 +90,7 @@ async def test_a_browser_is_shown_the_document_with_nothing_from_elsewhere(serve
     linked = [urljoin("/v1/docs", each) for each in found]
     assert [each for each in linked if not each.startswith(("/v1/", "data:"))] == []
     needed = {each for each in linked if each.startswith("/v1/")}
-    files = {f"/v1/docs/{name}" for name in pages.FILES}
+    files = {f"/v1/docs/{name}" for name in routes.FILES}
     assert needed == files
     for path in (*needed, "/v1/openapi.json"):  # the last is asked for by docs.js, with a token
         answer = await served.http.get(path)

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api.rest.requests import accepted, no_parameters, parameters
+from tailrace_server.api.http.requests import accepted, no_parameters, parameters
 
 OFFERED = ("application/json", "application/x-ndjson")
 

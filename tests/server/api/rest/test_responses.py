@@ -13,8 +13,8 @@ from tailrace.capture import Heartbeat
 from tailrace.cursor import Cursor
 from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
-from tailrace_server.api.grpc import responses as grpc_responses
-from tailrace_server.api.rest import responses
+from tailrace_server.api import json_responses
+from tailrace_server.api.grpc import messages as grpc_responses
 from tailrace_server.live.options import SubscribeAcknowledgement
 from tailrace_server.log_cache.frames import Frames
 
@@ -52,7 +52,7 @@ def test_an_acknowledgement_says_the_same_as_over_grpc(name: str, epoch: int) ->
         name=name,
         epoch=epoch,
     )
-    found = responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
+    found = json_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
     sent = grpc_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
     expected = in_json(sent, "acknowledgement")
     expected["catchUp"] = expected["catchUp"].removeprefix("CATCH_UP_")
@@ -65,14 +65,14 @@ def test_an_acknowledgement_says_the_same_as_over_grpc(name: str, epoch: int) ->
 def test_a_heartbeat_says_the_same_as_over_grpc(seconds: float, milliseconds: int) -> None:
     """And never that the next one comes within no time at all."""
     value = Heartbeat(4, Cursor(CATALOG, 3, 2), 10, 2, seconds, lost_in_s=2.5, lost_in_bytes=17)
-    found = responses.heartbeat(value)
+    found = json_responses.heartbeat(value)
     assert found["nextWithinMs"] == milliseconds
     assert as_text(found) == as_text(in_json(grpc_responses.heartbeat(value), "heartbeat"))
 
 
 def test_behind_captures_stand_cursor_and_position_of_the_last_one() -> None:
     frames = Frames(b"{},{},", 2, (42, 2, 1))
-    tail = responses.after_captures(frames, Cursor(CATALOG, 42, 2, 1, 1_700_000_000_000_000))
+    tail = json_responses.after_captures(frames, Cursor(CATALOG, 42, 2, 1, 1_700_000_000_000_000))
     assert json.loads(b'{"captures":[' + frames.data[:-1] + tail) == {
         "captures": [{}, {}],
         "cursor": f"1.{CATALOG.hex}.42.2.1.1700000000000000",

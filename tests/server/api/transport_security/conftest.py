@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace_server.api.grpc import GrpcServer
+from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.engine.engine import Engine
 from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tailrace_server.api.http.server import HttpFace
+    from tailrace_server.api.server.http import HttpFace
     from tests.support.inprocess import ModelWriter
 
     Secure = Callable[..., Awaitable["Secured"]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace_server.api.transport_security.exposure import check_exposure
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
+from tailrace_server.api.settings import TransportSecuritySettings
+from tailrace_server.api.transport_security.startup import check_exposure
 from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from tailrace_server.api.transport_security.configured import tls_files
+from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles, lateness
-from tailrace_server.api.transport_security.settings import TransportSecuritySettings
+from tailrace_server.api.transport_security.startup import tls_files
 from tailrace_server.errors import CannotStart
 from tests.support.certificates import Authority, ServerKey
 

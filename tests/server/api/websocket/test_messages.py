@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from tailrace_server.api.websocket.codes import Close, CloseCode
 from tailrace_server.api.websocket.messages import (
     ID_CHARACTERS_MAX,
     ClientMessage,
+    Close,
+    CloseCode,
     head,
     parse,
     whole,

@@ -13,7 +13,7 @@ import websockets
 from websockets.asyncio.client import connect
 
 from tailrace_server.api.settings import HttpSettings
-from tailrace_server.api.websocket.codes import Close, CloseCode
+from tailrace_server.api.websocket.messages import Close, CloseCode
 from tests.server.api.graphql.conftest import PATH, client
 from tests.server.api.rest.conftest import closed, hear, say
 
@@ -105,9 +105,7 @@ async def test_contract_44_an_init_that_is_refused_closes_with_4403(
     async def refuse(_face: object, _payload: object) -> object:
         raise Close(CloseCode.FORBIDDEN, "not this one")
 
-    monkeypatch.setattr(
-        "tailrace_server.api.graphql.transports.websocket.GraphqlSocketFace.on_init", refuse
-    )
+    monkeypatch.setattr("tailrace_server.api.graphql.websocket.GraphqlSocketFace.on_init", refuse)
     served = await serve()
     async with client(served, init=False) as one:
         await one.socket.send(INIT)

@@ -16,8 +16,13 @@ import structlog
 from tailrace.errors import SubscriberTooSlow, forget_frames
 from tailrace_server.api.byte_budget import UnreadAnswer
 from tailrace_server.api.errors import logged
-from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, ReaderGone
-from tailrace_server.api.websocket.protocol import TOO_SLOW
+from tailrace_server.api.send_guard import (
+    MEMORY,
+    ON_ITS_WAY_BYTES,
+    TOO_SLOW,
+    Guarded,
+    ReaderGone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -33,7 +38,7 @@ _log = structlog.get_logger("tailrace.rest")
 _T = TypeVar("_T")
 
 CONNECTION: Final = "tailrace.connection"
-"""Key in the scope under which http/server.py hands in the connection that is answered."""
+"""Key in the scope under which server/http.py hands in the connection that is answered."""
 
 
 class StreamedAnswer(Guarded):

@@ -28,27 +28,23 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.access.door import Door
-from tailrace_server.api import metrics
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.graphql.errors import encoded_errors
-from tailrace_server.api.http.caching import with_no_store
-from tailrace_server.api.http.guard import caller_of, with_door
-from tailrace_server.api.http.hosts import with_hosts
+from tailrace_server.api.http.guard import BrowserSessions, SessionFace, caller_of, with_door
 from tailrace_server.api.http.protocol import AnsweredConnection
-from tailrace_server.api.http.proxies import with_proxies
-from tailrace_server.api.http.session_routes import SessionFace
-from tailrace_server.api.http.sessions import BrowserSessions
+from tailrace_server.api.http.requests import accepted
+from tailrace_server.api.http.streaming import CONNECTION
 from tailrace_server.api.operator import OperatorFace, RecentLines
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
-from tailrace_server.api.rest.requests import accepted
-from tailrace_server.api.rest.sql.answer import SQL_HEADERS
+from tailrace_server.api.rest.sql import SQL_HEADERS
 from tailrace_server.api.rest.state import STATE_HEADERS
-from tailrace_server.api.rest.streaming import CONNECTION
 from tailrace_server.api.send_guard import drop
+from tailrace_server.api.server import metrics
+from tailrace_server.api.server.middleware import with_hosts, with_no_store, with_proxies
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.transport_security.certificate_names import (
     CERTIFICATE_NAMES,

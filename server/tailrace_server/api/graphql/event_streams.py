@@ -26,21 +26,25 @@ from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import HTTP_OWN_RETRIABLE, logged
-from tailrace_server.api.graphql import signals
 from tailrace_server.api.graphql.errors import error_list
-from tailrace_server.api.graphql.transports.operations import in_one_line, signal
-from tailrace_server.api.http.event_stream_answers import (
+from tailrace_server.api.graphql.websocket import (
+    acknowledgement_signal,
+    heartbeat_signal,
+    in_one_line,
+    state_complete_signal,
+)
+from tailrace_server.api.http.event_streams import (
     HEADERS,
+    EventStream,
     last_event_id,
     later,
     may_pass,
     retry_line,
 )
 from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.http.requests import parameters
+from tailrace_server.api.http.streaming import StreamedAnswer
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, over_http
-from tailrace_server.api.rest.event_stream import EventStream
-from tailrace_server.api.rest.requests import parameters
-from tailrace_server.api.rest.streaming import StreamedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -131,19 +135,18 @@ class _ResultWords:
     def began(self, acknowledgement: SubscribeAcknowledgement, id_line: bytes) -> bytes:
         if self._signalled is None:
             return b": begins at\n%b\n" % id_line
-        engine, settings = self._catalog.engine, self._catalog.settings
-        found = signals.acknowledgement(acknowledgement, engine, settings)
-        return id_line + _next(signal(self._signalled, found))
+        found = acknowledgement_signal(self._signalled, acknowledgement, self._catalog)
+        return id_line + _next(found)
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
         if self._signalled is None:
             return b": heartbeat\n%b\n" % id_line
-        return id_line + _next(signal(self._signalled, signals.heartbeat(value)))
+        return id_line + _next(heartbeat_signal(self._signalled, value))
 
     def completed(self, value: StateComplete, id_line: bytes) -> bytes:
         if self._signalled is None:
             return b": the state is complete\n%b\n" % id_line
-        return id_line + _next(signal(self._signalled, signals.state_complete(value)))
+        return id_line + _next(state_complete_signal(self._signalled, value))
 
     def ended(self, error: TailraceError) -> bytes:
         if self._comes_back and may_pass(error):

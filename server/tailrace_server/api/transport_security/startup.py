@@ -1,7 +1,8 @@
-"""The check of listening addresses: one that others reach needs TLS, and clients with an identity.
+"""Checks at the start of a server: the files of TLS, and the exposure of its addresses.
 
-Without them anybody who reaches the port reads everything, and anybody between reads along. That is refused
-at the start, since nothing of it shows later.
+An address that other machines reach needs TLS, and clients with an identity. Without them any caller who
+reaches the port reads everything, and so does any machine between. The server refuses to start so, since later
+nothing would show it. A server without files of TLS does not load their reader.
 """
 
 from __future__ import annotations
@@ -15,8 +16,28 @@ from tailrace_server.errors import CannotStart
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace_server.api.transport_security.settings import TransportSecuritySettings
+    from tailrace_server.api.settings import TransportSecuritySettings
+    from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.units import Address
+
+
+def tls_files(settings: TransportSecuritySettings) -> TlsFiles | None:
+    """Return the files that settings name, read; None where they name none.
+
+    Raises:
+        CannotStart: They cannot be used, or a certificate is missing.
+    """
+    if settings.tls_certificate is not None:
+        from tailrace_server.api.transport_security.files import TlsFiles
+
+        return TlsFiles(settings)
+    for flag, path in (
+        ("--tls-key", settings.tls_key),
+        ("--tls-client-ca", settings.tls_client_ca),
+    ):
+        if path is not None:
+            raise CannotStart(f"{flag} {path}: there is no --tls-certificate, so TLS is not spoken")
+    return None
 
 
 def check_exposure(

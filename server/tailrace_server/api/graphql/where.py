@@ -28,6 +28,7 @@ from graphql import (
 )
 
 from tailrace_server.api.graphql import names
+from tailrace_server.api.graphql.arguments import INVERTED, JOINED, LIKE, WHERE, WhereType
 from tailrace_server.api.graphql.scalars import (
     BigInt,
     Date,
@@ -37,7 +38,6 @@ from tailrace_server.api.graphql.scalars import (
     Timestamp,
     column_form,
 )
-from tailrace_server.api.graphql.where.values import INVERTED, JOINED, LIKE, WHERE, WhereType
 from tailrace_server.filters.constants import family_of
 from tailrace_server.filters.tree import Family
 from tailrace_server.typed.forms import form_of

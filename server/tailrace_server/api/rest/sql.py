@@ -24,10 +24,7 @@ from tailrace.sql.answer import parameter_text
 from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import decode_exactly, from_json, in_json_names
-from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest.answers import ReadAnswer, headers_of
-from tailrace_server.api.rest.requests import (
+from tailrace_server.api.http.requests import (
     ARROW_TYPE,
     JSON_TYPE,
     LINES_TYPE,
@@ -35,7 +32,10 @@ from tailrace_server.api.rest.requests import (
     body,
     no_parameters,
 )
-from tailrace_server.api.rest.streaming import made_for
+from tailrace_server.api.http.streaming import made_for
+from tailrace_server.api.json_requests import decode_exactly, from_json, in_json_names
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.rest.answers import ReadAnswer, headers_of
 from tailrace_server.reads.sql_request import SqlForm
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-    from tailrace_server.api.rest.streaming import StreamedAnswer
+    from tailrace_server.api.http.streaming import StreamedAnswer
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine

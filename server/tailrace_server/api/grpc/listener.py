@@ -1,4 +1,4 @@
-r"""A grpc.aio server that continues to accept, whatever path a call names.
+r"""The listener of gRPC: a grpc.aio server that accepts whatever path a call names, and a probe of it.
 
 grpc.aio has one loop for the calls of all methods. It decodes the path of a call to a method that is not
 registered as UTF-8, outside any ``try`` (``AioServer._server_main_loop``, grpcio 1.85.1). So one HEADERS frame
@@ -8,12 +8,23 @@ streams continue. Calls to registered methods come with the name they were regis
 So every method of ours is registered, and this server answers all other calls itself, before the loop sees
 them: they have the same answer whatever their path is. Interceptors and generic handlers come after the
 decoding, too late. docs/adr/0050 has what else was weighed.
+
+The probe is one call to our own listener over a bare socket, as any client would make it, without grpc's
+client: so it shares only the wire with the server. The call is ``grpc.health.v1.Health/Check`` with an empty
+message. Only whether it is answered matters::
+
+    preface  SETTINGS  HEADERS(stream 1)  DATA(stream 1, end)   ─▶
+                                   ◀─   …  HEADERS(stream 1)  …
+
+Over TLS the same is said inside. If clients must show a certificate, which we do not have, the handshake is the
+answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -24,11 +35,16 @@ import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # the stubs leave it out
 
 from tailrace_server import failpoints
+from tailrace_server.api.transport_security.self_probe import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from tailrace_server.api.transport_security.files import TlsFiles
+    from tailrace_server.units import Address
+
     Handlers = Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]
+
 
 _UNKNOWN: Final = "no such method; see proto/tailrace/v1, or ask this server's reflection"
 
@@ -39,6 +55,13 @@ _PEERS_FAULT: Final = (
 """How what grpc.aio logs with a traceback begins, where a peer alone is to blame."""
 
 _log = structlog.get_logger("tailrace.grpc")
+
+
+_HEADERS: Final = 1
+_SETTINGS: Final = 4
+_END_HEADERS: Final = 4
+_END_STREAM: Final = 1
+_STREAM: Final = struct.pack(">I", 1)
 
 
 class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
@@ -152,3 +175,55 @@ def forget(server: grpc.aio.Server) -> None:
     core = getattr(server, "_server", None)
     if isinstance(core, _CoreServer):
         core.let_go()
+
+
+async def knock(address: Address, tls: TlsFiles | None = None) -> None:
+    """Make a call and return once an answer has begun.
+
+    Raises:
+        OSError: Nothing listens, or the connection was ended without an answer.
+    """
+    async with opened(address, tls, "h2") as streams:
+        if streams is None:
+            return
+        reader, writer = streams
+        writer.write(_call(str(address), "http" if tls is None else "https"))
+        try:
+            while await _frame(reader) != (_HEADERS, _STREAM):
+                pass
+        except EOFError as error:
+            raise OSError("the connection ended without an answer") from error
+
+
+async def _frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Return type and stream of the next frame, which is read whole."""
+    head = await reader.readexactly(9)
+    await reader.readexactly(int.from_bytes(head[:3], "big"))
+    return head[3], head[5:]
+
+
+def _call(authority: str, scheme: str) -> bytes:
+    fields = {
+        ":method": "POST",
+        ":scheme": scheme,
+        ":path": "/grpc.health.v1.Health/Check",
+        ":authority": authority,
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    # Literal fields without index and without Huffman coding: RFC 7541, 6.2.2.
+    block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+    return (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        + _framed(_SETTINGS, 0, bytes(4), b"")
+        + _framed(_HEADERS, _END_HEADERS, _STREAM, block)
+        + _framed(0, _END_STREAM, _STREAM, bytes(5))
+    )
+
+
+def _framed(kind: int, flags: int, stream: bytes, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream + payload
+
+
+def _text(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()

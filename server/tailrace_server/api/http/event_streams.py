@@ -1,25 +1,31 @@
-"""Event streams: the answer that carries one subscription.
+"""Event streams: the answer that carries one subscription, and the answer after which a browser asks again.
 
-A face says by its words what each event is; the rest is the same for all of them.
+A face gives the text of each event (`EventWords`); the rest is the same for all faces.
+
+An ``EventSource`` takes every answer but 200 for final and never asks again. So a request that may succeed
+later is answered by a stream that begins with ``retry`` and ends at once.
 """
 
 from __future__ import annotations
 
+import random
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
+from starlette.responses import Response
 
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.connection_age import end_for_age
-from tailrace_server.api.errors import logged
-from tailrace_server.api.http.event_stream_answers import HEADERS
-from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.api.errors import http_status, logged
+from tailrace_server.api.http.streaming import StreamedAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from tailrace.cursor import Cursor
@@ -27,6 +33,19 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.live.options import SubscribeAcknowledgement
     from tailrace_server.live.subscription import Subscription
+
+
+EVENTS_TYPE: Final = "text/event-stream"
+_AGAIN_MIN_MS: Final = 1_000
+_AGAIN_MAX_MS: Final = 5_000
+LAST_EVENT_ID: Final = ("lastEventId", "Last-Event-ID")
+"""Parameters that replace the header: a page that makes a new ``EventSource`` cannot set headers."""
+HEADERS: Final = {
+    "Content-Type": EVENTS_TYPE,
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would hold events back
+}
+
 
 _log = structlog.get_logger("tailrace.rest")
 
@@ -104,3 +123,25 @@ class EventStream:
     def _id(self, cursor: Cursor) -> bytes:
         """Return the line of an event's id; none before a start by time, as the client names the time again."""
         return b"" if self._subscription.awaits_time else b"id: %s\n" % str(cursor).encode()
+
+
+def last_event_id(request: Request, given: Iterable[tuple[str, str]]) -> str | None:
+    """Return the last id that a client has seen; the header is newer than the parameters of the URL."""
+    header = request.headers.get("last-event-id")
+    return header or next((text for name, text in given if name in LAST_EVENT_ID and text), None)
+
+
+def may_pass(error: TailraceError) -> bool:
+    """Return whether the same request may be answered otherwise later: the fault is not the client's."""
+    return error.retriable or http_status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def retry_line() -> bytes:
+    """Return the line by which a browser asks again, each of many in a moment of its own."""
+    return b"retry: %d\n" % random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS)
+
+
+def later(event: str, data: bytes) -> Response:
+    """Return the answer after which a browser asks again: one event, which says why."""
+    body = b"%bevent: %b\ndata: %b\n\n" % (retry_line(), event.encode(), data)
+    return Response(body, headers=HEADERS)

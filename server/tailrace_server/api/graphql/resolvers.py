@@ -1,0 +1,479 @@
+"""The reads of resolvers: one operation's context, a page of history in Relay's form, and the rows of a table.
+
+History runs up the log, or down it with ``reverse``. ``first`` so many after a cursor are its beginning,
+``last`` so many before one its end; both count records, and a page never splits one. The log is read from the
+side on which the page begins, so no more is read than is returned.
+
+Rows of a table are edges, too; the cursor of an edge resumes behind its row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from tailrace import wire
+from tailrace.criteria import After, FromTime, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
+from tailrace.position import Position, TimestampMicros
+from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts, SubscribeResponseParts
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest
+from tailrace_server.api import requests
+from tailrace_server.api.graphql import types
+from tailrace_server.api.graphql.arguments import plain
+from tailrace_server.api.json_requests import from_json, in_json, in_json_names
+from tailrace_server.api.requests import reading
+from tailrace_server.codecs import PROTOBUF
+from tailrace_server.codecs.columns import no_schema
+from tailrace_server.grants.grant import Action
+from tailrace_server.grants.principal import IN_PROCESS, Peer
+from tailrace_server.log_cache.start import refuse_other_history
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    import strawberry
+
+    from tailrace.capture import Capture
+    from tailrace.criteria import Start
+    from tailrace.schema import Schema
+    from tailrace_server.api.graphql.arguments import Scope, TypedCondition
+    from tailrace_server.api.graphql.catalog_schema import CatalogSchema
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Principal
+    from tailrace_server.reads.history import HistoryBounds, HistoryRead
+    from tailrace_server.reads.state import StateRead
+    from tailrace_server.resources.memory import MemoryCharge
+    from tailrace_server.wal.state.view import LogView
+
+
+_BOUNDS: Final = (
+    *("sinceVersion", "sinceIndex", "untilVersion", "untilIndex"),
+    *("anchor", "waitForVersion", "waitMs"),
+)
+"""Arguments that go to the request as they are."""
+COPIES: Final = 4
+"""A page is messages, then captures, then values of an answer, then its text."""
+
+
+_Page = TypeVar("_Page", types.HistoryPage, types.TablePage)
+
+
+async def read_page(
+    engine: Engine,
+    caller: Principal,
+    peer: Peer,
+    settings: HttpSettings,
+    catalog: str,
+    arguments: Mapping[str, Any],
+    scope: Scope,
+    bodies: frozenset[str],
+    condition: TypedCondition | None,
+    *,
+    bytes_max: int,
+    pages: MemoryCharge,
+) -> types.HistoryPage:
+    """Read a page; it ends behind the record that takes it above ``bytes_max``, and is charged to ``pages``.
+
+    Raises:
+        InvalidRequest: Arguments that contradict each other.
+        TailraceError: The range cannot be read.
+        ServerFull: There is no room for it.
+    """
+    asked = {name: plain(value) for name, value in arguments.items() if value is not None}
+    limit, from_end = _limit(asked, settings.page_records)
+    reverse = bool(asked.get("reverse", False))
+    backwards = reverse != from_end
+    message = _message(asked, scope, bodies, condition, engine.settings.criteria)
+    try:
+        bounds = requests.history_bounds(message)
+    except InvalidRequest as error:
+        raise in_json_names(error) from None
+    names = [name for name in ("after", "before") if name in asked]
+    cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
+    newest = max((each.version for each in cursors.values()), default=0)
+    if bounds.wait is not None:
+        await engine.view(caller, catalog, bounds.wait)  # a cursor may be of what is waited for
+    view = await engine.view(caller, catalog, newest)
+    with nullcontext() if condition is None else condition.told():
+        async with reading(
+            engine.turns.many_keys, in_json(requests.history_criteria), message
+        ) as criteria:
+            history = await engine.history(
+                caller,
+                catalog,
+                criteria,
+                bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
+                reverse=backwards,
+                content=requests.content(message.body),
+                codec=PROTOBUF,
+                limit=limit,
+                peer=peer,
+            )
+    with history:
+        capture_bytes_max = engine.settings.max_message_bytes
+        captures, more, size = await _read(history, bytes_max, capture_bytes_max, pages)
+    if from_end:
+        captures.reverse()
+    return types.HistoryPage(
+        captures,
+        types.PageInfo(
+            has_next_page="before" in asked if from_end else more,
+            has_previous_page=more if from_end else "after" in asked,
+            start_cursor=str(captures[0].cursor) if captures else None,
+            end_cursor=str(captures[-1].cursor) if captures else None,
+        ),
+        anchor=history.anchor,
+        closed_until=history.closed_until,
+        oldest=types.PositionObject(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
+        truncated=history.truncated,
+        unknown_changes=list(history.unknown_changes),
+        nbytes=size,
+        schema_of=view.schema_of,
+    )
+
+
+def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
+    """Return how many records to read, and whether from the end of the list."""
+    if "first" in asked and "last" in asked:
+        raise InvalidRequest("give first or last, not both")
+    name = "last" if "last" in asked else "first"
+    count = asked.get(name, most)
+    if not 1 <= count <= most:
+        raise InvalidRequest(f"{name} {count}: it must lie in 1 to {most}, the largest page")
+    return count, name == "last"
+
+
+def _message(
+    asked: Mapping[str, Any],
+    scope: Scope,
+    bodies: frozenset[str],
+    condition: TypedCondition | None,
+    criteria_max: int,
+) -> ReadChangesRequest:
+    """Return the request that every face makes of a read, without cursors and times, which may add up here."""
+    fields = {name: asked[name] for name in _BOUNDS if name in asked}
+    fields["criteria"] = scope.narrowed(
+        asked.get("criteria"), None if condition is None else condition.tree
+    )
+    fields["body"] = sorted(bodies)
+    return from_json(ReadChangesRequest, fields, criteria_max=criteria_max)
+
+
+def _bounds(
+    asked: Mapping[str, Any],
+    cursors: Mapping[str, Cursor],
+    bounds: HistoryBounds,
+    view: LogView,
+    *,
+    reverse: bool,
+) -> HistoryBounds:
+    """Return the range: every bound that is given holds, so that a page after a cursor stays in its range.
+
+    Raises:
+        CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
+    """
+    lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
+    for name, cursor in cursors.items():  # the reader sees one lower bound only
+        refuse_other_history(view, cursor, upper=name == upper_name)
+    lowers = [] if bounds.lower is None else [bounds.lower]
+    if lower_name in cursors:
+        lowers.append(After(cursors[lower_name]))
+    if "from" in asked:
+        lowers.append(FromTime(TimestampMicros(asked["from"])))
+
+    def begins_at(start: Start) -> Position:
+        match start:
+            case Since(position):
+                return position
+            case After(cursor):
+                return cursor.position
+            case FromTime(timestamp):
+                return Position(view.version_at(timestamp), 0)
+
+    return replace(
+        bounds,
+        lower=max(lowers, key=begins_at, default=None),
+        until_time=asked.get("to"),
+        before=cursors.get(upper_name),
+    )
+
+
+async def _read(
+    history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: MemoryCharge
+) -> tuple[list[Capture], bool, int]:
+    """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
+    captures: list[Capture] = []
+    size = 0
+    async for frames in history:
+        message = SubscribeResponseParts.FromString(frames.data)
+        found = wire.captures(message.captures, history.catalog_uuid)
+        if size > bytes_max and found[0].position != captures[-1].position:
+            return captures, True, size
+        if len(found) == 1 and len(frames.data) > capture_bytes_max:
+            found = (without_bodies(found[0]),)
+        else:
+            pages.add(len(frames.data) * COPIES)
+            size += len(frames.data)
+        captures += found
+    return captures, history.has_next, size
+
+
+def without_bodies(capture: Capture) -> Capture:
+    """Return a capture as its header, with the size of its bodies."""
+    bodies = (capture.change, capture.before, capture.after)
+    size = sum(len(body or b"") for body in bodies)
+    return capture._replace(change=None, before=None, after=None, omitted_bytes=size)
+
+
+async def read_table(
+    engine: Engine,
+    caller: Principal,
+    peer: Peer,
+    settings: HttpSettings,
+    catalog: str,
+    entity_type: str,
+    arguments: Mapping[str, Any],
+    condition: TypedCondition | None,
+    *,
+    with_images: bool,
+    bytes_max: int,
+    pages: MemoryCharge,
+) -> types.TablePage:
+    """Read rows; it ends behind the row that takes it above ``bytes_max``, and is charged to ``pages``.
+
+    Raises:
+        InvalidRequest: Arguments without meaning.
+        TailraceError: The table cannot be read.
+        ServerFull: There is no room for it.
+    """
+    most = settings.page_records
+    count = arguments.get("limit", most)
+    if not 1 <= count <= most:
+        raise InvalidRequest(f"first {count}: it must lie in 1 to {most}, the largest page")
+    fields = {**arguments, "limit": count, "entityType": entity_type, "keysOnly": not with_images}
+    if condition is not None:
+        del fields["where"]
+        fields["whereTree"] = condition.tree
+    message = from_json(ReadStateRequest, fields, criteria_max=engine.settings.criteria)
+    try:
+        with nullcontext() if condition is None else condition.told():
+            read = await engine.state(
+                caller, catalog, requests.state(message), codec=PROTOBUF, peer=peer
+            )
+    except InvalidRequest as error:
+        if type(error) is InvalidRequest:  # the others have names of the caller's in their texts
+            in_json_names(error)
+        raise
+    view = await engine.view(caller, catalog)
+    with read:
+        edges, more, size = await _edges_of(
+            read, bytes_max, engine.settings.max_message_bytes, pages
+        )
+    return types.TablePage(
+        edges,
+        types.PageInfo(
+            has_next_page=more,
+            has_previous_page="page" in arguments,
+            start_cursor=edges[0].cursor if edges else None,
+            end_cursor=edges[-1].cursor if edges else None,
+        ),
+        version=read.version,
+        commit_timestamp=read.commit_timestamp,
+        resume_cursor=str(read.cursor),
+        nbytes=size,
+        schema_of=view.schema_of,
+    )
+
+
+async def _edges_of(
+    read: StateRead, bytes_max: int, row_bytes_max: int, pages: MemoryCharge
+) -> tuple[list[types.Edge], bool, int]:
+    """Return edges, whether there are more rows, and their bytes; a row too large comes as its header."""
+    edges: list[types.Edge] = []
+    size = 0
+    async for frames in read:
+        if size > bytes_max:
+            return edges, True, size
+        found = wire.captures(
+            ReadStateResponseParts.FromString(frames.data).rows, read.catalog_uuid
+        )
+        if len(found) == 1 and len(frames.data) > row_bytes_max:
+            found = (without_bodies(found[0]),)
+        else:
+            pages.add(len(frames.data) * COPIES)
+            size += len(frames.data)
+        edges += [types.Edge(str(read.page_behind(each.primary_key or "")), each) for each in found]
+    return edges, read.has_next, size
+
+
+class Context:
+    """One operation of a catalog's path; Strawberry's ``info.context``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: HttpSettings,
+        catalog: str,
+        built: CatalogSchema,
+        caller: Principal,
+        peer: Peer = IN_PROCESS,
+    ) -> None:
+        """Bind to who asks, and to the schema that the document was validated against."""
+        self.caller = caller
+        self._peer = peer
+        self.engine = engine
+        self.settings = settings
+        self.catalog = catalog
+        self.built = built
+        self._reading = asyncio.Lock()
+        self._history_bytes = settings.graphql_history_bytes
+        self.pages = engine.pages.empty()
+        """The bytes charged for the pages of this operation, until its answer is made."""
+        self.schema_of: Callable[[int], Schema] = no_schema
+        """The schema of each version of the history that was read last."""
+
+    async def page(
+        self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
+    ) -> types.HistoryPage:
+        """Return a page of history; the pages of one operation are read one after the other.
+
+        Raises:
+            InvalidRequest: The pages before it are all that one operation may read.
+            ServerFull: Other operations have read all that there is room for.
+        """
+        read = partial(
+            read_page,
+            self.engine,
+            self.caller,
+            self._peer,
+            self.settings,
+            self.catalog,
+            arguments,
+            scope,
+            bodies_of(info.selected_fields),
+            self.built.condition(scope.rows_of, arguments),
+        )
+        return await self._read(read)
+
+    async def table(self, info: strawberry.Info, arguments: Mapping[str, Any]) -> types.TablePage:
+        """Return rows of the table that a field is of; read in turn with the pages of history, as ``page``."""
+        entity_type = self.built.tables[info.field_name]
+        read = partial(
+            read_table,
+            self.engine,
+            self.caller,
+            self._peer,
+            self.settings,
+            self.catalog,
+            entity_type,
+            arguments,
+            self.built.condition(entity_type, arguments),
+            with_images="after" in bodies_of(info.selected_fields),
+        )
+        return await self._read(read)
+
+    async def _read(self, read: Callable[..., Awaitable[_Page]]) -> _Page:
+        async with self._reading:
+            if self._history_bytes <= 0:
+                limit = self.settings.graphql_history_bytes
+                raise InvalidRequest(
+                    f"the fields before have read {limit} bytes of history, the limit of an operation; "
+                    "ask for this page by itself"
+                )
+            try:
+                page = await read(bytes_max=self._history_bytes, pages=self.pages)
+            except TailraceError as error:
+                # graphql-core refers to an error from a frame that it passed through: such a cycle lasts until
+                # the collector comes. Without the frames below, the error keeps no page that long.
+                raise error.with_traceback(None) from error.__cause__
+            self._history_bytes -= page.nbytes
+            self.schema_of = page.schema_of
+            return page
+
+    async def catalog_now(self) -> types.CatalogObject:
+        """Return the catalog of this path.
+
+        Raises:
+            CatalogUnknown: It has gone meanwhile.
+        """
+        infos = self.engine.catalogs(self.caller)
+        for each in infos:
+            if each.name == self.catalog:
+                return types.catalog_of(each)
+        raise CatalogUnknown(self.catalog, [each.name for each in infos])
+
+    async def schema(self, version: int | None) -> types.SchemaObject:
+        """Return the schema of the log at a version, with the names that it has here."""
+        if version is not None and version < 1:
+            raise InvalidRequest(f"version {version}: versions count from 1")
+        view = await self.engine.view(self.caller, self.catalog, action=Action.SCHEMA)
+        found = view.schema_of(view.published if version is None else min(version, view.published))
+        rows = {row.entity_type: row for row in self.built.rows.values()}
+        fields = {
+            name: {column: field for field, ((column, *_), _) in row.fields.items()}
+            for name, row in rows.items()
+        }
+        return types.SchemaObject(
+            id=found.id,
+            entity_types=[
+                types.EntityType(
+                    name=name,
+                    type=rows[name].name if name in rows else None,
+                    columns=[
+                        types.ColumnObject(
+                            name=column.name,
+                            field=fields.get(name, {}).get(column.name),
+                            role=types.ContainerTypeEnum[column.role.name],
+                            sql_type=column.sql_type,
+                            encoding=column.encoding,
+                            nullable=column.nullable,
+                            key=column.key,
+                            origin=column.origin.value,
+                            id=column.id,
+                            dropped=column.dropped,
+                        )
+                        for column in columns
+                    ],
+                )
+                for name, columns in found.entity_types.items()
+            ],
+        )
+
+    def statistics(self) -> types.StatisticsObject:
+        """Return figures of the catalog, or of all of them on the system path."""
+        every = self.engine.statistics(self.caller).observers
+        system = self.catalog == SYSTEM_CATALOG
+        found = every if system else tuple(each for each in every if each.catalog == self.catalog)
+        total = {
+            name: sum(getattr(each, name) for each in found)
+            for name in (
+                *("records", "records_routed", "publishers", "subscriptions"),
+                *("batches_unreadable", "ring_bytes"),
+            )
+        }
+        one = found[0] if found and not system else None
+        return types.StatisticsObject(
+            published_version=None if one is None else one.published,  # type: ignore[arg-type]
+            committed_version=None if one is None else one.committed,  # type: ignore[arg-type]
+            **total,
+        )
+
+
+def bodies_of(selections: Iterable[Any]) -> frozenset[str]:
+    """Return the bodies that a selection may need, by the names in it."""
+    found = set()
+    for each in selections:
+        name = str(getattr(each, "name", "")).removesuffix("Text")
+        if name in types.BODIES:
+            found.add(name)
+        if name == types.UNAVAILABLE:
+            found |= {*types.TOLD_FROM}
+        found |= bodies_of(each.selections)
+    return frozenset(found)

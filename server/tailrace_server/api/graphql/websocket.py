@@ -1,0 +1,234 @@
+"""Subscriptions and queries over ``graphql-transport-ws``.
+
+`api.websocket` enforces the rules of the sub-protocol; here a subscribe becomes an operation.
+
+A compiled subscription is sent the frames that all subscribers of an equal selection share; only the id
+around them is its own. Queries of one connection are answered one after the other: an answer is made once the
+answer before it has been read far enough that there is room.
+
+Acknowledgement and heartbeats are the ``extensions`` of a result whose data is null (docs/adr/0061).
+
+::
+
+    {"data": {"onProductChange": null}, "extensions": {"heartbeat": {"publishedVersion": …, "resumeCursor": …}}}
+
+A subscription that asks for ``signals: true`` gets them, in order with its changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tailrace.capture import Heartbeat, StateComplete
+from tailrace.errors import InternalError, SubscriberTooSlow, TailraceError
+from tailrace_server.api import json_responses
+from tailrace_server.api.byte_budget import UnreadAnswer
+from tailrace_server.api.graphql.catalog import Asked
+from tailrace_server.api.graphql.codec import SEPARATOR
+from tailrace_server.api.graphql.errors import error_list
+from tailrace_server.api.websocket.admission import admit_at_init, renew
+from tailrace_server.api.websocket.messages import malformed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tailrace_server.access.entrance import Entrance
+    from tailrace_server.api.byte_budget import ByteBudget
+    from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
+    from tailrace_server.api.websocket import SocketOperation
+    from tailrace_server.grants.principal import Peer
+    from tailrace_server.live.options import SubscribeAcknowledgement
+    from tailrace_server.log_cache.frames import Frames
+
+
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
+
+
+SUBPROTOCOL: Final = "graphql-transport-ws"
+
+
+class GraphqlSocketFace:
+    """The face of one socket of a catalog."""
+
+    takes_tokens = False
+
+    def __init__(
+        self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer, entrance: Entrance
+    ) -> None:
+        """Bind a peer to a catalog; unread answers share a budget."""
+        self.entrance = entrance
+        self._operations = Operations(catalog, answers, peer, entrance)
+        self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
+
+    async def on_init(self, payload: object) -> object:
+        """Let in who brings a token, now or in the handshake."""
+        await admit_at_init(self.entrance, payload)
+        return None
+
+    async def renew(self, payload: object) -> None:
+        """Let the socket stay by a newer token."""
+        await renew(self.entrance, payload)
+
+    def error_payload(self, error: TailraceError) -> object:
+        """Return a list of GraphQL errors."""
+        return error_list(error)
+
+    def begin(self, operation: SocketOperation, payload: object) -> None:
+        """Keep what is asked for; the document is looked at in ``run``, which may wait."""
+        operation.state = asked_of(payload)
+
+    async def run(self, operation: SocketOperation) -> None:
+        """Serve one operation until it ends."""
+        await self._operations.run(operation)
+
+
+def asked_of(payload: Any) -> Asked:
+    """Return what a subscribe asks for; members that are not known are passed over, as the protocol wants.
+
+    Raises:
+        Close: It is no message of the protocol.
+    """
+    query = payload.get("query")
+    variables = payload.get("variables")
+    name = payload.get("operationName")
+    if not isinstance(query, str):
+        raise malformed("subscribe: payload.query is a text")
+    if not isinstance(variables, dict | None):
+        raise malformed("subscribe: payload.variables is an object")
+    if not isinstance(name, str | None):
+        raise malformed("subscribe: payload.operationName is a text")
+    if not isinstance(payload.get("extensions"), dict | None):
+        raise malformed("subscribe: payload.extensions is an object")
+    return Asked(query, variables or {}, name)
+
+
+class Operations:
+    """The operations of one connection to a catalog."""
+
+    def __init__(
+        self,
+        catalog: GraphqlCatalog,
+        answers: ByteBudget,
+        peer: Peer,
+        entrance: Entrance,
+    ) -> None:
+        """Bind a peer to a catalog; unread answers share a budget.
+
+        Args:
+            catalog: The catalog.
+            answers: The budget.
+            peer: The client, as operators see it.
+            entrance: Whom it has proven to be.
+        """
+        self._catalog = catalog
+        self._answers = answers
+        self._peer = peer
+        self._entrance = entrance
+        self._turn = asyncio.Lock()
+        """Of queries, so that one that does not read holds one answer, however many it asks for."""
+
+    async def run(self, operation: SocketOperation) -> None:
+        """Serve one operation until it ends.
+
+        Raises:
+            TailraceError: It ends with this error.
+            ReaderGone: The client has gone.
+        """
+        catalog = self._catalog
+        prepared = await catalog.prepare(operation.state, self._entrance.principal)
+        operation.state = None
+        if not prepared.is_subscription:
+            async with self._turn:
+                await operation.room()
+                await self._answer(operation, await catalog.execute(prepared, self._peer))
+            return
+        live = await catalog.begin(prepared, self._peer)
+        del prepared  # its document, with the schema, and its variables have been used
+        operation.answered()
+        catalog.documents.compiled += 1
+        await self._pump(operation, live)
+
+    async def _answer(self, operation: SocketOperation, answer: bytes) -> None:
+        """Send an answer; one that is not read has a part in the budget of answers."""
+        holder = UnreadAnswer(operation.interrupt)
+        self._answers.hold(holder, len(answer))
+        try:
+            await operation.next(answer)
+        finally:
+            self._answers.hold(holder, 0)
+
+    async def _pump(self, operation: SocketOperation, live: Live) -> None:
+        """Send a compiled subscription until it ends."""
+        subscription = live.subscription
+        subscription.on_end = partial(_on_end, operation)
+        operation.serves(subscription)
+        try:
+            if live.signalled:
+                acknowledgement = subscription.acknowledgement
+                await operation.next(
+                    acknowledgement_signal(live.key, acknowledgement, self._catalog)
+                )
+            while True:
+                message = await subscription.receive()
+                if isinstance(message, StateComplete):
+                    if live.signalled:
+                        await operation.next(state_complete_signal(live.key, message))
+                elif not isinstance(message, Heartbeat):
+                    await operation.nexts(payloads_of(message))
+                elif live.signalled:
+                    await operation.next(heartbeat_signal(live.key, message))
+                del message  # the next one may have to wait for the room of this one
+        finally:
+            subscription.cancel()
+
+
+def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
+    """Return the payloads of a message; that of a large capture, which comes alone, is not copied."""
+    if message.count == 1 and message.data.find(SEPARATOR) == len(message.data) - len(SEPARATOR):
+        return (memoryview(message.data)[: -len(SEPARATOR)],)
+    payloads = message.data.split(SEPARATOR)
+    if len(payloads) != message.count + 1:
+        raise InternalError("an image has a byte that no JSON text has")
+    payloads.pop()
+    return payloads
+
+
+def in_one_line(text: bytes) -> bytes:
+    """Return a text of JSON without line ends: they are between tokens only, where a space means the same."""
+    return text.translate(_LINE_ENDS) if b"\n" in text or b"\r" in text else text
+
+
+def _on_end(operation: SocketOperation, error: TailraceError) -> None:
+    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
+    if isinstance(error, SubscriberTooSlow):
+        operation.interrupt()
+
+
+def acknowledgement_signal(
+    key: str, value: SubscribeAcknowledgement, catalog: GraphqlCatalog
+) -> bytes:
+    """Return the payload that acknowledges a subscribe; ``key`` is the name of its field in the answer."""
+    found = json_responses.acknowledgement(
+        value,
+        send_deadline_s=catalog.engine.settings.send_deadline_s,
+        request_bytes=catalog.settings.ws_message_bytes,
+    )
+    return _signal(key, "acknowledgement", found)
+
+
+def state_complete_signal(key: str, value: StateComplete) -> bytes:
+    """Return the payload behind the last row of a state."""
+    return _signal(key, "stateComplete", json_responses.state_complete(value))
+
+
+def heartbeat_signal(key: str, value: Heartbeat) -> bytes:
+    """Return the payload of a heartbeat."""
+    return _signal(key, "heartbeat", json_responses.heartbeat(value))
+
+
+def _signal(key: str, name: str, value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"data": {key: None}, "extensions": {name: value}})

@@ -1,1 +1,0 @@
-"""``where`` by types: inputs made of the columns of entity types, and what is given as trees."""

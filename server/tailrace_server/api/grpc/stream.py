@@ -1,0 +1,153 @@
+"""One stream of responses: its writes under the send deadline, and the progress of CDCv2.
+
+A stream whose client leaves a message unread for too long ends with an error. C-core answers keepalive pings
+even while the application above does not read, and a client's window cannot be shortened. So without the
+deadline a stalled stream would stay open for ever. The timer is `api.send_guard`.
+
+CDCv2 over a subscription: the updates that leave are counted, and progress closes them once they are complete.
+
+::
+
+    frames with updates of 7, 7, 8   complete below 8    + progress [3, 8)  7 → 2
+    heartbeat                        complete below 12   + progress [8, 12) 8 → 1
+
+The bytes of the updates are shared by all subscribers and go out as they are. For each subscriber
+the updates of incomplete versions are counted: a number for each version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import grpc.aio
+
+from tailrace.errors import ImagesMissing, InvalidRequest
+from tailrace.v1.change_capture_pb2 import Progress, SubscribeResponse, UpdateCount
+from tailrace_server.api.send_guard import Guarded, ReaderGone
+from tailrace_server.log_cache.frames import Frames
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tailrace.capture import Heartbeat
+    from tailrace.v1.change_capture_pb2 import Update
+    from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.live.subscription import Subscription
+
+
+class SendDeadlineExceeded(Exception):
+    """A write stayed blocked past the deadline; the message is still on its way."""
+
+
+class GuardedSender(Guarded):
+    """Writes the messages of one stream, one after the other, from one task."""
+
+    __slots__ = ("_context", "_guard", "_task", "_time", "_write")
+
+    def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """Bind to the current task, which is the one to be interrupted."""
+        super().__init__()
+        task = asyncio.current_task()
+        assert task is not None
+        self._guard = guard
+        self._task = task
+        self._time = asyncio.get_running_loop().time
+        self._context = context
+        self._write = context.write
+
+    def __enter__(self) -> GuardedSender:
+        self._guard.watch(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say why a write did not end, once for all writes: nothing but that is left to do for each.
+
+        Raises:
+            SendDeadlineExceeded: It was not taken in time.
+            ReaderGone: The client has gone.
+        """
+        self._guard.forget(self)
+        if self.blocked_since is None:
+            return
+        self.blocked_since = None
+        if isinstance(error, asyncio.CancelledError) and self.expired and not self._task.uncancel():
+            raise SendDeadlineExceeded from None
+        if isinstance(error, grpc.aio.InternalError):
+            raise ReaderGone from error
+
+    async def begin(self) -> None:
+        """Send the headers, which no window holds back.
+
+        grpc.aio would send them with the first message, and again with a status if that message is stuck: core
+        refuses the second time, and the call would be left without any status.
+        """
+        self.blocked_since = self._time()
+        await self._context.send_initial_metadata(())
+        self.blocked_since = None
+
+    async def send(self, data: bytes) -> None:
+        """Write a message; what goes wrong leaves the sender's context by its name."""
+        await self.write(data)
+        self.rest()
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Return the write of a message, to be awaited at once: the next one follows it, or ``rest``."""
+        self.blocked_since = self._time()
+        return self._write(data)
+
+    def rest(self) -> None:
+        """Note that no write is under way."""
+        self.blocked_since = None
+
+    def _end_stream(self) -> None:
+        self._task.cancel()
+
+
+class UpdateStream:
+    """One subscription's progress."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        """Begin at the subscription's resolved start, or at the first whole version behind it."""
+        start = subscription.acknowledgement.start
+        self._subscription = subscription
+        self._closed_below = start.version + (start.index > 0)
+        self._counts: Counter[int] = Counter()
+
+    def behind(self, message: Frames | Heartbeat) -> bytes:
+        """Return what is to be sent behind a message: progress, or nothing.
+
+        Raises:
+            ImagesMissing: A record in it cannot be said as updates.
+            InvalidRequest: The images of one are larger than the subscription takes.
+        """
+        if isinstance(message, Frames):
+            updates = SubscribeResponse.FromString(message.data).updates
+            for update in updates:
+                if not update.diff:
+                    raise _unsayable(update)
+            self._counts.update(update.time for update in updates)
+        upper = self._subscription.complete_below()
+        if upper <= self._closed_below:
+            return b""
+        counts = sorted((time, count) for time, count in self._counts.items() if time < upper)
+        for time, _ in counts:
+            del self._counts[time]
+        progress = Progress(
+            lower=[self._closed_below],
+            upper=[upper],
+            counts=[UpdateCount(time=time, count=count) for time, count in counts],
+        )
+        self._closed_below = upper
+        return SubscribeResponse(progress=progress).SerializeToString()
+
+
+def _unsayable(update: Update) -> ImagesMissing | InvalidRequest:
+    key = update.primary_key if update.HasField("primary_key") else None
+    if update.data:
+        return InvalidRequest(
+            f"version {update.time}: the row of key {key!r} has {update.data.decode()} bytes, more than "
+            "max_message_bytes; subscribe with a larger one"
+        )
+    return ImagesMissing(update.time, key, "before or after")

@@ -1,1 +1,0 @@
-"""SQL over HTTP."""

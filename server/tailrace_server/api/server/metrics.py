@@ -1,0 +1,563 @@
+"""/metrics: the server's statistics in a text format of Prometheus, computed at the moment of the scrape.
+
+Each number is one field of `EngineStatistics` or of the records in it, or a number that a face counts, so that
+a dashboard shows the number that a test asserts. Figures of a catalog have the label ``catalog``. Subscriptions
+have no label, as their number has no bound; named subscriptions have one, as theirs has.
+"""
+
+# Long: the tables of all families, each of one record of statistics.
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from tailrace.named import SubscriptionHealth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from tailrace_server.access.audit_trail import TrailStatistics
+    from tailrace_server.access.quotas import Quotas
+    from tailrace_server.api.face_watch import FaceStatistics
+    from tailrace_server.api.graphql.documents import DocumentStatistics
+    from tailrace_server.api.grpc import GrpcStatistics
+    from tailrace_server.api.transport_security.files import TlsStatistics
+    from tailrace_server.api.websocket.sockets import SocketStatistics
+    from tailrace_server.histogram import LatencyHistogram
+    from tailrace_server.named.loss_watch import WatchedSubscription
+    from tailrace_server.resources.disk_usage import DiskUsage
+    from tailrace_server.resources.statistics import EngineStatistics, ObserverStatistics
+
+    Kind = type[CounterMetricFamily | GaugeMetricFamily]
+    Row = tuple[Kind, str, str, str]
+
+TEXT_TYPE: Final = "text/plain"
+"""The text format that every Prometheus reads."""
+OPENMETRICS_TYPE: Final = "application/openmetrics-text"
+
+_COUNTER: Final = CounterMetricFamily
+_GAUGE: Final = GaugeMetricFamily
+
+# Families of one number each: kind, name behind `tailrace_`, field of the statistics, help text.
+_CATALOG: Final[tuple[Row, ...]] = (
+    (_GAUGE, "published_version", "published", "Highest version that subscribers may see."),
+    (_GAUGE, "committed_version", "committed", "Highest durable version, published or not."),
+    (_GAUGE, "oldest_version", "oldest", "First version that is kept."),
+    (_GAUGE, "records", "records", "Published records, trimmed ones included."),
+    (_GAUGE, "records_routed", "records_routed", "How far the live path has come, in records."),
+    (
+        _GAUGE,
+        "publishers",
+        "publishers",
+        "Shared publishers, one for each distinct criteria set.",
+    ),
+    (_GAUGE, "subscriptions", "subscriptions", "Subscriptions that are open."),
+    (_GAUGE, "ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
+    (_GAUGE, "damaged_places", "damaged_places", "Places of the log that were found damaged."),
+    (
+        _GAUGE,
+        "log_bytes_over",
+        "bytes_over",
+        "By how much the records exceed max_bytes, else 0.",
+    ),
+    (
+        _COUNTER,
+        "batches_unreadable",
+        "batches_unreadable",
+        "Batches that the live path had to leave out.",
+    ),
+)
+_ENGINE: Final[tuple[Row, ...]] = (
+    (_COUNTER, "subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
+    (
+        _COUNTER,
+        "subscriptions_failed",
+        "subscriptions_failed",
+        "Subscriptions ended by an error.",
+    ),
+    (
+        _COUNTER,
+        "disconnected_for_memory",
+        "disconnected_for_memory",
+        "Readers ended to free memory.",
+    ),
+    (_COUNTER, "captures_delivered", "captures_delivered", "Captures handed to transports."),
+    (_COUNTER, "delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
+    (_COUNTER, "heartbeats_sent", "heartbeats_sent", "Heartbeats handed to transports."),
+    (_COUNTER, "resyncs", "resyncs", "Moves of a subscription from live into resync."),
+    (_COUNTER, "returns", "returns", "Moves of a subscription from resync back to live."),
+)
+_GRPC: Final[tuple[Row, ...]] = (
+    (
+        _COUNTER,
+        "grpc_streams_too_slow",
+        "streams_too_slow",
+        "gRPC streams ended because a message stayed unread past the send deadline.",
+    ),
+    (
+        _COUNTER,
+        "grpc_streams_refused",
+        "streams_refused",
+        "gRPC calls refused because their connection had too many open.",
+    ),
+    (
+        _COUNTER,
+        "grpc_connections_cut",
+        "connections_cut",
+        "gRPC connections cut because they sent what they did not finish.",
+    ),
+)
+_MEMORY: Final[tuple[Row, ...]] = (
+    (
+        _GAUGE,
+        "message_bytes_max",
+        "message_bytes_max",
+        "What messages are cut to at most, less while memory is short.",
+    ),
+    (
+        _GAUGE,
+        "waiting_for_memory",
+        "waiting_for_memory",
+        "Readers that wait until other large messages have gone.",
+    ),
+)
+_CACHE: Final[tuple[Row, ...]] = (
+    (_GAUGE, "cache_bytes", "bytes", "Charged to the batch cache."),
+    (_COUNTER, "cache_hits", "hits", "Found in the batch cache."),
+    (_COUNTER, "cache_misses", "misses", "Loaded into the batch cache."),
+    (_COUNTER, "cache_evicted", "evicted", "Dropped from the batch cache."),
+    (
+        _GAUGE,
+        "process_anonymous_bytes",
+        "process_bytes",
+        "Anonymous memory of the process when last measured; what --memory bounds.",
+    ),
+)
+_SQL: Final[tuple[Row, ...]] = (
+    (_GAUGE, "sql_statements", "statements", "Statements in SQL that are not over."),
+    (
+        _GAUGE,
+        "sql_computing",
+        "computing",
+        "Those that are being computed; the others wait for their readers.",
+    ),
+    (_COUNTER, "sql_answered", "answered", "Statements read to the end."),
+    (
+        _COUNTER,
+        "sql_refused",
+        "refused",
+        "Statements ended by an error, for want of a place too.",
+    ),
+    (_COUNTER, "sql_left", "left", "Statements that their readers ended before the end."),
+    (
+        _COUNTER,
+        "sql_computing_seconds",
+        "computing_s",
+        "That statements which are over were computed for, by the clock.",
+    ),
+    (
+        _COUNTER,
+        "sql_answer_bytes",
+        "answer_bytes",
+        "Of answers in SQL handed to transports, by statements that are over.",
+    ),
+)
+_SOCKETS: Final[tuple[Row, ...]] = (
+    (_GAUGE, "live_connections", "open", "WebSockets and event streams that are open."),
+    (_COUNTER, "live_connections_opened", "opened", "WebSockets and event streams opened."),
+    (
+        _COUNTER,
+        "live_connections_refused",
+        "refused",
+        "WebSockets and event streams refused because too many were open.",
+    ),
+    (
+        _COUNTER,
+        "live_subscriptions_refused",
+        "subscriptions_refused",
+        "Subscribes refused because their WebSocket had too many open.",
+    ),
+    (
+        _GAUGE,
+        "inbound_bytes",
+        "inbound_bytes",
+        "Bytes that peers have sent over HTTP and that are not dealt with yet.",
+    ),
+    (
+        _COUNTER,
+        "inbound_refused",
+        "inbound_refused",
+        "Senders refused because peers sent more at once than there is room for.",
+    ),
+    (_GAUGE, "event_loop_tasks", "tasks", "Tasks of the server's event loop."),
+)
+_AUDIT: Final[tuple[Row, ...]] = (
+    (_COUNTER, "audit_lines", "written", "Lines of the audit."),
+    (
+        _COUNTER,
+        "audit_lines_lost",
+        "lost",
+        "Lines of the audit that were lost, as the queue had no room.",
+    ),
+    (_GAUGE, "audit_queue_bytes", "queued_bytes", "Of lines that wait to be written."),
+    (
+        _GAUGE,
+        "audit_standing_still_seconds",
+        "standing_still_s",
+        "For how long the audit could not be written; 0 while it can.",
+    ),
+)
+_TLS: Final[tuple[Row, ...]] = (
+    (_COUNTER, "tls_reloads", "reloads", "Changes of the TLS files that were taken."),
+    (
+        _COUNTER,
+        "tls_reloads_failed",
+        "reloads_failed",
+        "Changes of the TLS files that could not be used; /health and the log say why.",
+    ),
+)
+
+
+class _Families(Collector):
+    """Families that a function yields at each scrape."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Bind the function."""
+        self._collect = collect
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        return self._collect()
+
+
+def registry(
+    statistics: Callable[[], EngineStatistics], grpc: Callable[[], GrpcStatistics], *, version: str
+) -> CollectorRegistry:
+    """Return a registry of its own, so that two servers in one process do not meet in the global one.
+
+    Args:
+        statistics: The engine's.
+        grpc: Returns the figures of the gRPC face.
+        version: Of this distribution.
+    """
+    made = CollectorRegistry()
+    made.register(_Families(lambda: _engine(statistics(), grpc(), version)))
+    ProcessCollector(registry=made)
+    return made
+
+
+def expose(metrics: CollectorRegistry, kind: str = TEXT_TYPE) -> tuple[bytes, str]:
+    """Return the scrape's answer and its content type, in the format of `TEXT_TYPE` or `OPENMETRICS_TYPE`."""
+    if kind == TEXT_TYPE:
+        return generate_latest(metrics), CONTENT_TYPE_PLAIN_0_0_4
+    text: bytes = openmetrics.generate_latest(metrics)  # type: ignore[no-untyped-call]
+    return text, openmetrics.CONTENT_TYPE_LATEST
+
+
+def register_sockets(
+    metrics: CollectorRegistry, statistics: Callable[[], SocketStatistics]
+) -> None:
+    """Add the live connections of the HTTP listener to a registry."""
+    metrics.register(_Families(lambda: _sockets(statistics())))
+
+
+def register_graphql(
+    metrics: CollectorRegistry, statistics: Callable[[], DocumentStatistics]
+) -> None:
+    """Add documents and subscriptions of the GraphQL face to a registry."""
+    metrics.register(_Families(lambda: _documents(statistics())))
+
+
+def register_faces(
+    metrics: CollectorRegistry, statistics: Callable[[], tuple[FaceStatistics, ...]]
+) -> None:
+    """Add the watch of the faces to a registry."""
+    metrics.register(_Families(lambda: _faces(statistics())))
+
+
+def register_tls(metrics: CollectorRegistry, statistics: Callable[[], TlsStatistics]) -> None:
+    """Add the files of TLS to a registry."""
+    metrics.register(_Families(lambda: _tls(statistics())))
+
+
+def register_named(
+    metrics: CollectorRegistry, watched: Callable[[], Sequence[WatchedSubscription]]
+) -> None:
+    """Add the named subscriptions to a registry."""
+    metrics.register(_Families(lambda: _named(watched())))
+
+
+def register_audit(
+    metrics: CollectorRegistry, statistics: Callable[[], TrailStatistics | None]
+) -> None:
+    """Add the audit's queue to a registry; it has no families while nothing is recorded."""
+
+    def families() -> Iterable[Metric]:
+        found = statistics()
+        return () if found is None else _of_fields(_AUDIT, found)
+
+    metrics.register(_Families(families))
+
+
+def register_quotas(metrics: CollectorRegistry, quotas: Quotas) -> None:
+    """Add the used part of quotas, and refusals, to a registry."""
+    metrics.register(_Families(lambda: _quotas(quotas)))
+
+
+def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str, float]]) -> None:
+    """Add the age of the issuers' keys to a registry."""
+
+    def families() -> Iterator[Metric]:
+        yield _labelled(
+            _GAUGE,
+            "issuer_keys_age_seconds",
+            "Since the keys of an issuer were last had from their address; more than --jwks-refresh-s: it is "
+            "away.",
+            ["issuer"],
+            ([issuer, age_s] for issuer, age_s in sorted(ages().items())),
+        )
+
+    metrics.register(_Families(families))
+
+
+def _of_fields(rows: Iterable[Row], found: object) -> Iterator[Metric]:
+    """Yield a family for each row of a table, from the fields of one record of statistics."""
+    for kind, name, field, text in rows:
+        yield kind(f"tailrace_{name}", text, getattr(found, field))
+
+
+def _labelled(
+    kind: Kind, name: str, text: str, labels: Sequence[str], values: Iterable[Sequence[object]]
+) -> Metric:
+    """Return a family with labels; each of the values is the labels' texts and the number."""
+    family = kind(f"tailrace_{name}", text, labels=labels)
+    for *of, number in values:
+        family.add_metric(list(map(str, of)), float(number))  # type: ignore[arg-type]
+    return family
+
+
+def _engine(found: EngineStatistics, grpc: GrpcStatistics, version: str) -> Iterator[Metric]:
+    yield InfoMetricFamily("tailrace_build", "What runs.", {"version": version})
+    yield from _of_fields(_ENGINE, found)
+    yield from _of_fields(_GRPC, grpc)
+    yield _labelled(
+        _COUNTER,
+        "grpc_errors",
+        "Errors that gRPC calls ended with, by machine code.",
+        ["code"],
+        sorted(grpc.errors.items()),
+    )
+    yield _latencies(found.latencies)
+    yield from _catalogs(found.observers)
+    yield from _disks(found.disks)
+    yield _labelled(
+        _GAUGE,
+        "fault",
+        "1 for each thing that is wrong now, by its kind and its catalog or folder; /health says more.",
+        ["kind", "subject"],
+        ((each.kind, each.subject, 1) for each in found.faults),
+    )
+    yield from _of_fields(_MEMORY, found)
+    yield from _of_fields(_CACHE, found.cache)
+    yield from _of_fields(_SQL, found.sql)
+
+
+def _catalogs(observers: Sequence[ObserverStatistics]) -> Iterator[Metric]:
+    for kind, name, field, text in _CATALOG:
+        values = ((each.catalog, getattr(each, field)) for each in observers)
+        yield _labelled(kind, name, text, ["catalog"], values)
+    yield _labelled(
+        _GAUGE,
+        "newest_commit_age_seconds",
+        "Since the newest published version appeared, by the server's clock.",
+        ["catalog"],
+        ((each.catalog, each.newest_age_s) for each in observers if each.newest_age_s is not None),
+    )
+    now = time.time()
+    yield _labelled(
+        _GAUGE,
+        "oldest_commit_age_seconds",
+        "Since the commit timestamp of the oldest version that is kept.",
+        ["catalog"],
+        (
+            (each.catalog, max(0.0, now - each.oldest_timestamp / 1e6))
+            for each in observers
+            if each.oldest_timestamp
+        ),
+    )
+    yield _labelled(
+        _GAUGE,
+        "oldest_bodies_version",
+        "First version that has bodies, of each entity type that has lost some.",
+        ["catalog", "entity_type"],
+        (
+            (each.catalog, entity_type, version)
+            for each in observers
+            for entity_type, version in each.bodies_from.items()
+        ),
+    )
+
+
+def _latencies(found: Mapping[str, LatencyHistogram]) -> Metric:
+    latency = HistogramMetricFamily(
+        "tailrace_hand_over_latency_seconds",
+        "From a commit to the hand-over of its captures to the transport, once a message or a run of messages; "
+        "only of what was committed since the subscription began.",
+        labels=["transport"],
+    )
+    for transport, histogram in sorted(found.items()):
+        latency.add_metric([transport], histogram.cumulative(), histogram.sum_s)
+    return latency
+
+
+def _disks(found: Mapping[str, DiskUsage]) -> Iterator[Metric]:
+    for name, field, text in (
+        (
+            "log_bytes",
+            "nbytes",
+            "On disk below the catalog's folder, measured once a minute at most.",
+        ),
+        ("log_files", "files", "Files below the catalog's folder."),
+        (
+            "log_free_bytes",
+            "free_bytes",
+            "Left on the file system of the catalog's folder, measured with it.",
+        ),
+    ):
+        values = ((catalog, getattr(usage, field)) for catalog, usage in found.items())
+        yield _labelled(_GAUGE, name, text, ["catalog"], values)
+
+
+def _sockets(found: SocketStatistics) -> Iterator[Metric]:
+    yield from _of_fields(_SOCKETS, found)
+    yield _labelled(
+        _COUNTER,
+        "live_connections_ended",
+        "Connections that the server ended, by the guard or the close code that ended them.",
+        ["guard"],
+        sorted(found.guards.items()),
+    )
+    yield _labelled(
+        _COUNTER,
+        "http_errors",
+        "Errors told over the HTTP listener, by how (http: an answer or the end of one) and machine code.",
+        ["transport", "code"],
+        ((*of, count) for of, count in sorted(found.errors.items())),
+    )
+
+
+def _documents(found: DocumentStatistics) -> Iterator[Metric]:
+    yield _labelled(
+        _COUNTER,
+        "graphql_documents",
+        "GraphQL documents, by what became of them: cached, validated, refused.",
+        ["result"],
+        ((result, getattr(found, result)) for result in ("cached", "validated", "refused")),
+    )
+    yield _labelled(
+        _COUNTER,
+        "graphql_subscriptions",
+        "GraphQL subscriptions begun, by how they are served: compiled.",
+        ["path"],
+        [("compiled", found.compiled)],
+    )
+
+
+def _faces(found: Sequence[FaceStatistics]) -> Iterator[Metric]:
+    yield _labelled(
+        _GAUGE,
+        "face_accepting",
+        "1 for each face whose last probe was answered, else 0; /health says why.",
+        ["face"],
+        ((each.name, each.reason is None) for each in found),
+    )
+    yield _labelled(
+        _COUNTER,
+        "face_probes_unanswered",
+        "Probes of a face without an answer.",
+        ["face"],
+        ((each.name, each.unanswered) for each in found),
+    )
+    yield _labelled(
+        _COUNTER,
+        "face_listeners_renewed",
+        "Listeners of a face that took the place of one that accepted nobody.",
+        ["face"],
+        ((each.name, each.renewed) for each in found),
+    )
+
+
+def _tls(found: TlsStatistics) -> Iterator[Metric]:
+    yield _GAUGE(
+        "tailrace_tls_certificate_ends_seconds",
+        "When the server's certificate expires, in seconds since 1970.",
+        found.ends.timestamp(),
+    )
+    yield from _of_fields(_TLS, found)
+
+
+def _named(watched: Sequence[WatchedSubscription]) -> Iterator[Metric]:
+    for name, text, value in (
+        (
+            "age_seconds",
+            "Since the first change was committed that is not acknowledged.",
+            lambda each: each.named.hold.age_us / 1e6,
+        ),
+        ("behind_bytes", "Of the log from that change on.", lambda each: each.named.hold.bytes),
+        (
+            "kept",
+            "Whether retention keeps what it needs: 1, or 0 where its hold is over.",
+            lambda each: each.named.health is SubscriptionHealth.HELD,
+        ),
+        (
+            "lost_in_seconds",
+            "Until retention may take what it needs, where that comes by time.",
+            lambda each: None if each.loss.in_us is None else each.loss.in_us / 1e6,
+        ),
+        (
+            "lost_in_bytes",
+            "How much the log may grow before that, where it comes by size.",
+            lambda each: each.loss.in_bytes,
+        ),
+    ):
+        values = ((each.named.catalog, each.named.name, value(each)) for each in watched)
+        yield _labelled(
+            _GAUGE,
+            f"named_subscription_{name}",
+            text,
+            ["catalog", "name"],
+            (each for each in values if each[-1] is not None),
+        )
+
+
+def _quotas(quotas: Quotas) -> Iterator[Metric]:
+    for kind, name, text, found in (
+        (
+            _GAUGE,
+            "quota_used",
+            "What is held now of quotas that are set, by quota and by how its principals prove who they are.",
+            quotas.used,
+        ),
+        (
+            _COUNTER,
+            "quota_refused",
+            "Times that a quota was used up, by the same.",
+            quotas.refused,
+        ),
+    ):
+        values = ((*of, amount) for of, amount in sorted(found.items()))
+        yield _labelled(kind, name, text, ["quota", "class"], values)
