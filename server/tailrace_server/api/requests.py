@@ -68,6 +68,10 @@ if TYPE_CHECKING:
     )
     from tailrace.v1.named_subscription_pb2 import AcknowledgeRequest, CreateSubscriptionRequest
     from tailrace.v1.sql_pb2 import QuerySqlRequest
+    from tailrace_server.codecs import Codec
+    from tailrace_server.engine.engine import Engine
+    from tailrace_server.grants.principal import Peer, Principal
+    from tailrace_server.live.subscription import Subscription
     from tailrace_server.reads.history import HistoryRead
 
     _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
@@ -195,6 +199,31 @@ def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
     """
     found = wish(request)
     return catalog(request.catalog), found
+
+
+async def open_subscription(
+    engine: Engine,
+    caller: Principal,
+    catalog: str,
+    wish: Wish,
+    *,
+    codec: Codec,
+    peer: Peer,
+    demand: int | None = None,
+) -> Subscription:
+    """Open the subscription of a checked subscribe; raises as ``Engine.subscribe``."""
+    return await engine.subscribe(
+        caller,
+        catalog,
+        wish.criteria,
+        start=wish.start,
+        content=wish.content,
+        codec=codec,
+        demand=demand,
+        limits=wish.limits,
+        peer=peer,
+        named=wish.named,
+    )
 
 
 def wish(request: SubscribeRequest) -> Wish:

@@ -15,8 +15,12 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from tailrace.errors import SubscriberTooSlow
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.errors import TailraceError
 
 TOO_SLOW: Final = "send_deadline"
 """Name of the guard against peers that leave a message unread."""
@@ -103,6 +107,20 @@ def _held_by_kernel(peer: socket.socket) -> int:
     """Return the bytes that were written and that the peer's kernel has not acknowledged."""
     queued = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(queued, sys.byteorder)
+
+
+def on_end(interrupt: Callable[[], None]) -> Callable[[TailraceError], None]:
+    """Return the action at the end of a subscription or a read, whose connection may be in a write.
+
+    With `SubscriberTooSlow` the engine frees memory, which the unread message holds: that end interrupts the
+    write. At any other end the write continues until it is read, or until its deadline.
+    """
+
+    def ended(error: TailraceError) -> None:
+        if isinstance(error, SubscriberTooSlow):
+            interrupt()
+
+    return ended
 
 
 class ReaderGone(Exception):

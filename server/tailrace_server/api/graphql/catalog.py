@@ -23,6 +23,7 @@ from graphql.execution import Executor
 from graphql.type import GraphQLResolveInfoHelpers
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api import requests
 from tailrace_server.api.graphql import schema as schemas
 from tailrace_server.api.graphql.arguments import STARTS, wish_of
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
@@ -355,21 +356,35 @@ class GraphqlCatalog:
         )
         wish = await asyncio.to_thread(read) if many else read()
         with nullcontext() if condition is None else condition.told():
-            subscription = await self.engine.subscribe(
-                prepared.caller,
-                self.name,
-                wish.criteria,
-                start=wish.start,
-                content=wish.content,
-                codec=selection.events if as_events else selection.codec,
-                limits=wish.limits,
-                peer=peer,
+            codec = selection.events if as_events else selection.codec
+            subscription = await requests.open_subscription(
+                self.engine, prepared.caller, self.name, wish, codec=codec, peer=peer
             )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 
     def _context(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> Context:
         built = prepared.document.built
         return Context(self.engine, self.settings, self.name, built, prepared.caller, peer)
+
+
+def asked_of(value: object) -> Asked:
+    """Return a GraphQL request; members that are not known are passed over.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequest("a GraphQL request is an object with a query")
+    query, variables, name = (value.get(each) for each in ("query", "variables", "operationName"))
+    if not isinstance(query, str):
+        raise InvalidRequest("query: must be a document as a text")
+    if not isinstance(variables, dict | None):
+        raise InvalidRequest("variables: must be an object")
+    if not isinstance(name, str | None):
+        raise InvalidRequest("operationName: must be a text")
+    if not isinstance(value.get("extensions"), dict | None):
+        raise InvalidRequest("extensions: must be an object")
+    return Asked(query, variables or {}, name)
 
 
 def _names_of(asked: Asked) -> str:

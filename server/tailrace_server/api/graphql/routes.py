@@ -26,14 +26,14 @@ from starlette.routing import Route, WebSocketRoute
 from tailrace.errors import InvalidRequest, QuotaExceeded
 from tailrace_server.api.errors import logged, problem, retry_after
 from tailrace_server.api.graphql import event_streams
-from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
+from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, asked_of
 from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.event_streams import EVENTS_TYPE, HEADERS
 from tailrace_server.api.http.guard import GRAPHQL_TYPE, caller_of, entrance_of
-from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, parameters
+from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, catalog_of, parameters
 from tailrace_server.api.http.streaming import StreamedAnswer
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_WEBSOCKET, over_http
@@ -113,7 +113,7 @@ class GraphqlFace:
 
     async def _live(self, websocket: WebSocket) -> None:
         peer = over_http(GRAPHQL_WEBSOCKET, websocket)
-        catalog = self.catalog(_catalog_of(websocket))
+        catalog = self.catalog(catalog_of(websocket))
         face = GraphqlSocketFace(catalog, self._sockets.answers, peer, entrance_of(websocket))
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
@@ -121,7 +121,7 @@ class GraphqlFace:
         form = RESPONSE_TYPE
         try:
             if _wants_page(request) and self._settings.graphql_graphiql:
-                below = _catalog_of(request) != SYSTEM_CATALOG
+                below = catalog_of(request) != SYSTEM_CATALOG
                 return await _page("../../" if below else "../")
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE, EVENTS_TYPE))
             if form == EVENTS_TYPE:
@@ -139,7 +139,7 @@ class GraphqlFace:
     async def _result(self, request: Request, form: str) -> ASGIApp:
         """Answer a query."""
         asked = asked_of(await self._asked(request))
-        catalog = self.catalog(_catalog_of(request))
+        catalog = self.catalog(catalog_of(request))
         prepared = await catalog.prepare(asked, caller_of(request))
         if prepared.is_subscription:
             if EVENTS_TYPE in request.headers.get("accept", "").lower():  # it takes either
@@ -158,7 +158,7 @@ class GraphqlFace:
             if event_streams.is_over(request):
                 return Response(status_code=204)
             asked = asked or asked_of(await self._asked(request))
-            catalog = self.catalog(_catalog_of(request))
+            catalog = self.catalog(catalog_of(request))
             return await event_streams.answer(request, asked, catalog, self._sockets)
         except ClientDisconnect:
             raise
@@ -211,24 +211,6 @@ def _wants_page(request: Request) -> bool:
     )
 
 
-def asked_of(value: object) -> Asked:
-    """Return a GraphQL request; members that are not known are passed over.
-
-    Raises:
-        InvalidRequest: It is none.
-    """
-    if not isinstance(value, dict):
-        raise InvalidRequest("a GraphQL request is an object with a query")
-    query, variables, name = (value.get(each) for each in ("query", "variables", "operationName"))
-    if not isinstance(query, str):
-        raise InvalidRequest("query: must be a document as a text")
-    if not isinstance(variables, dict | None):
-        raise InvalidRequest("variables: must be an object")
-    if not isinstance(name, str | None):
-        raise InvalidRequest("operationName: must be a text")
-    return Asked(query, variables or {}, name)
-
-
 def _json_form(form: str) -> str:
     """Return the media type of what is no event stream."""
     return RESPONSE_TYPE if form == EVENTS_TYPE else form
@@ -241,11 +223,6 @@ def _json(value: dict[str, Any], form: str, status: int) -> Response:
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
     for start in range(0, len(body), _CHUNK_BYTES):
         yield body[start : start + _CHUNK_BYTES]
-
-
-def _catalog_of(request: Request | WebSocket) -> str:
-    name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
-    return name
 
 
 async def _page(root: str) -> Response:

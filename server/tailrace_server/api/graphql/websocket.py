@@ -18,18 +18,18 @@ A subscription that asks for ``signals: true`` gets them, in order with its chan
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tailrace.capture import Heartbeat, StateComplete
-from tailrace.errors import InternalError, SubscriberTooSlow, TailraceError
+from tailrace.errors import InternalError, InvalidRequest, TailraceError
 from tailrace_server.api import json_responses
 from tailrace_server.api.byte_budget import UnreadAnswer
-from tailrace_server.api.graphql.catalog import Asked
+from tailrace_server.api.graphql.catalog import asked_of
 from tailrace_server.api.graphql.codec import SEPARATOR
 from tailrace_server.api.graphql.errors import error_list
+from tailrace_server.api.send_guard import on_end
 from tailrace_server.api.websocket.admission import admit_at_init, renew
 from tailrace_server.api.websocket.messages import malformed
 
@@ -61,7 +61,11 @@ class GraphqlSocketFace:
     ) -> None:
         """Bind a peer to a catalog; unread answers share a budget."""
         self.entrance = entrance
-        self._operations = Operations(catalog, answers, peer, entrance)
+        self._catalog = catalog
+        self._answers = answers
+        self._peer = peer
+        self._turn = asyncio.Lock()
+        """Of queries, so that a client that does not read holds one answer, however many it requests."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     async def on_init(self, payload: object) -> object:
@@ -79,57 +83,10 @@ class GraphqlSocketFace:
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Keep what is asked for; the document is looked at in ``run``, which may wait."""
-        operation.state = asked_of(payload)
-
-    async def run(self, operation: SocketOperation) -> None:
-        """Serve one operation until it ends."""
-        await self._operations.run(operation)
-
-
-def asked_of(payload: Any) -> Asked:
-    """Return what a subscribe asks for; members that are not known are passed over, as the protocol wants.
-
-    Raises:
-        Close: It is no message of the protocol.
-    """
-    query = payload.get("query")
-    variables = payload.get("variables")
-    name = payload.get("operationName")
-    if not isinstance(query, str):
-        raise malformed("subscribe: payload.query is a text")
-    if not isinstance(variables, dict | None):
-        raise malformed("subscribe: payload.variables is an object")
-    if not isinstance(name, str | None):
-        raise malformed("subscribe: payload.operationName is a text")
-    if not isinstance(payload.get("extensions"), dict | None):
-        raise malformed("subscribe: payload.extensions is an object")
-    return Asked(query, variables or {}, name)
-
-
-class Operations:
-    """The operations of one connection to a catalog."""
-
-    def __init__(
-        self,
-        catalog: GraphqlCatalog,
-        answers: ByteBudget,
-        peer: Peer,
-        entrance: Entrance,
-    ) -> None:
-        """Bind a peer to a catalog; unread answers share a budget.
-
-        Args:
-            catalog: The catalog.
-            answers: The budget.
-            peer: The client, as operators see it.
-            entrance: Whom it has proven to be.
-        """
-        self._catalog = catalog
-        self._answers = answers
-        self._peer = peer
-        self._entrance = entrance
-        self._turn = asyncio.Lock()
-        """Of queries, so that one that does not read holds one answer, however many it asks for."""
+        try:
+            operation.state = asked_of(payload)
+        except InvalidRequest as error:
+            raise malformed(f"subscribe: payload: {error}") from None
 
     async def run(self, operation: SocketOperation) -> None:
         """Serve one operation until it ends.
@@ -139,7 +96,7 @@ class Operations:
             ReaderGone: The client has gone.
         """
         catalog = self._catalog
-        prepared = await catalog.prepare(operation.state, self._entrance.principal)
+        prepared = await catalog.prepare(operation.state, self.entrance.principal)
         operation.state = None
         if not prepared.is_subscription:
             async with self._turn:
@@ -164,7 +121,7 @@ class Operations:
     async def _pump(self, operation: SocketOperation, live: Live) -> None:
         """Send a compiled subscription until it ends."""
         subscription = live.subscription
-        subscription.on_end = partial(_on_end, operation)
+        subscription.on_end = on_end(operation.interrupt)
         operation.serves(subscription)
         try:
             if live.signalled:
@@ -200,12 +157,6 @@ def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
 def in_one_line(text: bytes) -> bytes:
     """Return a text of JSON without line ends: they are between tokens only, where a space means the same."""
     return text.translate(_LINE_ENDS) if b"\n" in text or b"\r" in text else text
-
-
-def _on_end(operation: SocketOperation, error: TailraceError) -> None:
-    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
-    if isinstance(error, SubscriberTooSlow):
-        operation.interrupt()
 
 
 def acknowledgement_signal(

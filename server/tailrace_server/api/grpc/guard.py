@@ -21,7 +21,7 @@ from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.identity import Credentials, bearer_token
 from tailrace_server.access.quotas import Quotas, Taken
 from tailrace_server.api.errors import grpc_status, logged
-from tailrace_server.api.peers import GRPC, grpc_address
+from tailrace_server.api.peers import GRPC, grpc_address, over_grpc
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
 from tailrace_server.api.transport_security.proxies import NO_PROXIES
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.door import Door
     from tailrace_server.api.transport_security.proxies import TrustedProxies
-    from tailrace_server.grants.principal import Principal
+    from tailrace_server.grants.principal import Peer, Principal
 
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -91,6 +91,11 @@ def credentials_of(context: Context, proxies: TrustedProxies = NO_PROXIES) -> Cr
     ]
     address, _ = grpc_address(context.peer(), metadata, proxies)
     return Credentials(bearer_token(values), names_over_grpc(context), address, GRPC)
+
+
+def peer_of(context: Context, proxies: TrustedProxies) -> Peer:
+    """Return the other end of a call; behind a trusted proxy, the end that the proxy names."""
+    return over_grpc(context.peer(), context.invocation_metadata(), proxies)
 
 
 def guarded(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
-from tailrace.errors import SubscriberTooSlow, TailraceError, again
+from tailrace.errors import again
 from tailrace.v1.named_subscription_pb2 import (
     AcknowledgeRequest,
     AcknowledgeResponse,
@@ -25,10 +25,10 @@ from tailrace.v1.named_subscription_pb2 import (
 )
 from tailrace_server.api import requests, sql_requests
 from tailrace_server.api.grpc import messages
-from tailrace_server.api.grpc.guard import caller
+from tailrace_server.api.grpc.guard import caller, peer_of
 from tailrace_server.api.grpc.stream import GuardedSender, SendDeadlineExceeded
-from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.requests import reading
+from tailrace_server.api.send_guard import on_end
 from tailrace_server.codecs import PROTOBUF, PROTOBUF_DECODED
 
 if TYPE_CHECKING:
@@ -62,9 +62,14 @@ class ClosedReads:
     """Answers such calls of one service."""
 
     def __init__(
-        self, engine: Engine, guard: SendGuard, disconnect: Callable[[str], object]
+        self,
+        engine: Engine,
+        guard: SendGuard,
+        proxies: TrustedProxies,
+        disconnect: Callable[[str], object],
     ) -> None:
-        """Read from an engine; the guard watches who does not take what is sent; such a one may be cut."""
+        """Read from an engine; ``guard`` watches for readers that stall, and ``disconnect`` cuts one."""
+        self._proxies = proxies
         self._disconnect = disconnect
         self._engine = engine
         self._guard = guard
@@ -84,7 +89,7 @@ class ClosedReads:
                 codec=_codec(decoded=requests.decoded(request.values)),
                 limit=requests.limit(request),
                 max_message_bytes=bytes_max,
-                peer=over_grpc(context.peer(), context.invocation_metadata()),
+                peer=peer_of(context, self._proxies),
             )
         request.ClearField("criteria")
         header = messages.history_header(history, catalog=request.catalog)
@@ -105,7 +110,7 @@ class ClosedReads:
             requests.state(request),
             codec=_codec(decoded=requests.decoded(request.values)),
             max_message_bytes=bytes_max,
-            peer=over_grpc(context.peer(), context.invocation_metadata()),
+            peer=peer_of(context, self._proxies),
         )
         request.ClearField("primary_key")
         header = messages.state_header(read, catalog=request.catalog)
@@ -121,7 +126,7 @@ class ClosedReads:
         asked = sql_requests.asked(request)
         read = await self._engine.reads.sql(
             caller(),
-            over_grpc(context.peer(), context.invocation_metadata()),
+            peer_of(context, self._proxies),
             requests.catalog(request.catalog),
             asked,
             max_message_bytes=requests.max_message_bytes(
@@ -146,7 +151,7 @@ class ClosedReads:
     ) -> None:
         try:
             with GuardedSender(self._guard, context) as sender:
-                read.on_end = partial(on_end, sender)
+                read.on_end = on_end(sender.interrupt)
                 await sender.begin()
                 await sender.send(header)
                 count, last = 0, None
@@ -170,12 +175,6 @@ def _fitting(bytes_max: int, frames: Frames) -> bytes:
     if frames.count > 1 or len(frames.data) <= bytes_max:
         return frames.data
     return messages.without_bodies(frames.data)
-
-
-def on_end(sender: GuardedSender, error: TailraceError) -> None:
-    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
-    if isinstance(error, SubscriberTooSlow):
-        sender.interrupt()
 
 
 def _codec(*, decoded: bool) -> Codec:
@@ -224,7 +223,7 @@ class NamedCalls:
         return await self._answered(answer, context)
 
     def _peer(self, context: Any) -> Any:
-        return over_grpc(context.peer(), context.invocation_metadata(), self._proxies)
+        return peer_of(context, self._proxies)
 
     async def _create(self, request: CreateSubscriptionRequest, context: Any) -> Message:
         asked = requests.create(request)

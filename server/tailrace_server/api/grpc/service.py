@@ -35,13 +35,12 @@ from tailrace.v1.sql_pb2 import QuerySqlRequest
 from tailrace_server.api import requests
 from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.grpc import messages
-from tailrace_server.api.grpc.guard import abort, caller, entrance
+from tailrace_server.api.grpc.guard import abort, caller, entrance, peer_of
 from tailrace_server.api.grpc.messages import parse
-from tailrace_server.api.grpc.reads import ClosedReads, NamedCalls, on_end
+from tailrace_server.api.grpc.reads import ClosedReads, NamedCalls
 from tailrace_server.api.grpc.stream import GuardedSender, SendDeadlineExceeded, UpdateStream
-from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.requests import reading
-from tailrace_server.api.send_guard import ReaderGone
+from tailrace_server.api.send_guard import ReaderGone, on_end
 from tailrace_server.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.grants.grant import Action
@@ -92,7 +91,7 @@ class ChangeCaptureService:
         self._engine = engine
         self._settings = settings
         self._guard = guard
-        self._reads = ClosedReads(engine, guard, disconnect)
+        self._reads = ClosedReads(engine, guard, proxies, disconnect)
         self._named = NamedCalls(engine, self._parse, self._answered, proxies)
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
@@ -217,17 +216,10 @@ class ChangeCaptureService:
     async def _subscribe(
         self, catalog: str, wish: Wish, context: Context, *, demand: int | None
     ) -> Subscription:
-        return await self._engine.subscribe(
-            caller(),
-            catalog,
-            wish.criteria,
-            start=wish.start,
-            content=wish.content,
-            codec=_codec_of(wish),
-            demand=demand,
-            limits=wish.limits,
-            peer=over_grpc(context.peer(), context.invocation_metadata(), self._proxies),
-            named=wish.named,
+        peer = peer_of(context, self._proxies)
+        codec = _codec_of(wish)
+        return await requests.open_subscription(
+            self._engine, caller(), catalog, wish, codec=codec, peer=peer, demand=demand
         )
 
     async def _first(self, context: Context) -> DemandRequest:
@@ -300,7 +292,7 @@ class ChangeCaptureService:
         )
         try:
             with GuardedSender(self._guard, context) as sender:
-                subscription.on_end = partial(on_end, sender)
+                subscription.on_end = on_end(sender.interrupt)
                 # 2. Headers, then the acknowledgement, each under the send deadline.
                 await sender.begin()
                 await sender.send(

@@ -17,10 +17,10 @@ import structlog
 from starlette.responses import Response
 
 from tailrace.capture import Heartbeat, StateComplete
-from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.errors import http_status, logged
 from tailrace_server.api.http.streaming import StreamedAnswer
+from tailrace_server.api.send_guard import on_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -84,11 +84,7 @@ class EventStream:
             on_age=partial(end_for_age, self._subscription),
         )
 
-        def on_end(error: TailraceError) -> None:
-            if isinstance(error, SubscriberTooSlow):
-                answer.interrupt()
-
-        self._subscription.on_end = on_end
+        self._subscription.on_end = on_end(answer.interrupt)
         try:
             await answer(scope, receive, send)
         finally:

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.json_requests import decode
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +25,12 @@ ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 CLOUD_TYPE: Final = "application/cloudevents-batch+json"
 
 _FIELDS_MAX: Final = 1_000
+
+
+def catalog_of(request: HTTPConnection) -> str:
+    """Return the catalog that a path names; the paths of the system log name none."""
+    name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
+    return name
 
 
 def parameters(request: HTTPConnection) -> list[tuple[str, str]]:

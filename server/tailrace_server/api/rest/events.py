@@ -100,16 +100,13 @@ async def _opened(
     try:
         form, message = await _asked(request, settings, engine.settings.criteria)
         async with reading(engine.turns.many_keys, in_json(requests.wish), message) as wish:
-            subscription = await engine.subscribe(
+            subscription = await requests.open_subscription(
+                engine,
                 caller_of(request),
                 catalog,
-                wish.criteria,
-                start=wish.start,
-                content=wish.content,
+                wish,
                 codec=form.events,
-                limits=wish.limits,
                 peer=over_http(REST_EVENTS, request),
-                named=wish.named,
             )
     except BaseException:
         sockets.leave()

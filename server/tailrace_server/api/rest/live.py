@@ -21,17 +21,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.capture import Heartbeat, StateComplete
-from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import json_responses, requests
 from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json, integer
 from tailrace_server.api.requests import has_many_keys, reading
 from tailrace_server.api.rest.forms import CaptureForm, form_of
+from tailrace_server.api.send_guard import on_end
 from tailrace_server.api.websocket.admission import admit_at_init, renew
 
 if TYPE_CHECKING:
@@ -113,20 +113,17 @@ class LiveFace:
         async with reading(self._engine.turns.many_keys, in_json(requests.wish), message) as wish:
             del message  # the wish has the only copy of the keys now
             operation.answered()
-            subscription = await self._engine.subscribe(
+            subscription = await requests.open_subscription(
+                self._engine,
                 self.entrance.principal,
                 self._catalog,
-                wish.criteria,
-                start=wish.start,
-                content=wish.content,
+                wish,
                 codec=state.form.objects,
-                demand=state.demand,
-                limits=wish.limits,
                 peer=self._peer,
-                named=wish.named,
+                demand=state.demand,
             )
         del wish
-        subscription.on_end = partial(_on_end, operation)
+        subscription.on_end = on_end(operation.interrupt)
         operation.serves(subscription)
         try:
             state.subscription = subscription
@@ -199,9 +196,3 @@ def asked_of(
         demand = integer(_DEMAND, payload.pop("request"), "request")
     message = from_json(SubscribeRequest, payload, criteria_max=criteria_max, without=ELSEWHERE)
     return message, demand, form
-
-
-def _on_end(operation: SocketOperation, error: TailraceError) -> None:
-    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
-    if isinstance(error, SubscriberTooSlow):
-        operation.interrupt()

@@ -46,13 +46,12 @@ from tailrace_server.api.errors import (
 )
 from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.guard import caller_of, entrance_of
-from tailrace_server.api.http.requests import no_parameters, parameters
+from tailrace_server.api.http.requests import catalog_of, no_parameters, parameters
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
 from tailrace_server.api.rest import events, history, openapi, sql, state
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.named import NamedResources
 from tailrace_server.grants.grant import Action
-from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -141,7 +140,7 @@ class RestFace:
 
     async def _catalog(self, request: Request) -> Response:
         no_parameters(request)
-        name = _catalog_of(request)
+        name = catalog_of(request)
         await self._engine.view(
             caller_of(request), name
         )  # a catalog of a moment ago is looked for; one that is broken says why
@@ -153,29 +152,29 @@ class RestFace:
         )
 
     async def _schema(self, request: Request) -> Response:
-        name = _catalog_of(request)
+        name = catalog_of(request)
         version = _version(request)
         view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
         return _json(json_responses.schema(view, at))
 
     async def _table(self, request: Request) -> ASGIApp:
-        name = _catalog_of(request)
+        name = catalog_of(request)
         return await state.table(request, self._engine, self._settings, self._sockets, name)
 
     async def _row(self, request: Request) -> ASGIApp:
-        return await state.row(request, self._engine, _catalog_of(request))
+        return await state.row(request, self._engine, catalog_of(request))
 
     async def _sql(self, request: Request) -> ASGIApp:
-        name = _catalog_of(request)
+        name = catalog_of(request)
         return await sql.answer(request, self._engine, self._settings, self._sockets, name)
 
     async def _changes(self, request: Request) -> ASGIApp:
-        name = _catalog_of(request)
+        name = catalog_of(request)
         return await history.changes(request, self._engine, self._settings, self._sockets, name)
 
     async def _events(self, request: Request) -> ASGIApp:
-        name = _catalog_of(request)
+        name = catalog_of(request)
         return await events.live(request, self._engine, self._settings, self._sockets, name)
 
     async def _live(self, websocket: WebSocket) -> None:
@@ -186,7 +185,7 @@ class RestFace:
             return
         peer = over_http(REST_WEBSOCKET, websocket)
         entrance = entrance_of(websocket)
-        face = LiveFace(self._engine, self._settings, _catalog_of(websocket), peer, entrance)
+        face = LiveFace(self._engine, self._settings, catalog_of(websocket), peer, entrance)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     def _answered(
@@ -242,11 +241,6 @@ def _json(value: dict[str, Any]) -> Response:
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )
-
-
-def _catalog_of(request: Request | WebSocket) -> str:
-    name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
-    return name
 
 
 def _version(request: Request) -> int | None:

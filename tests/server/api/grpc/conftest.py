@@ -13,7 +13,9 @@ import pytest
 from tailrace.transport.grpc import SERVICE
 from tailrace.transport.grpc_status import error_of
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
+from tailrace_server.api.transport_security.proxies import NO_PROXIES
 from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.admission import FREE
 from tailrace_server.resources.settings import EngineSettings
 from tests.support.held_port import HeldPort
 from tests.support.inprocess import PATIENCE_S, ModelWriter
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from google.protobuf.message import Message
+
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
+    from tailrace_server.resources.admission import Admissions
 
 
 OPTIONS = (
@@ -88,12 +93,17 @@ async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
     async with AsyncExitStack() as stack:
 
         async def start(
-            grpc_settings: GrpcSettings | None = None, root: Path = log_root, **settings: Any
+            grpc_settings: GrpcSettings | None = None,
+            root: Path = log_root,
+            *,
+            admissions: Admissions = FREE,
+            proxies: TrustedProxies = NO_PROXIES,
+            **settings: Any,
         ) -> Served:
             settings.setdefault("heartbeat_interval_s", 0.05)
-            engine = Engine(root, EngineSettings(**settings))
+            engine = Engine(root, EngineSettings(**settings), admissions)
             await stack.enter_async_context(engine)
-            server = GrpcServer(engine, grpc_settings)
+            server = GrpcServer(engine, grpc_settings, proxies=proxies)
             held = stack.enter_context(closing(HeldPort()))
             await server.start(held.address)
             stack.push_async_callback(server.stop, 0.5)
