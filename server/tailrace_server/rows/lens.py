@@ -260,7 +260,9 @@ def change_lens(
     columns = None
     if asked is not None and asked.columns and not gives_other_columns:
         columns = frozenset(asked.columns)
-    return ChangeLens(view, names, parts, columns, None if asked is None else asked.name)
+    # Without a condition of its own a view has every row: grants alone decide.
+    own_name = None if asked is None or asked.condition is None else asked.name
+    return ChangeLens(view, names, parts, columns, own_name)
 
 
 def row_lens(
