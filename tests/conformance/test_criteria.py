@@ -28,7 +28,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, update, upsert
-from tests.server.grants.test_columns_named import OPEN, rename, write
+from tests.server.grants.test_names_of_conditions import OPEN, rename, write
 from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import observer_of
 

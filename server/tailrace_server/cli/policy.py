@@ -63,7 +63,7 @@ def check(
 
 def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
     """Yield a line for each name in a grant that is no entity type and no view of a catalog."""
-    from tailrace_server.grants.unknown_grants import unknown_names_in
+    from tailrace_server.grants.conditions import unknown_names_in
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
     from tailrace_server.wal.sequences.definitions import newest_definitions
     from tailrace_server.wal.sequences.settings import nearest

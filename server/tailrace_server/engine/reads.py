@@ -16,11 +16,10 @@ from weakref import WeakSet
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
 from tailrace_server.codecs.column_cut import codec_of
-from tailrace_server.grants.conditions import use_in
+from tailrace_server.grants.conditions import tell_unknown_grants, use_in
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import allowances_of, may
 from tailrace_server.grants.tables import granted_tables
-from tailrace_server.grants.unknown_grants import tell_unknown_grants
 from tailrace_server.grants.use import use_of
 from tailrace_server.reads.history import HistoryBounds, HistoryRead
 from tailrace_server.reads.log_read import ReadTerms

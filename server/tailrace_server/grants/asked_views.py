@@ -20,9 +20,9 @@ from tailrace.criteria import Area, ContainerType, Criteria, Operation, paramete
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.tree import renamed
-from tailrace_server.grants.known_names import known_view
 from tailrace_server.grants.principal import allowances_of
 from tailrace_server.grants.shown_views import ShownView
+from tailrace_server.grants.view_grants import known_view
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.rows.state_filter import parsed
 from tailrace_server.wal.sequences.settings import nearest
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from tailrace.conditions import Where
     from tailrace_server.filters.tree import Condition
     from tailrace_server.grants.grant import Action, Keys
-    from tailrace_server.grants.known_names import KnownView
     from tailrace_server.grants.principal import Principal
-    from tailrace_server.grants.view_grants import ViewGrant
+    from tailrace_server.grants.view_grants import KnownView, ViewGrant
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.resources.version_waits import VersionWait
     from tailrace_server.wal.files.sequence_documents import ViewDocument

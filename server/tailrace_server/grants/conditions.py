@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
 
 from tailrace.conditions import read_where
 from tailrace.criteria import (
@@ -21,26 +23,32 @@ from tailrace.criteria import (
     FromState,
     parameter_texts,
 )
+from tailrace.errors import ColumnsChanged, EntityTypeUnknown, InvalidRequest, LogError
 from tailrace_server.filters.tree import columns_in
 from tailrace_server.grants.asked_views import asked_views
-from tailrace_server.grants.columns_named import columns_named
 from tailrace_server.grants.shown_views import viewed
-from tailrace_server.grants.unknown_grants import tell_unknown_grants
 from tailrace_server.grants.use import use_of
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, condition_of, filtered
 from tailrace_server.rows.state_filter import parsed_in_thread
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from tailrace.criteria import Beginning
-    from tailrace.schema import Column
+    from tailrace.schema import Column, Schema
     from tailrace_server.filters.tree import Condition
     from tailrace_server.grants.grant import Action
     from tailrace_server.grants.principal import Principal
     from tailrace_server.grants.use import GrantUse
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.resources.version_waits import VersionWait
+    from tailrace_server.wal.state.view import LogView
+
+
+_TOLD_MAX: Final = 1_000
+"""The most unknown names in grants that are logged for a catalog."""
+_log = structlog.get_logger("tailrace.granting")
 
 
 class _Waits(Protocol):
@@ -158,3 +166,121 @@ def _shown(use: GrantUse, columns: Sequence[Column]) -> list[str] | None:
         for rule in shown.rules_of(name)
     ]
     return [each.name for each in columns if any(rule.columns.shows(each.name) for rule in rules)]
+
+
+def columns_named(
+    view: LogView, one: Criteria, tree: Condition, use: GrantUse, *, goes_on: bool
+) -> list[Column]:
+    """Return the columns that a condition may name, as they are now, under the names that it has for them.
+
+    A condition may have a former name of a column if no other column has had it. A caller who is granted a part
+    of the catalog has names of now alone, as grants are of names.
+
+    Args:
+        view: The log.
+        one: The criteria; they name one entity type.
+        tree: Their condition.
+        use: What the caller is granted of the criteria.
+        goes_on: True if the subscription continues behind a cursor.
+
+    Raises:
+        EntityTypeUnknown: No published version has the entity type.
+        InvalidRequest: The version whose names it has is not published.
+        ColumnsChanged: A name may mean another column than the subscriber means, or its column was dropped.
+    """
+    entity_type = one.entity_type[0]
+    schema = view.schema_of(view.published)
+    if entity_type not in schema.entity_types:
+        raise EntityTypeUnknown(view.name, entity_type, use.granted_types(schema.entity_types))
+    named = {name.text for name in columns_in(tree)}
+    is_whole = use.narrowed.is_whole
+    version = one.where_version
+    if version is not None and version > view.published:
+        raise InvalidRequest(
+            f"criteria.where_version {version}: the newest published version is {view.published}"
+        )
+    if version is None or view.schema_of(version) is schema:
+        if version is None and goes_on:
+            _refuse_unclear(view, entity_type, named)
+        return _with_former(schema, entity_type, view.schemas(), is_whole=is_whole)
+    # 1. The columns that the names meant then, of the entity type as it was called then.
+    then = view.schema_of(version)
+    names = EntityNames(schema, entity_type)
+    earlier = (each for each in view.schemas() if each.id <= then.id)
+    type_then = names.name_in(then)
+    columns = [] if type_then is None else _with_former(then, type_then, earlier, is_whole=is_whole)
+    # 2. The same columns as they are now.
+    now = {column.id: column for column in schema.entity_types[entity_type]}
+    found = []
+    for each in columns:
+        current = now[each.id]
+        if each.name in named and current.dropped:
+            raise ColumnsChanged(entity_type, each.name, "has been dropped by the source")
+        if each.name in named and current.name != each.name and not is_whole:
+            raise ColumnsChanged(entity_type, each.name, "has another name now")
+        found.append(replace(current, name=each.name))
+    return found
+
+
+def _with_former(
+    schema: Schema, entity_type: str, earlier: Iterable[Schema], *, is_whole: bool
+) -> list[Column]:
+    """Return the columns of an entity type in a schema; if all is granted, under their former names too."""
+    columns = [*schema.columns(entity_type)]
+    if not is_whole:
+        return columns
+    former = schema.former_names(entity_type, earlier)
+    taken = {each.name for each in columns}
+    return columns + [
+        replace(each, name=name)
+        for each in columns
+        for name in former.get(each.id, ())
+        if name not in taken
+    ]
+
+
+def _refuse_unclear(view: LogView, entity_type: str, named: set[str]) -> None:
+    """Refuse names that mean a column now and meant another one before.
+
+    Raises:
+        ColumnsChanged: One does.
+    """
+    schema = view.schema_of(view.published)
+    now = {each.name: each.id for each in schema.columns(entity_type) if each.name in named}
+    names = EntityNames(schema, entity_type)
+    for each in view.schemas():
+        columns: Sequence[Column] = names.columns_in(each)
+        for column in columns:
+            if now.get(column.name, column.id) != column.id:
+                raise ColumnsChanged(
+                    entity_type,
+                    column.name,
+                    "is another column than before; to go on, give the where_version of the first "
+                    "acknowledgement",
+                )
+
+
+def unknown_names_in(view: LogView, names: Collection[str], views: Collection[str]) -> list[str]:
+    """Return those of some names that are no entity type's, at no version, and no view's; sorted."""
+    return sorted(name for name in names if name not in views and not view.had_entity_type(name))
+
+
+async def tell_unknown_grants(log: FollowedLog, caller: Principal) -> None:
+    """Log the names in a caller's grants that mean nothing in a log, each once for as long as it is open."""
+    view = log.view
+    grant = caller.grant(view.name)
+    if grant is None or any(each.is_whole for each in grant.allowances):
+        return
+    types = view.schema_of(view.published).entity_types
+    names = {name for each in grant.allowances for name in each.entity_types or ()}
+    told = log.definitions.told
+    names = names.difference(types, told)
+    if not names or len(told) >= _TOLD_MAX:
+        return
+    try:
+        views = (await log.definitions.newest()).views
+    except LogError:  # whoever asks for a view is told
+        return
+    for name in unknown_names_in(view, names, views):
+        told.add(name)
+        _log.warning("grant names what is not there", catalog=view.name, entity_type=name)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tailrace.criteria import CaptureKind, Content
 from tailrace_server.codecs.columns import CaptureColumns, cut_into_messages
 from tailrace_server.rows.column_captures import cut_bodies, roles_of
-from tailrace_server.rows.hidden_images import without_hidden
+from tailrace_server.rows.transitions import without_hidden
 from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s, int64s
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.tree import renamed
 from tailrace_server.filters.truth import truth_of
 from tailrace_server.rows.batch_images import BatchImages
-from tailrace_server.rows.hidden_images import batch_without_hidden
 from tailrace_server.rows.judging import Candidates, judged, not_judged, shows_columns
 from tailrace_server.rows.row_condition import ConditionText, RowCondition
 from tailrace_server.rows.transitions import (
     NONE,
     TRANSITION_BITS,
     UNSURE,
+    batch_without_hidden,
     hidden_before,
     is_move,
     is_unknown,

@@ -20,15 +20,23 @@ certainly in. Of what a grant's condition does not certainly give nothing is sho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tailrace.criteria import Transition
+from tailrace.criteria import Operation, Transition
+from tailrace_server.wal.record.text_columns import Texts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+
+    from tailrace_server.codecs.columns import CaptureColumns
+    from tailrace_server.wal.segment.reader import BatchHead
 
 NONE: Final = 0
 """The code of a capture without a condition, and of a record that does not match."""
@@ -147,3 +155,53 @@ def hidden_after(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return a mask of the captures whose image after does not meet the condition."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.LEAVE
     return found
+
+
+def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> CaptureColumns:
+    """Return captures with one record each without what is hidden.
+
+    Args:
+        columns: The captures, ``gathered``.
+        codes: Of each capture, as of ``transitions``.
+    """
+    hidden = _hidden(columns.operations, codes)
+    texts = {
+        name: Texts.of(_without(body.array, hidden[name])) if hidden[name].any() else body
+        for name, body in columns.texts.items()
+    }
+    return replace(columns, texts=texts, names=columns.names.without(is_veiled_move(codes)))
+
+
+def batch_without_hidden(
+    head: BatchHead, bodies: Mapping[str, pa.BinaryArray], codes: NDArray[np.uint8]
+) -> tuple[BatchHead, Mapping[str, pa.BinaryArray]]:
+    """Return a batch without what is hidden, in which a row that leaves is removed.
+
+    Args:
+        head: The batch's head.
+        bodies: Its bodies.
+        codes: Of each record, as of ``transitions``.
+    """
+    hidden = _hidden(head.operations, codes)
+    operations = head.operations.copy()
+    operations[hidden_after(codes) & (operations == Operation.UPSERT)] = Operation.REMOVE
+    shown = {name: _without(body, hidden[name]) for name, body in bodies.items()}
+    return replace(
+        head, operations=operations, names=head.names.without(is_veiled_move(codes))
+    ), shown
+
+
+def _hidden(
+    operations: NDArray[np.uint8], codes: NDArray[np.uint8]
+) -> Mapping[str, NDArray[np.bool_]]:
+    """Return by the name of a body in which captures it is hidden."""
+    after = hidden_after(codes)
+    upserts = operations == Operation.UPSERT
+    # An update's `change` has values of after. A removal's says how often the row went, or nothing. What a
+    # row that enters or leaves changed on the way would tell of the image that is hidden.
+    change = (after | is_veiled_move(codes)) & upserts
+    return {"before": hidden_before(codes), "after": after, "change": change}
+
+
+def _without(body: pa.BinaryArray, hidden: NDArray[np.bool_]) -> pa.BinaryArray:
+    return pc.if_else(pa.array(~hidden), body, pa.scalar(None, body.type))

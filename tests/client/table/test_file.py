@@ -19,8 +19,8 @@ from tailrace.table.sqlite import InSqlite, contents_of
 from tailrace_server.wal.catalog import drop_catalog
 from tests.client.table.shop import Rows, Shop, served, typed
 from tests.conformance.shop import update, upsert
-from tests.server.grants.test_columns_named import rename
-from tests.server.grants.test_columns_named import write as write_tasks
+from tests.server.grants.test_names_of_conditions import rename
+from tests.server.grants.test_names_of_conditions import write as write_tasks
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog
 from tests.support.polling import until

@@ -31,8 +31,8 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import trim
 from tests.client.table.shop import Rows, Shop, served
 from tests.conformance.shop import remove, update, upsert
-from tests.server.grants.test_columns_named import OPEN, rename
-from tests.server.grants.test_columns_named import write as write_tasks
+from tests.server.grants.test_names_of_conditions import OPEN, rename
+from tests.server.grants.test_names_of_conditions import write as write_tasks
 from tests.server.rows.test_added_again import BY_VERSION, STEPS, write
 from tests.server.sql.test_change_tables import define
 from tests.support.inprocess import ModelWriter

@@ -15,8 +15,7 @@ from tailrace.wire import captures as read
 from tailrace_server.cli.terminal.capture_lines import render
 from tailrace_server.codecs import CDCV2, JSON, PROTOBUF
 from tailrace_server.codecs.protobuf import encode_one_by_one
-from tailrace_server.rows.hidden_images import without_hidden
-from tailrace_server.rows.transitions import TRANSITION_BITS, UNSURE
+from tailrace_server.rows.transitions import TRANSITION_BITS, UNSURE, without_hidden
 from tests.server.codecs.batches import BODIES, CATALOG, capture, captures, columns
 from tests.server.codecs.test_frame_writer import compiled
 
