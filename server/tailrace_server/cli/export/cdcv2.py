@@ -3,80 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tailrace.errors import InvalidRequest
 from tailrace_server.cli.terminal.output import note
 from tailrace_server.cli.terminal.signals import in_thread
-from tailrace_server.cli.terminal.typer_options import LogRoot
-from tailrace_server.units import parse_seconds
+from tailrace_server.cli.terminal.typer_options import LogRoot, with_options
+from tailrace_server.option_fields import FLAG, FOLDER, RUNNING, SECONDS, option, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tailrace_server.export.cdcv2 import ExportProgress, ExportSettings
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.tailer import Tailer
 
 _STREAM = "What the stream says"
-_RUNNING = "How it runs"
 
 app: Final = typer.Typer()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cdcv2ExportOptions:
+    """The entity type that is exported, the folder of the stream, and its columns and pace."""
+
+    catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
+    entity_type: str = option("--entity-type", "Entity type to export.", text("TYPE"))
+    output: Path = option("--output", "Folder of the stream; made if absent.", FOLDER)
+    since: int | None = option(
+        "--since",
+        "Begin with all rows as of this version, folded from the log.",
+        whole(1, "VERSION"),
+        None,
+        panel=_STREAM,
+    )
+    like: Path | None = option(
+        "--like",
+        "Take the columns of the export in this folder, so that both can be merged.",
+        FOLDER,
+        None,
+        panel=_STREAM,
+    )
+    follow: bool = option(
+        "--follow/--once",
+        "Go on with versions as they are published, or end with those that are.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+    every_s: float = option(
+        "--every", "Following, begin a file at most this often.", SECONDS, 1.0, panel=RUNNING
+    )
+
+
 @app.command("cdcv2")
-def cdcv2(
-    log: LogRoot,
-    catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="Catalog to read.")],
-    entity_type: Annotated[
-        str, typer.Option("--entity-type", metavar="TYPE", help="Entity type to export.")
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", metavar="DIR", help="Folder of the stream; made if absent."),
-    ],
-    since: Annotated[
-        int | None,
-        typer.Option(
-            "--since",
-            metavar="VERSION",
-            min=1,
-            help="Begin with all rows as of this version, folded from the log.",
-            rich_help_panel=_STREAM,
-        ),
-    ] = None,
-    like: Annotated[
-        Path | None,
-        typer.Option(
-            "--like",
-            metavar="DIR",
-            help="Take the columns of the export in this folder, so that both can be merged.",
-            rich_help_panel=_STREAM,
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--once",
-            help="Go on with versions as they are published, or end with those that are.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
-    every: Annotated[
-        str,
-        typer.Option(
-            "--every",
-            metavar="SECONDS",
-            help="Following, begin a file at most this often.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = "1s",
-) -> int:
+@with_options
+def cdcv2(log: LogRoot, export: Cdcv2ExportOptions) -> int:
     """Write an entity type's published history as a Materialize CDC stream (CDCv2).
 
     Time is the version. Run it again, after a kill too, and it continues where the folder ends. Several may
@@ -85,19 +72,15 @@ def cdcv2(
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.cdcv2 import ExportSettings
 
-    try:
-        every_s = parse_seconds(every)
-    except ValueError as error:
-        raise InvalidRequest(f"--every {every!r}: {error}") from error
     settings = ExportSettings(
         log=log.absolute(),
-        catalog=catalog,
-        entity_type=entity_type,
-        output=output.absolute(),
-        since=since,
-        like=like,
+        catalog=export.catalog,
+        entity_type=export.entity_type,
+        output=export.output,
+        since=export.since,
+        like=export.like,
     )
-    return run(_export(settings, follow=follow, every_s=every_s))
+    return run(_export(settings, follow=export.follow, every_s=export.every_s))
 
 
 async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> int:

@@ -3,102 +3,110 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.cli.terminal.output import note, printable
 from tailrace_server.cli.terminal.signals import in_thread
-from tailrace_server.cli.terminal.typer_options import LogRoot
-from tailrace_server.units import counted, parse_seconds
+from tailrace_server.cli.terminal.typer_options import LogRoot, with_options
+from tailrace_server.option_fields import (
+    FLAG,
+    RUNNING,
+    SECONDS,
+    OptionForm,
+    option,
+    text,
+    texts,
+    whole,
+)
+from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     from tailrace_server.export.delta.export import DeltaProgress, DeltaSettings
 
 _TABLES = "What the tables are"
-_RUNNING = "How it runs"
 _TELL_S: Final = 1.0
 _EVERY_S: Final = 1.0
 
 app: Final = typer.Typer()
 
 
+def _hours(flag: str, given: str) -> int:
+    hours, rest = divmod(SECONDS.parse(flag, given), 3_600)
+    if rest:
+        raise InvalidRequest(f"{flag} {given!r}: it is a number of whole hours")
+    return int(hours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaExportOptions:
+    """The entity types that are exported, the folder of their tables, and how it is written."""
+
+    catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
+    target: Path = option(
+        "--to",
+        "Folder of the tables, one folder each; made if absent.",
+        OptionForm(kind=Path, parse=lambda _, folder: folder.resolve(), metavar="DIR"),
+    )
+    entity_types: tuple[str, ...] = option(
+        "--type",
+        "Entity type to export; again for more. Without it all, later ones too.",
+        texts("TYPE"),
+        factory=tuple,
+    )
+    misfits: str = option(
+        "--misfits",
+        "What becomes of a value that its column's type cannot hold.",
+        text("refuse,null"),
+        "refuse",
+        panel=_TABLES,
+    )
+    tidy_every: int = option(
+        "--tidy-every",
+        "Join small files and delete old ones after so many commits of a table; 0: never.",
+        whole(0, "COMMITS"),
+        100,
+        panel=_TABLES,
+    )
+    keep_hours: int = option(
+        "--keep",
+        "Keep the files of table versions so old, in whole hours, for those who read them.",
+        OptionForm(kind=str, parse=_hours, show=lambda hours: f"{hours // 24}d", metavar="TIME"),
+        7 * 24,
+        panel=_TABLES,
+    )
+    follow: bool = option(
+        "--follow/--once",
+        "Go on with versions as they come, or end with those that are published.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+    gate: bool = option(
+        "--gate",
+        "Have publication wait for the tables, until the gate is taken away.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+    every_s: float | None = option(
+        "--every",
+        "Following, commit to the tables at most this often; 1s unless with --gate.",
+        SECONDS,
+        None,
+        panel=RUNNING,
+    )
+
+
 @app.command("delta")
-def delta(
-    log: LogRoot,
-    catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="Catalog to read.")],
-    target: Annotated[
-        Path,
-        typer.Option(
-            "--to", metavar="DIR", help="Folder of the tables, one folder each; made if absent."
-        ),
-    ],
-    entity_types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type",
-            metavar="TYPE",
-            help="Entity type to export; again for more. Without it all, later ones too.",
-        ),
-    ] = None,
-    misfits: Annotated[
-        str,
-        typer.Option(
-            "--misfits",
-            metavar="refuse,null",
-            help="What becomes of a value that its column's type cannot hold.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = "refuse",
-    tidy_every: Annotated[
-        int,
-        typer.Option(
-            "--tidy-every",
-            metavar="COMMITS",
-            min=0,
-            help="Join small files and delete old ones after so many commits of a table; 0: never.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = 100,
-    keep: Annotated[
-        str,
-        typer.Option(
-            "--keep",
-            metavar="TIME",
-            help="Keep the files of table versions so old, in whole hours, for those who read them.",
-            rich_help_panel=_TABLES,
-        ),
-    ] = "7d",
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--once",
-            help="Go on with versions as they come, or end with those that are published.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
-    gate: Annotated[
-        bool,
-        typer.Option(
-            "--gate",
-            help="Have publication wait for the tables, until the gate is taken away.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every",
-            metavar="SECONDS",
-            help="Following, commit to the tables at most this often; 1s unless with --gate.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None,
-) -> int:
+@with_options
+def delta(log: LogRoot, export: DeltaExportOptions) -> int:
     """Keep Delta tables of the newest state, one an entity type, exactly once.
 
     Each table's own transaction says which version it shows. Run it again, after a kill too, and it continues
@@ -108,22 +116,22 @@ def delta(
     from tailrace_server.export.delta.export import DeltaSettings
     from tailrace_server.typed.misfits import OnMisfit
 
-    if gate and not follow:
+    if export.gate and not export.follow:
         raise InvalidRequest("--gate holds publication up unless somebody follows: add --follow")
-    if gate and every is not None:
+    if export.gate and export.every_s is not None:
         raise InvalidRequest("--every: with --gate tables are brought up to date at once")
     settings = DeltaSettings(
         log=log.absolute(),
-        catalog=catalog,
-        target=target.resolve(),
-        entity_types=tuple(dict.fromkeys(entity_types or ())),
-        gate=gate,
-        on_misfit=OnMisfit.named(misfits),
-        tidy_every=tidy_every,
-        keep_hours=_hours(keep),
+        catalog=export.catalog,
+        target=export.target,
+        entity_types=tuple(dict.fromkeys(export.entity_types)),
+        gate=export.gate,
+        on_misfit=OnMisfit.named(export.misfits),
+        tidy_every=export.tidy_every,
+        keep_hours=export.keep_hours,
     )
-    every_s = _EVERY_S if every is None else _seconds("--every", every)
-    return run(_export(settings, follow=follow, every_s=every_s))
+    every_s = _EVERY_S if export.every_s is None else export.every_s
+    return run(_export(settings, follow=export.follow, every_s=every_s))
 
 
 async def _export(settings: DeltaSettings, *, follow: bool, every_s: float) -> int:
@@ -201,17 +209,3 @@ class _ToldSteps:
                 note(
                     f"{printable(step.entity_type)}: null in place of a value; {printable(misfit)}"
                 )
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{option} {text!r}: {error}") from error
-
-
-def _hours(text: str) -> int:
-    hours, rest = divmod(_seconds("--keep", text), 3_600)
-    if rest:
-        raise InvalidRequest(f"--keep {text!r}: it is a number of whole hours")
-    return int(hours)
