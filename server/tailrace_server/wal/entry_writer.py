@@ -92,17 +92,21 @@ class EntryWriter:
 
     def create(self, entry: Entry, carried: bytes = b"") -> bool:
         """Create an entry and apply it; False when another has its place, which is then to be read."""
+        # 1. An entry that publishes itself states so by its mark, once its name is durable: readers that follow
+        #    the log wait for the mark in place of a second object.
         path = f"{ENTRIES}/{object_name(entry.number)}"
         text, crc = documents.sealed(entry)
         data = with_records(carried, text)
         publishes = isinstance(entry, CommitEntry) and entry.published
         mark = entry.timestamp if publishes else None
         if not self._create_object(path, data, failpoint="entry", mark=mark):
-            # Taken by another writer, or by this one: an attempt may fail after it has become visible.
+            # 2. Taken by another writer, or by this one: an attempt may fail after it has become visible. Only
+            #    equal bytes prove that it is ours; to create it again under n + 1 would commit it twice.
             found = self._log.store.read(path)
             if found is None or found.data != data:
                 return False
-        # The number may be free because upkeep has deleted its entry while this process was paused.
+        # 3. The number may be free because upkeep has deleted its entry while this process was paused. Look
+        #    before the state takes the entry: the state never goes back.
         if self._log.withdraws(path, crc):
             return self._is_covered(entry)
         self._log.state.apply(path, entry, crc)

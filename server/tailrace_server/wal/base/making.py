@@ -214,16 +214,19 @@ def _name(
         made: Version of the base that was made for this list. It is of no use once the log begins above it.
         reserve: Version of the base that stays until the next checkpoint exists.
     """
-    # The log is read after ``known``, however long the work between took. So a checkpoint that relies on one of
-    # the bases has either been read, or ``known`` reserves that base for it (bases.py).
+    # 1. The log is read after ``known``, however long the work between took. So a checkpoint that relies on one
+    #    of the bases has either been read, or ``known`` reserves that base for it (bases.py).
     log.advance()
     reserved = _reserved(known, log.state)
     if reserve is not None:
         reserved.add((reserve, log.state.checkpoint + 1))
+    # 2. Leave out what nothing needs, but never a base that a coming checkpoint may rely on. If the log was
+    #    trimmed past a wanted base meanwhile, the caller has to begin with another one.
     needed = _needed(bases, log.state, {version for version, _ in reserved} | {made})
     versions = {each.version for each in needed}
     if not {made, reserve} - {None} <= versions:
         return False
+    # 3. The number decides: the list is created only if no other process has followed ``known``.
     reserved = {each for each in reserved if each[0] in versions}
     return write_bases(log.store, log.uuid, known, needed, reserved, now)
 
@@ -347,8 +350,8 @@ def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S
     before = now - int(grace_s * 1e6)
     gone = unnamed_rows(log.store, known.document, before)
     deleted = [file for file in gone if log.store.delete(file)]
-    # What old objects name is in the newest one, or gone.
-    # They are superseded from the lowest number on, so all below one that is superseded need not be read.
+    # Old lists become stubs: the newest one names what is left of their files. They are superseded from the
+    # lowest number on, so all below one that is superseded need not be read.
     old: list[BasesDocument] = []
     for number in reversed(object_numbers(log.store.names(BASES))[:-_KEPT]):
         found = documents.read(log.store, bases_path(number), BasesDocument)

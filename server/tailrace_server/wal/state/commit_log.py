@@ -154,7 +154,7 @@ class CommitLog:
         with self._lock:
             if new_entries is None:
                 read = self.advance()
-                self._refuse_hole()  # nobody would ever come to what follows a lost entry
+                self._refuse_hole()  # no reader gets past a lost entry
             else:
                 read = self.follow_entries(new_entries)
             before, state = self.view, self.state
@@ -213,15 +213,18 @@ class CommitLog:
         Raises:
             LogCorrupted: No checkpoint covers what is missing: the log was restored or damaged.
         """
+        # 1. Mostly the files are the same as at the last look, which costs one system call for each.
         last = last_objects(self.state)
         seen = tuple((each.number, self.store.stamp(each.path)) for each in last)
         if seen == self._seen:
             return
-        # The stamps are others, so the content decides.
+        # 2. The stamps are others, so the content decides: retention replaces an entry by its lines.
         lost = [each for each in last if not self.has_last(each.folder)]
         if not lost:
             self._seen = seen
             return
+        # 3. A lost object was deleted rightly if the newest checkpoint continues from it. Anything else means
+        #    another history: this state must not be continued with it.
         newer = self._newest_state()
         for each in lost:
             is_gone = not self.store.exists(each.path)

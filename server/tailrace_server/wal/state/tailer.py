@@ -169,11 +169,14 @@ class Tailer:
         return None
 
     def _leave(self, error: BaseException | None) -> None:
+        # 1. Release all that this thread holds of the log.
         self.due_at = math.inf
         self._log.forget_arriving()
         self._pool.polled.pop(self, None)
         if self._watch is not None:
             self._watch.close()
+        # 2. Only then let ``__aexit__`` return, since its caller closes what this thread used. The error comes
+        #    before the end: a consumer that waits for a view must see it.
         self._left.set()
         self._loop.call_soon_threadsafe(self._receive, None, error)
         self._loop.call_soon_threadsafe(self._ended.set)
@@ -218,6 +221,7 @@ class Tailer:
 
     def _poll(self) -> float:
         """Read everything; wait twice as long as the last time while nothing comes."""
+        # A quiet log is polled rarely. A new view resets the wait to the shortest, as more views often follow.
         wait_s = self._poll_s
         self._poll_s = min(2 * wait_s, self._pool.longest_poll_s(POLL_MAX_S))
         if self._refresh(None, None):

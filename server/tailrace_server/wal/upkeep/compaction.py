@@ -269,6 +269,8 @@ def _small_runs(state: LogState, besides: Collection[str] = ()) -> list[range]:
 
     ``besides`` are paths of segments that are in none.
     """
+    # Versions that are not published are left alone: a gate may still be at work on their segments. A large or
+    # damaged segment ends a run, since only neighbours may be joined: records stay in the order of the log.
     runs, start = [], 0
     segments = state.batches.segments
     stop = published_segments(state)
@@ -302,12 +304,15 @@ def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
     lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
     owners = state.batches.columns[SEGMENT, : len(state.batches)]
     stretches, start, rows, size = [], run.start, 0, 0
+    # Neighbours are joined until the next one would make the new segment too large. The place behind the run
+    # closes the last stretch.
     for place in (*run, run.stop):
         full = place == run.stop or (
             rows + lengths[place] > LARGE_ROWS or size + sizes[place] > LARGE_BYTES
         )
         if full and place > start:
             if place - start >= least:
+                # Batches lie in the order of their segments, so those of a stretch are one range.
                 first, last = np.searchsorted(owners, [start, place])
                 stretches.append(Stretch(range(int(first), int(last)), range(start, place)))
             start, rows, size = place, 0, 0
@@ -344,6 +349,7 @@ def _records(
     reader: BatchReader, ref: BatchRef, base_version: int, expired: ExpiredBodies
 ) -> pa.RecordBatch:
     """Return the records of a batch as a segment writer takes them."""
+    # 1. Bodies that have expired are not copied: from this compaction on they are gone.
     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
     gone = expired.rows_in(head)
     if gone is not None and gone.any():
@@ -352,6 +358,8 @@ def _records(
             name: pc.if_else(kept, texts, pa.scalar(None, pa.binary()))
             for name, texts in body.items()
         }
+    # 2. A segment has one dictionary for all of its batches, and the old ones have one each. So names are
+    #    decoded here and encoded anew by the writer.
     codes = pa.array(head.type_codes, mask=head.type_codes < 0)
     names = head.changed.values.dictionary_decode()
     changed = pa.Array.from_buffers(

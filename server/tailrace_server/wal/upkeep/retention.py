@@ -68,6 +68,11 @@ if TYPE_CHECKING:
 
 DELETE_OBJECTS: Final = 65_536
 """Most objects that one run of a writer's upkeep deletes of a sequence; it takes about a second."""
+DELETE_FILES: Final = 4_096
+"""Most files that one run of a writer's upkeep deletes, oldest first. They take some seconds, so neither a
+compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
+
+_ATTEMPTS: Final = 8
 DUE_OBJECTS: Final = 256
 """Objects of a sequence that make a deletion due."""
 _CHECKPOINTS_KEPT: Final = 2
@@ -97,6 +102,7 @@ def first_numbers(log: CommitLog, before: int) -> FirstNumbers | None:
         LogCorrupted: A checkpoint's header is damaged.
     """
     state, number = log.state, log.state.checkpoint - _CHECKPOINTS_KEPT + 1
+    # Find the newest checkpoint that had its grace: older readers have had that long to read past it.
     header = read_header(log.store, number) if number > 0 else None
     while header is not None and header.timestamp > before:
         number -= 1
@@ -159,13 +165,6 @@ def _entries_in(paths: Iterable[str]) -> list[int]:
     beginning = f"{ENTRIES}/"
     found = (object_number(path[len(beginning) :]) for path in paths if path.startswith(beginning))
     return [number for number in found if number is not None]
-
-
-DELETE_FILES: Final = 4_096
-"""Most files that one run of a writer's upkeep deletes, oldest first. They take some seconds, so neither a
-compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
-
-_ATTEMPTS: Final = 8
 
 
 def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
