@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace_server.access.policy import Policy, PolicyRule, Who
 from tailrace_server.errors import ConfigError
 from tailrace_server.filters.claims import read_claimed
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.grants.grant import ALL_COLUMNS, READING, Action, Columns
 
 if TYPE_CHECKING:

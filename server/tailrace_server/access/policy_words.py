@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.filters.words import words_of
+from tailrace_server.filters.tree import words_of
 from tailrace_server.grants.grant import Action, Columns
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tailrace_server.api import requests
 from tailrace_server.api.json_requests import decode, from_json
 from tailrace_server.api.json_responses import criteria
 from tailrace_server.cli.terminal.errors import DONE
-from tailrace_server.filters.words import words_of
+from tailrace_server.filters.tree import words_of
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.narrowing import narrowed
 

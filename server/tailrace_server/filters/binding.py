@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.schema import Column
 from tailrace_server.filters.constants import WrongValue, border_of, family_of
-from tailrace_server.filters.errors import ConditionRefused, refused
 from tailrace_server.filters.evaluation import (
     AllOf,
     AnyOf,
@@ -23,6 +22,7 @@ from tailrace_server.filters.evaluation import (
 from tailrace_server.filters.tree import (
     ColumnName,
     Comparison,
+    ConditionRefused,
     Constant,
     Distinction,
     Family,
@@ -35,6 +35,7 @@ from tailrace_server.filters.tree import (
     Operator,
     Parameter,
     columns_in,
+    refused,
 )
 from tailrace_server.typed.forms import form_of
 

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.tree import (
     Comparison,
+    ConditionRefused,
     Distinction,
     Given,
     Junction,

@@ -1,9 +1,19 @@
-"""Conditions on typed columns: a mask of a batch's rows, true, false or null where SQL does not know.
+"""Conditions evaluated on typed columns: a mask of a batch's rows; and on rows with values that are not known.
 
-SQL has three values. A comparison with NULL is unknown, and ``NOT`` leaves it so. ``AND`` is false where one
-side is, ``OR`` is true where one side is, whatever the other. A row is in where the condition is true.
+A mask is true, false or null, as in SQL. A comparison with NULL is null, and ``NOT`` leaves it so. ``AND`` is
+false where one side is, ``OR`` is true where one side is, whatever the other. A row is in where it is true.
 
 Texts are in the order of their code points. NaN equals itself, and is above all numbers, as in PostgreSQL.
+
+A value is *not known* where a placeholder is in its place, its column's type cannot hold it, or the source sent
+the key of a removed row alone. (NULL is a known value.) Then the condition is undecided, unless its answer is
+the same for every possible value. `truth_of` evaluates each part to the lowest and the highest possible
+answer, in the order false, NULL, true. AND takes the lower of two answers and OR the higher, so each bound is
+computed by itself. NOT reverses the order::
+
+    t = 'a'                  t is not known       from false to true
+    t = 'a' OR price > 4     and price is 5       from true to true: true
+    NOT t IS NULL            t does not fit       from true to true: there is a value
 """
 
 from __future__ import annotations
@@ -13,8 +23,9 @@ import re
 from dataclasses import dataclass
 from decimal import MIN_ETINY, Decimal, InvalidOperation
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,9 +34,12 @@ from tailrace_server.filters.constants import WIDE, Border, Side
 from tailrace_server.filters.tree import Family, Operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from tailrace.schema import Column
+    from tailrace_server.typed.reader import UnknownValues
 
 _PATTERN_MAX: Final = 1_000
 """Letters of a pattern."""
@@ -307,3 +321,77 @@ _PYTHON: Final[dict[Operator, Callable[[Decimal, Decimal], bool]]] = {
     Operator.GREATER: Decimal.__gt__,
     Operator.GREATER_OR_EQUAL: Decimal.__ge__,
 }
+
+
+class Truth(NamedTuple):
+    """The answer for some rows, each of shape (rows,); where neither is set, the condition is not true."""
+
+    is_true: NDArray[np.bool_]
+    is_undecided: NDArray[np.bool_]
+    """It may be true or not: that depends on a value that is not known."""
+
+
+def truth_of(
+    mask: Mask, batch: pa.RecordBatch, unknown: Mapping[str, UnknownValues] | None = None
+) -> Truth:
+    """Return the answer of a condition.
+
+    Args:
+        mask: The condition.
+        batch: The columns that it needs.
+        unknown: By column, the rows whose value is not known; it is null in the batch. None: all are known.
+    """
+    if not unknown:
+        is_true = _is_true(mask.of(batch))
+        return Truth(is_true, np.zeros(len(is_true), np.bool_))
+    lowest, highest = _bounds(mask, batch, unknown)
+    is_true = _is_true(lowest)
+    return Truth(is_true, _is_true(highest) & ~is_true)
+
+
+class _Bounds(NamedTuple):
+    lowest: pa.BooleanArray
+    highest: pa.BooleanArray
+
+
+def _bounds(mask: Mask, batch: pa.RecordBatch, unknown: Mapping[str, UnknownValues]) -> _Bounds:
+    """Return the lowest and the highest answer that a condition may have."""
+    match mask:
+        case AllOf(parts):
+            return _joined([_bounds(part, batch, unknown) for part in parts], pc.and_kleene)
+        case AnyOf(parts):
+            return _joined([_bounds(part, batch, unknown) for part in parts], pc.or_kleene)
+        case Inverted(part):
+            lowest, highest = _bounds(part, batch, unknown)
+            return _Bounds(pc.invert(highest), pc.invert(lowest))
+        case NotNull() | Compared() | OneOf() | Matched():
+            return _bounds_of_leaf(mask, batch, unknown)
+        case _:
+            raise TypeError(f"no condition: {mask!r}")
+
+
+def _joined(parts: Sequence[_Bounds], kernel: Callable[[Any, Any], Any]) -> _Bounds:
+    return _Bounds(
+        reduce(kernel, (each.lowest for each in parts)),
+        reduce(kernel, (each.highest for each in parts)),
+    )
+
+
+def _bounds_of_leaf(
+    leaf: Leaf, batch: pa.RecordBatch, unknown: Mapping[str, UnknownValues]
+) -> _Bounds:
+    found = leaf.of(batch)
+    values = unknown.get(leaf.asked.column)
+    if values is None:
+        return _Bounds(found, found)
+    # Which value it is decides a comparison. Whether there is one may be known all the same.
+    lowest = values.exists if isinstance(leaf, NotNull) else np.zeros(len(found), np.bool_)
+    rows = pa.array(values.rows)
+    return _Bounds(
+        pc.if_else(rows, pa.array(lowest), found), pc.if_else(rows, pa.scalar(True), found)
+    )
+
+
+def _is_true(answers: pa.BooleanArray) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
+    return found

@@ -13,11 +13,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tailrace.conditions import ConditionTree
 from tailrace.errors import Unsupported
 from tailrace.v1 import capture_pb2
-from tailrace_server.filters.bounds import TermCount, refuse_deep, refuse_long
-from tailrace_server.filters.errors import ConditionRefused, refused
 from tailrace_server.filters.tree import (
     ColumnName,
     Comparison,
+    ConditionRefused,
     Constant,
     Distinction,
     Family,
@@ -29,6 +28,10 @@ from tailrace_server.filters.tree import (
     NullTest,
     Operator,
     Parameter,
+    TermCount,
+    refuse_deep,
+    refuse_long,
+    refused,
 )
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation, canonical
 from tailrace.errors import NotPermitted
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.grants.shown import refuse_mixed, shown_of, takes_leads
 from tailrace_server.rows.lens import unfit
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, condition_of, filtered

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.errors import NotPermitted
-from tailrace_server.filters.words import words_of
+from tailrace_server.filters.tree import words_of
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns, KeyPatterns, Keys
 from tailrace_server.rows.transitions import is_veiled_move
 from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s

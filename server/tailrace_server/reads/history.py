@@ -19,7 +19,7 @@ from tailrace.criteria import After, FromTime, Since
 from tailrace.cursor import StateCursor
 from tailrace.errors import BodiesExpired, InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.filters.errors import ChangeNotJudged
+from tailrace_server.filters.tree import ChangeNotJudged
 from tailrace_server.log_cache.catalog_reader import position_after
 from tailrace_server.log_cache.frames import Frames
 from tailrace_server.log_cache.start import refuse_other_history, resolve

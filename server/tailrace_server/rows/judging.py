@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tailrace_server.filters.errors import ChangeNotJudged
+from tailrace_server.filters.tree import ChangeNotJudged
 from tailrace_server.rows.transitions import MAY_HAVE_BEEN, NONE, VEILED, codes_of
 from tailrace_server.rows.typed_images import TypedImages
 

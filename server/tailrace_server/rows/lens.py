@@ -22,9 +22,8 @@ import structlog
 
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
-from tailrace_server.filters.tree import renamed
-from tailrace_server.filters.truth import truth_of
+from tailrace_server.filters.evaluation import truth_of
+from tailrace_server.filters.tree import ConditionRefused, renamed
 from tailrace_server.rows.batch_images import BatchImages
 from tailrace_server.rows.judging import Candidates, judged, not_judged, shows_columns
 from tailrace_server.rows.row_condition import ConditionText, RowCondition

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.criteria import Criteria
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused, ValuesNotCarried
 from tailrace_server.filters.evaluation import AllOf, RowFilter
-from tailrace_server.filters.tree import Junction, Negation, NullTest, columns_in
+from tailrace_server.filters.tree import (
+    ConditionRefused,
+    Junction,
+    Negation,
+    NullTest,
+    ValuesNotCarried,
+    columns_in,
+)
 from tailrace_server.wal.schema.restating import carries_all
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import ColumnsChanged
-from tailrace_server.filters.errors import ConditionRefused, ValuesNotCarried
-from tailrace_server.filters.truth import truth_of
+from tailrace_server.filters.evaluation import truth_of
+from tailrace_server.filters.tree import ConditionRefused, ValuesNotCarried
 from tailrace_server.rows.transitions import (
     IS_IN,
     MAY_BE_IN,

@@ -14,7 +14,7 @@ from sqlglot import Dialect, exp
 from sqlglot.errors import ParseError, SqlglotError
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.filters.parsed_trees import ParsedTrees
+from tailrace_server.filters.parsing import ParsedTrees
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

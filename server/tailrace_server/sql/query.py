@@ -18,11 +18,10 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
 from tailrace.position import END, FIRST, Position
-from tailrace_server.filters.parsed_trees import sql_text
+from tailrace_server.filters.parsing import sql_text
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
-from tailrace_server.sql.defining import Definer
-from tailrace_server.sql.definitions_shown import described, line_of, shown
+from tailrace_server.sql.definitions import Definer, described, line_of, shown
 from tailrace_server.sql.duck.databases import HERE, told
 from tailrace_server.sql.expansion import expand
 from tailrace_server.sql.interruption import Interruption

@@ -20,8 +20,8 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.rows.lens import ViewAsked, change_lens
-from tailrace_server.sql.change_table_rows import ChangeTableRows
-from tailrace_server.sql.pushing import CHANGE_TYPES, Amount, change_codes, change_types
+from tailrace_server.sql.change_tables import ChangeTableRows
+from tailrace_server.sql.pushdown import CHANGE_TYPES, Amount, change_codes, change_types
 from tailrace_server.sql.shown import CDC_JSON, ROW_TIMESTAMP
 from tailrace_server.sql.statements import refuse_alike
 from tailrace_server.sql.typed_rows import (

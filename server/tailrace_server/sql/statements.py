@@ -24,7 +24,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.filters.parsed_trees import sql_text
+from tailrace_server.filters.parsing import sql_text
 from tailrace_server.sql.conditions import (
     comparisons_of,
     conditions_of,
@@ -33,7 +33,7 @@ from tailrace_server.sql.conditions import (
     refuse_texts,
 )
 from tailrace_server.sql.parsing import named_parameters
-from tailrace_server.sql.pushing import (
+from tailrace_server.sql.pushdown import (
     EVERYTHING,
     Span,
     change_types_in,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column, Schema
     from tailrace_server.sql.conditions import ColumnComparison
-    from tailrace_server.sql.pushing import Evaluate
+    from tailrace_server.sql.pushdown import Evaluate
     from tailrace_server.sql.shown import RowsMet, ShownChanges, ViewShown
     from tailrace_server.wal.files.sequence_documents import ViewDocument
 

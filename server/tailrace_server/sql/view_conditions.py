@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.binding import bind
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.rows.lens import row_lens
 from tailrace_server.typed.table_values import TableValues
 

@@ -17,7 +17,7 @@ from tailrace_server.access.policy import keys_of
 from tailrace_server.access.policy_file import read_policy
 from tailrace_server.access.policy_words import policy_words, why_words
 from tailrace_server.errors import ConfigError
-from tailrace_server.filters.words import words_of
+from tailrace_server.filters.tree import words_of
 from tailrace_server.grants.grant import Action, Allowance, Columns, Grant, KeyPatterns
 
 ISSUER = "https://login.example"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.export import live_keys
-from tailrace_server.export.live_keys import LiveKeys
+from tailrace_server.export import diffs
+from tailrace_server.export.diffs import LiveKeys
 
 HASHES = st.integers(0, 9) | st.integers(2**64 - 9, 2**64 - 1)
 
@@ -22,7 +22,7 @@ def test_it_holds_what_a_set_holds_whenever_changes_are_merged(
     """None empties the set, as a truncate does."""
     keys, wanted = LiveKeys(), set[int]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_keys, "_CHANGES_MAX", changes_max)
+        patch.setattr(diffs, "_CHANGES_MAX", changes_max)
         for step in steps:
             if step is None:
                 keys.clear()

@@ -15,7 +15,7 @@ from tailrace.v1.capture_pb2 import Condition
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.messages import message_of, tree_of
 from tailrace_server.filters.parsing import parse
-from tailrace_server.filters.words import words_of
+from tailrace_server.filters.tree import words_of
 from tests.server.filters.test_filters import COLUMNS, OTHERS, conditions
 
 

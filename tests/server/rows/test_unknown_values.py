@@ -17,7 +17,7 @@ from tailrace.schema import Column, Origin, Schema
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.filters.claims import read_claimed
-from tailrace_server.filters.errors import ChangeNotJudged
+from tailrace_server.filters.tree import ChangeNotJudged
 from tailrace_server.grants.grant import Allowance, Grant
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS
 from tailrace_server.log_cache.frames import Frames

@@ -21,7 +21,7 @@ from tailrace.errors import InvalidRequest
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import ConditionRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -25,9 +25,9 @@ from uuid import uuid4
 from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
-from tailrace_server.export.delta.errors import LakeTableChanged
 from tailrace_server.export.delta.table import LakeTable
 from tailrace_server.export.delta.tables import TableExport, TableStep
+from tailrace_server.export.errors import LakeTableChanged
 from tailrace_server.failpoints import reach
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, open_catalog

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tailrace_server.export.delta.columns import LakeColumns
-from tailrace_server.export.delta.errors import LakeValueUnfit
+from tailrace_server.export.delta.table import LakeColumns
+from tailrace_server.export.errors import LakeValueUnfit
 from tailrace_server.typed.misfits import ValueMisfit
 from tailrace_server.wal.base.overlay import TableChanges
 from tailrace_server.wal.base.reading import table_state

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tailrace.errors import ColumnsChanged
-from tailrace_server.filters.errors import ConditionRefused
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.live.index.lookup_terms import ConditionKind, Indexed
 from tailrace_server.live.index.value_tables import PointTable, RangeTable, joined
 

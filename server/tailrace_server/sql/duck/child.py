@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from tailrace_server.sql.duck.frames import FrameKind, batch_of, bytes_of, read_frame, write_frame
-from tailrace_server.sql.duck.locked import LockedDatabase
+from tailrace_server.sql.duck.sandbox import LockedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import duckdb
 
 from tailrace.errors import InvalidRequest, ServerFull
-from tailrace_server.sql.duck.locked import LockedDatabase
+from tailrace_server.sql.duck.sandbox import LockedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.schema import Column
-from tailrace_server.export.delta.columns import LakeColumns
+from tailrace_server.export.delta.table import LakeColumns
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation

@@ -13,13 +13,13 @@ from tailrace.clock import SystemClock
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.export.delta import export as export_module
-from tailrace_server.export.delta.errors import (
+from tailrace_server.export.delta.export import DeltaExport, folder_of
+from tailrace_server.export.errors import (
     LakeColumnUnfit,
     LakeTableChanged,
     LakeUnwritable,
     LakeValueUnfit,
 )
-from tailrace_server.export.delta.export import DeltaExport, folder_of
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.gate import take_away_gate
 from tailrace_server.wal.log_writer import LogWriter

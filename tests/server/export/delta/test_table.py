@@ -10,9 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tailrace.clock import SystemClock
-from tailrace_server.export.delta.errors import LakeTableChanged, LakeUnwritable
 from tailrace_server.export.delta.export import GATE, DeltaExport
-from tailrace_server.export.errors import FolderTaken
+from tailrace_server.export.errors import FolderTaken, LakeTableChanged, LakeUnwritable
 from tailrace_server.wal.gate import put_up_gate
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -12,8 +12,8 @@ import pytest
 from tailrace.criteria import Area, Criteria, Operation, Transition, canonical
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.filters.errors import ConditionRefused
 from tailrace_server.filters.parsing import parse
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.grants.grant import Columns
 from tailrace_server.grants.shown import Rule, Visibility, columns_shown
 from tailrace_server.live.router import Router
