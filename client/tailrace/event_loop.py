@@ -63,5 +63,5 @@ async def waited_out(running: asyncio.Future[_T], stop: Callable[[], None] | Non
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         if not running.cancelled():
-            running.exception()  # nobody is left to be told of it
+            running.exception()  # no caller is left that could get it
         raise

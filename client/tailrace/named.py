@@ -64,7 +64,7 @@ class NamedSubscription:
     needed: Position
     """First record that is not acknowledged; above the newest, nothing is needed now."""
     epoch: int
-    """Of the newest reader; 0: none has come yet."""
+    """The epoch of the newest reader; 0: none has come yet."""
     reader: str
     """The newest reader, for people to read."""
     hold_s: float
@@ -77,7 +77,7 @@ class NamedSubscription:
     """Bytes of the log from there on."""
     health: SubscriptionHealth
     paused: bool
-    """Whether it takes no readers."""
+    """True if it takes no readers."""
     owner: str
     """The caller that created it; empty: a command at the log's folder, or a server without identities."""
     created: TimestampMicros
@@ -261,7 +261,7 @@ class Acknowledger:
         """Send nothing yet; ``spawn`` starts a task that the client owns."""
         self.name = name
         self.epoch = 0
-        """Of the newest connection."""
+        """The epoch of the newest connection."""
         self._send = send
         self._spawn = spawn
         self._noted: Cursor | None = None

@@ -136,7 +136,7 @@ _EXPIRED: Final = 10
 _NOT_YET: Final = 9
 _OTHER_NAME: Final = (62, 64)
 _UNKNOWN_CA: Final = (18, 19, 20, 21)
-"""Of what OpenSSL's verification returns: x509_vfy.h."""
+"""Results of OpenSSL's verification: x509_vfy.h."""
 _NO_TLS: Final = (
     "WRONG_VERSION_NUMBER",
     "HTTP_REQUEST",

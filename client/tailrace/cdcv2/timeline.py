@@ -55,10 +55,10 @@ class Timeline(Protocol[T]):
         """The earliest times for which updates may still come."""
 
     def is_finished(self, time: T) -> bool:
-        """Whether a time is finished: statements about it are dropped."""
+        """Return True if a time is finished: statements about it are dropped."""
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Whether an interval holds no unfinished time."""
+        """Return True if an interval holds no unfinished time."""
 
     def add(self, time: T) -> None:
         """Add a time that is not finished and not known yet."""
@@ -105,11 +105,11 @@ class LatticeTimeline(Generic[T]):
         """No interval lies within another. An interval leaves when all its times are finished."""
 
     def is_finished(self, time: T) -> bool:
-        """Whether a time is finished: statements about it are dropped."""
+        """Return True if a time is finished: statements about it are dropped."""
         return not reaches(self._lattice, self.finished, time)
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Whether an interval holds no unfinished time."""
+        """Return True if an interval holds no unfinished time."""
         # The unfinished times of the interval are at or after a join of an f and a low. If ``upper`` reaches
         # every join, all of them lie behind the interval.
         lattice = self._lattice
@@ -252,11 +252,11 @@ class IntegerTimeline:
         return _antichain(self._finished)
 
     def is_finished(self, time: int) -> bool:
-        """Whether a time is finished: statements about it are dropped."""
+        """Return True if a time is finished: statements about it are dropped."""
         return time < self._finished
 
     def is_past(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> bool:
-        """Whether an interval holds no unfinished time."""
+        """Return True if an interval holds no unfinished time."""
         return _bound(upper) <= max(self._finished, _bound(lower))
 
     def add(self, time: int) -> None:
@@ -285,7 +285,7 @@ class IntegerTimeline:
         at, end = max(_bound(lower), self._finished), _bound(upper)
         i = max(bisect_right(self._lowers, at) - 1, 0)
         while at < end:
-            if i < len(self._lowers) and self._lowers[i] <= at:  # covered: go on behind it
+            if i < len(self._lowers) and self._lowers[i] <= at:  # covered: continue behind it
                 at = max(at, self._uppers[i])
             else:
                 until = min(end, self._lowers[i]) if i < len(self._lowers) else end

@@ -46,7 +46,7 @@ class OpenChannels:
         """Watch this process for forks."""
         self._open: weakref.WeakSet[object] = weakref.WeakSet()
         self._inherited = False
-        """Whether something was open when this process was forked."""
+        """True if a channel was open when this process was forked."""
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:

@@ -87,7 +87,7 @@ class TextTable:
         self._widths: list[int] = []
         self._right: list[bool] = []
         self._key_is_shown = True
-        """Whether the key has a column of its own; not where it is one of the table's."""
+        """True if the key has a column of its own, because it is no column of the table."""
         self.hidden = 0
         """Columns that do not fit."""
 

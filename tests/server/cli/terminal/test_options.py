@@ -1,4 +1,4 @@
-"""What the shared options mean, and that each mistake is named by its option."""
+"""The values of shared options; each mistake is named by its option."""
 
 from __future__ import annotations
 
