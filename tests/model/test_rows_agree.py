@@ -122,6 +122,8 @@ def records_of(phases: Sequence[tuple[Form, Sequence[Step]]]) -> list[Record]:
         # The first change of a phase is of a row: the table takes its form by it.
         for key, what, text, number, sent in (("1", "upsert", "a", 1, "whole"), *steps):
             before = left.get(key)
+            if before is not None and (before[N] or 0) > form.number_max:
+                sent = "nothing"  # a writer refuses a value that the declared type cannot hold
             given: dict[str, Any] = {"version": len(found) + 1, "form": form, "key": key}
             if what == "truncate":
                 left.clear()
