@@ -34,14 +34,15 @@ from bench._harness import machine, median, table
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace_server.cdcv2 import read_container, write_container
 from tailrace_server.cdcv2.schema import documented_schema
+from tailrace_server.pipeline.cdcv2.batch import parts_by_task, read_batch
 from tailrace_server.pipeline.cdcv2.files import StreamSchema, parts_of_file
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
+from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.cdcv2.spark_frames import PART_BYTES, BatchFrames, parts_by_task
-from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded
-from tailrace_server.pipeline.cdcv2.spark_steps import SeparateFinished
+from tailrace_server.pipeline.cdcv2.spark_runner import PART_BYTES, SparkRunner
 from tailrace_server.pipeline.cdcv2.state import Control
+from tailrace_server.pipeline.cdcv2.steps import SeparateFinished
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.spark.session import spark_session
@@ -175,11 +176,11 @@ def read_in_tasks(
         for part in parts_of_file(str(path), ordinal, path.stat().st_size, PART_BYTES)
     ]
     started, cpu = time.perf_counter(), cpu_of_spark()
-    with BatchFrames(spark, SHARES) as frames:
+    with SparkRunner(spark, SHARES) as runner:
         control = Control("product", [], SCHEMA.text)
-        reading = frames.read(parts_by_task(found, 4 * CORES), SCHEMA, aside, control)
+        reading = read_batch(runner, parts_by_task(found, 4 * CORES), SCHEMA, aside, control)
         step = SeparateFinished(aside / "state.arrow", None, reading.frontier, SHARES)
-        left = frames.separate(step).where(f"kind = {Kind.FINISHED_UPDATES}")
+        left = runner.only(runner.run(reading.open, step), Kind.FINISHED_UPDATES)
         sums = left.mapInArrow(count, "updates long, times long").toArrow().to_pydict()
     seconds = time.perf_counter() - started
     cpu = cpu_of_spark() - cpu

@@ -81,7 +81,7 @@ def state_of(catalog: Path) -> int:
         pytest.param(
             8,
             marks=pytest.mark.nightly(
-                "tests/process/ingest/test_cdcv2.py: two; tests/server/pipeline/cdcv2/test_spark_pieces.py"
+                "tests/process/ingest/test_cdcv2.py: two; tests/server/pipeline/cdcv2/test_pieces.py"
             ),
         ),
     ],

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.errors import UnknownWriter
-from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
+from tailrace_server.pipeline.cdcv2.batch import SourceFile
+from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver
 from tailrace_server.pipeline.cdcv2.files import AVRO, LINES
 from tailrace_server.pipeline.cdcv2.product_times import ProductDriver
 from tailrace_server.pipeline.input.folder import WaitingFiles, check_input
@@ -178,6 +180,6 @@ def _start_spark(
 
 
 def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
-    from tailrace_server.pipeline.cdcv2.spark_frames import large_batch_runner
+    from tailrace_server.pipeline.cdcv2.spark_runner import run_on_spark
 
-    driver.run_large = large_batch_runner(spark)
+    driver.run_large = partial(run_on_spark, spark)

@@ -21,7 +21,7 @@ linear extension. Hence all finished times before the frontier's first element c
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -29,21 +29,27 @@ import pyarrow as pa
 
 from tailrace.cdcv2 import Conflict, CountExceeded, DiffsDisagree, Reader, Update, Waiting, product
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.catalog.pending import read_pending
-from tailrace_server.pipeline.cdcv2.driver import BatchResult, Cdcv2Driver
+from tailrace_server.pipeline.catalog.pending import read_pending, write_pending
+from tailrace_server.pipeline.cdcv2.batch import BatchResult, LocalRunner
+from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver
 from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
-from tailrace_server.pipeline.cdcv2.folding import INDEX, KeyConflict, write_segment
-from tailrace_server.pipeline.cdcv2.state import PRODUCT_KIND, StateFile
-from tailrace_server.pipeline.cdcv2.updates import updates_table
+from tailrace_server.pipeline.cdcv2.folding import (
+    EFFECTS,
+    KeyConflict,
+    finished_rows,
+    write_segment,
+)
+from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, PRODUCT_KIND, StateFile
+from tailrace_server.pipeline.cdcv2.updates import joined, updates_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tailrace.cdcv2 import Finished, Statement
     from tailrace.cdcv2.reader import OnConflict
+    from tailrace_server.pipeline.cdcv2.batch import Batch, SourceFile
     from tailrace_server.pipeline.cdcv2.cutting import RefusedMessage
-    from tailrace_server.pipeline.cdcv2.driver import SourceFile
-    from tailrace_server.pipeline.cdcv2.folding import Folded
     from tailrace_server.pipeline.cdcv2.state import Control
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
@@ -60,6 +66,14 @@ class _State(msgspec.Struct, frozen=True):
     """The result of `Reader.save`, with data in base64."""
     held: list[tuple[str, Product, int]]
     """Finished updates that are not released: data in base64, time, diff."""
+
+
+class _FoldedProducts(NamedTuple):
+    """The result of folding the released updates."""
+
+    effects: pa.RecordBatch
+    index_files: list[StateFile]
+    """All files of the index after the batch."""
 
 
 class ProductDriver(Cdcv2Driver):
@@ -91,45 +105,39 @@ class ProductDriver(Cdcv2Driver):
             )
         return super()._check_stream(found)
 
-    def _run_here(
-        self, batch_id: int, files: Sequence[SourceFile], control: Control
-    ) -> BatchResult:
+    def _run(self, batch: Batch) -> BatchResult:
+        control = batch.control
         # 1. Read on from the saved state. Finished updates that were held are candidates again.
         reader, finished = self._restored(control)
         refused: list[RefusedMessage] = []
         messages: dict[int, int] = {}
-        for ordinal, file in zip(self.ordinals(files, control), files, strict=True):
+        for ordinal, file in zip(batch.ordinals, batch.files, strict=True):
             messages[ordinal] = 0
             split = FilePart(file.path, ordinal, 0, file.bytes, file.bytes)
             for some in read_part(split, self.folding.schema):
                 messages[ordinal] += some.messages
                 refused.extend(some.refused)
                 for at, statement in some.products:
-                    for piece in self._receive(reader, statement, self._origin(control, at)):
+                    for piece in self._receive(reader, statement, batch.origin(at)):
                         finished.extend(piece.updates)
         # 2. Release, in the linear extension. The fold takes integers for times, so each released time goes
         #    by its place in the sorted list, which keeps the order.
         leaving, held = released(finished, reader.frontier)
         times = sorted({update.time for update in leaving}, key=in_order)
-        folded = self._fold_products(leaving, times, control)
+        folded = self._fold_products(leaving, times, batch)
         segments: list[SegmentReceipt] = []
         versions = 0
-        if folded is not None and folded.effects.num_rows:
-            path = self.writer.segment_path(batch_id, "cdcv2")
-            segments, versions = write_segment(
-                path, folded.effects, self.folding.entity_type, times
-            )
+        effects = folded.effects
+        if effects.num_rows:
+            path = self.writer.segment_path(batch.number, "cdcv2")
+            segments, versions = write_segment(path, effects, self.folding.entity_type, times)
         self._count_products(control, reader, messages.values(), len(refused), len(leaving))
         control.frontier = None if reader.closed else 0
         control.antichain = list(reader.frontier)
         control.names = {}  # the reader's state has the names themselves
-        control.files = [
-            self._state_file(batch_id, reader, held),
-            *self._index_files(
-                batch_id, control, INDEX.empty_table() if folded is None else folded.index
-            ),
-        ]
-        return BatchResult(control, segments, self.sightings(versions), refused, messages, versions)
+        control.files = [self._state_file(batch, reader, held), *folded.index_files]
+        sightings = batch.sightings(versions)
+        return BatchResult(control, segments, sightings, refused, messages, versions)
 
     def _receive(
         self, reader: Reader[Product], statement: Statement[Product], origin: str | None
@@ -145,11 +153,11 @@ class ProductDriver(Cdcv2Driver):
         return self.folding.schema.image(cast("bytes", error.data))[0].decode()
 
     def _fold_products(
-        self, leaving: Sequence[Update[Product]], times: Sequence[Product], control: Control
-    ) -> Folded | None:
-        """Return the effects of updates, with times as places in ``times``; None if there are no updates."""
+        self, leaving: Sequence[Update[Product]], times: Sequence[Product], batch: Batch
+    ) -> _FoldedProducts:
+        """Return the effects of updates, with times as places in ``times``, and the files of the index."""
         if not leaving:
-            return None
+            return _FoldedProducts(EFFECTS.empty_table(), batch.control.of_kind(INDEX_KIND))
         places = {time: number for number, time in enumerate(times)}
         rows = updates_table(
             pa.array([cast("bytes", update.data) for update in leaving], pa.large_binary()),
@@ -157,11 +165,19 @@ class ProductDriver(Cdcv2Driver):
             np.array([update.diff for update in leaving], np.int64),
             np.zeros(len(leaving), np.int64),
         )
+        runner = LocalRunner()
+        fold = batch.fold_step([(0, len(leaving))], runner)
         try:
-            return self._fold(rows, control)
+            finished = encoded(finished_rows(rows, self.folding))
+            pieces = runner.run([(0, Kind.FINISHED_UPDATES, finished)], fold)
         except KeyConflict as error:
             place = cast("int", error.time)
             raise KeyConflict(times[place], error.key, error.reason) from None
+        effects = [decoded(piece) for _, kind, piece in pieces if kind == Kind.EFFECTS_OF_RANGE]
+        written = runner.results(runner.only(pieces, Kind.STATE_FILE)).get(Kind.STATE_FILE, [])
+        return _FoldedProducts(
+            joined(effects, EFFECTS), [*fold.kept_files, *(each.state for each in written)]
+        )
 
     # State.
 
@@ -180,14 +196,15 @@ class ProductDriver(Cdcv2Driver):
         return reader, held
 
     def _state_file(
-        self, batch_id: int, reader: Reader[Product], held: Iterable[Update[Product]]
+        self, batch: Batch, reader: Reader[Product], held: Iterable[Update[Product]]
     ) -> StateFile:
         state = _State(
             reader.save(_base64).decode(),
             [(_base64(update.data), update.time, update.diff) for update in held],
         )
         rows = pa.RecordBatch.from_pydict({"state": [msgspec.json.encode(state)]}, _STATE)
-        return StateFile(PRODUCT_KIND, self.write_state(batch_id, PRODUCT_KIND, rows))
+        path = self.writer.segment_path(batch.number, f"pending-cdcv2-{PRODUCT_KIND}")
+        return StateFile(PRODUCT_KIND, write_pending(path, rows))
 
     def _count_products(
         self,

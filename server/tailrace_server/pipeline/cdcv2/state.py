@@ -160,8 +160,12 @@ class KeyIndex:
 
     def __init__(self, catalog: Path) -> None:
         """Begin with an empty cache."""
-        self._catalog = catalog
+        self.catalog = catalog
         self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
+
+    def __reduce__(self) -> tuple[type[KeyIndex], tuple[Path]]:
+        """Travel to a task without the cache."""
+        return KeyIndex, (self.catalog,)
 
     def last_rows(
         self,
@@ -199,7 +203,7 @@ class KeyIndex:
     def _table(self, each: StateFile) -> tuple[Any, pa.RecordBatch]:
         held = self._tables.get(each.file.path)
         if held is None:
-            rows = read_rows(self._catalog, [each], INDEX)
+            rows = read_rows(self.catalog, [each], INDEX)
             held = self._tables[each.file.path] = (rows.column("hash").to_numpy(), rows)
         return held
 
@@ -260,20 +264,3 @@ def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
         total += tier.rows
         count += 1
     return count
-
-
-def count_messages(
-    statistics: StreamStatistics,
-    *,
-    messages: int,
-    updates: int,
-    duplicates: int,
-    dropped: int,
-    refused: int,
-) -> None:
-    """Add the counts of a batch."""
-    statistics.messages += messages
-    statistics.updates += updates
-    statistics.duplicates += duplicates
-    statistics.dropped_finished += dropped
-    statistics.refused += refused

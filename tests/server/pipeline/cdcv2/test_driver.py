@@ -10,7 +10,8 @@ import pytest
 from tailrace.cdcv2 import Progress, Update
 from tailrace.errors import InvalidRequest
 from tailrace_server.cdcv2 import write_line
-from tailrace_server.pipeline.cdcv2.driver import FRONTIER, Cdcv2Driver, SourceFile
+from tailrace_server.pipeline.cdcv2.batch import SourceFile
+from tailrace_server.pipeline.cdcv2.driver import FRONTIER, Cdcv2Driver
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import new_files, open_writer
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark import TaskContext
 
 from tailrace.cdcv2 import Progress, Update
 from tailrace.clock import SystemClock
@@ -20,9 +19,10 @@ from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, finished_rows
 from tailrace_server.pipeline.cdcv2.ingest import WRITER
+from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
-from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
-from tailrace_server.pipeline.cdcv2.spark_steps import FoldKeys
+from tailrace_server.pipeline.cdcv2.state import KeyIndex
+from tailrace_server.pipeline.cdcv2.steps import FoldKeys
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.gate import publish_behind, put_up_gate, take_away_gate
@@ -288,11 +288,9 @@ def test_a_stream_of_product_times_knows_the_keys_of_the_log(
 
 @pytest.mark.parametrize("shares", [1, 2, 8])
 def test_each_share_of_a_large_batch_finds_its_keys_in_the_files_of_the_beginning(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch, shares: int
+    stream: Stream, shares: int
 ) -> None:
     """The step that a task of Spark runs, without Spark."""
-    monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext))
-    monkeypatch.setattr(TaskContext, "_taskAttemptId", 0)
     other_source(stream.log, [put(key, image(key, f"n{key}")) for key in range(40)])
     folding = Folding(SCHEMA, "product", ("id",))
     stream.add([Update((key, "new", None), 1, 1) for key in range(41)])
@@ -305,7 +303,7 @@ def test_each_share_of_a_large_batch_finds_its_keys_in_the_files_of_the_beginnin
         assert len(files) == 4
         assert sum(each.file.rows for each in files) == 40
         path = writer.segment_path(0, "pending-cdcv2")
-    step = FoldKeys(path, writer.path, files, files, 0, True, shares, ())
+    step = FoldKeys(path, KeyIndex(writer.path), files, files, 0, True, shares, ())
     found: dict[str, str | None] = {}
     index = 0
     for share, mine in share_out(rows, rows.column("hash").to_numpy(), shares):

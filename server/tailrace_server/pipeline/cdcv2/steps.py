@@ -1,4 +1,4 @@
-"""A large batch on all cores: the steps of the driver, each on a share of the data.
+"""The steps of a batch, each on a share of the data; `batch` puts them together.
 
 ::
 
@@ -18,10 +18,11 @@
                                              │
                                              └──▶ effects, to the range of time ─▶ segments
 
-The driver never sees an update. From each share of the times it gets one number and a sample, which gives the
-bounds of the ranges. From each part of a file it gets the refused messages, and from each task receipts.
+On Spark the driver never sees an update. From each share of the times it gets one number and a sample, which
+gives the bounds of the ranges. From each part of a file it gets the refused messages, and from each task
+receipts.
 
-Steps exchange pieces (`spark_pieces`). A step gives the same result for the same input. So a task that runs
+Steps exchange pieces (`pieces`). A step gives the same result for the same input. So a task that runs
 again changes only names of files, and no entry names those of the attempt that was lost.
 """
 
@@ -46,7 +47,7 @@ from tailrace_server.pipeline.cdcv2.folding import (
     fold,
     write_segment,
 )
-from tailrace_server.pipeline.cdcv2.spark_pieces import (
+from tailrace_server.pipeline.cdcv2.pieces import (
     DeduplicatedShare,
     Kind,
     PartRead,
@@ -90,18 +91,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tailrace_server.pipeline.cdcv2.spark_pieces import Piece, Pieces
+    from tailrace_server.pipeline.cdcv2.pieces import Piece, Pieces
 
 _PIECE_ROWS: Final = 32_768
 _SAMPLE: Final = 256
 """Times that a share samples for the cut into ranges."""
 
 
-class SparkStep:
-    """A step's task. It is pickled to the task, where `rows` turns pieces into pieces."""
+class BatchStep:
+    """A step; on Spark it is pickled to the tasks."""
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
-        """Yield the pieces that follow from those of a share, given by kind."""
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
+        """Yield the pieces that follow from those of a share, given by kind.
+
+        Args:
+            share: The number of the share.
+            pieces: Its pieces; a step may take them out.
+            attempt: Distinguishes attempts of a task, for the names of the files that it writes.
+
+        Raises:
+            TailraceError: The batch cannot be used.
+        """
         raise NotImplementedError
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -116,14 +126,14 @@ class SparkStep:
             for row, kind in enumerate(kinds):
                 pieces.setdefault(kind, []).append(values[row].as_buffer())
         try:
-            for piece in self.rows(context.partitionId(), pieces):
+            for piece in self.rows(context.partitionId(), pieces, context.taskAttemptId()):
                 yield frame([piece])
         except TailraceError as error:
             yield frame([failure(error)])
 
 
 @dataclass(frozen=True)
-class ReadParts(SparkStep):
+class ReadParts(BatchStep):
     """Reads parts of files: ``parts[i]`` in task i."""
 
     parts: tuple[tuple[FilePart, ...], ...]
@@ -131,16 +141,10 @@ class ReadParts(SparkStep):
     frontier: int | None
     shares: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run on a frame that holds one number for each task."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for part in self.parts[number]:
-                    try:
-                        for piece in self._read(part):
-                            yield frame([piece])
-                    except TailraceError as error:
-                        yield frame([failure(error)])
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
+        """Yield NEW_UPDATES, ANNOUNCED and COVERED for their shares, and PART_READ."""
+        for part in self.parts[share]:
+            yield from self._read(part)
 
     def _read(self, part: FilePart) -> Iterator[Piece]:
         # 1. Updates. Repeats within the part are dropped here, so that they need not travel. Of updates
@@ -173,7 +177,7 @@ class ReadParts(SparkStep):
 
 
 @dataclass(frozen=True)
-class Deduplicate(SparkStep):
+class Deduplicate(BatchStep):
     """Keeps each update of a share once, and counts the new ones by time."""
 
     catalog: Path
@@ -182,7 +186,7 @@ class Deduplicate(SparkStep):
     frontier: int | None
     shares: int
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield DEDUPLICATED, RECEIVED for the shares of times, OPEN_UPDATES, and the unused pieces."""
         # 1. Old updates first: the update of an earlier batch is the one that stands.
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
@@ -215,7 +219,7 @@ class Deduplicate(SparkStep):
 
 
 @dataclass(frozen=True)
-class UpdateTimes(SparkStep):
+class UpdateTimes(BatchStep):
     """Brings a share of the times up to date."""
 
     catalog: Path
@@ -227,7 +231,7 @@ class UpdateTimes(SparkStep):
     first: bool
     """Keep the count that came first."""
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield TIMES_UPDATED, OPEN_TIMES, and the unused pieces."""
         old = read_rows(self.catalog, self.files, TIMES)
         if old.num_rows:
@@ -254,7 +258,7 @@ class UpdateTimes(SparkStep):
 
 
 @dataclass(frozen=True)
-class SeparateFinished(SparkStep):
+class SeparateFinished(BatchStep):
     """Separates finished updates from open ones, and writes the open ones as state files."""
 
     path: Path
@@ -263,7 +267,7 @@ class SeparateFinished(SparkStep):
     frontier: int | None
     shares: int
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield FINISHED_UPDATES for the shares of keys, or for this one without a folding; and STATE_FILE."""
         # Piece by piece: the rows of a share need not lie in memory decoded and as JSON at once.
         stay: dict[str, list[pa.RecordBatch]] = {UPDATES_KIND: [], TIMES_KIND: []}
@@ -284,7 +288,7 @@ class SeparateFinished(SparkStep):
         for (kind, tables), schema in zip(stay.items(), (UPDATES, TIMES), strict=True):
             rows = joined([each for each in tables if each.num_rows], schema)
             if rows.num_rows:
-                file = write_pending(_task_path(self.path, f"{kind}-{share}"), rows)
+                file = write_pending(_file_of_task(self.path, f"{kind}-{share}", attempt), rows)
                 # Spark may move a partition. Then the rows are not of the share of this task, and a file that
                 # claimed so would be passed over by the share that needs it.
                 if kind == UPDATES_KIND and _is_share(rows, share, self.shares):
@@ -295,11 +299,11 @@ class SeparateFinished(SparkStep):
 
 
 @dataclass(frozen=True)
-class FoldKeys(SparkStep):
+class FoldKeys(BatchStep):
     """Turns the finished updates of a share of the keys into effects, and updates the index."""
 
     path: Path
-    catalog: Path
+    index: KeyIndex
     files: tuple[StateFile, ...]
     """Files of the index, oldest first."""
     merge: tuple[StateFile, ...]
@@ -310,26 +314,31 @@ class FoldKeys(SparkStep):
     """Whether there are key columns."""
     shares: int
     ranges: tuple[int, ...]
-    """The first time of each range but the first."""
+    """The first time of each range except the first."""
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+    @property
+    def kept_files(self) -> list[StateFile]:
+        """The files of the index that this commit keeps."""
+        return [each for each in self.files if each not in self.merge]
+
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield EFFECTS_OF_RANGE, STATE_FILE, and the unused pieces."""
         # 1. Fold. All updates of a key that finish now are here, since they were shared out by its hash.
         rows = take_table(pieces, Kind.FINISHED_UPDATES, FINISHED)
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         keys = rows.column("key").to_pylist()
-        last = KeyIndex(self.catalog).last_rows(files, rows.column("hash").to_numpy(), keys)
+        last = self.index.last_rows(files, rows.column("hash").to_numpy(), keys)
         folded = fold(rows, last, keyed=self.keyed)
         # 2. The share's rows of the tiers to merge, older first, then the new ones: the last row of a key
         #    wins. Every share does so, also one without updates, since the old files are given up.
         tables = [
-            share_of(read_rows(self.catalog, [each], INDEX), share, self.shares)
+            share_of(read_rows(self.index.catalog, [each], INDEX), share, self.shares)
             for each in files
             if each in self.merge
         ]
         index = merged([*tables, folded.index], oldest=len(self.merge) == len(self.files))
         if index.num_rows:
-            file = write_pending(_task_path(self.path, f"index-{share}"), index)
+            file = write_pending(_file_of_task(self.path, f"index-{share}", attempt), index)
             state = StateFile(INDEX_KIND, file, self.tier, share, self.shares)
             yield 0, Kind.STATE_FILE, pickle.dumps(StateOfShare(state, set()))
         # 3. To the ranges of time: a version's records must land in one task, and ranges in order.
@@ -342,17 +351,17 @@ class FoldKeys(SparkStep):
 
 
 @dataclass(frozen=True)
-class WriteSegments(SparkStep):
+class WriteSegments(BatchStep):
     """Writes the effects of a range of time as a segment."""
 
     path: Path
     entity_type: str
 
-    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+    def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield SEGMENT_WRITTEN, and the unused pieces."""
         effects = take_table(pieces, Kind.EFFECTS_OF_RANGE, EFFECTS)
         if effects.num_rows:
-            path = _task_path(self.path, str(share))
+            path = _file_of_task(self.path, str(share), attempt)
             receipts, versions = write_segment(path, effects, self.entity_type)
             written = WrittenSegment(share, receipts, versions)
             yield 0, Kind.SEGMENT_WRITTEN, pickle.dumps(written)
@@ -388,9 +397,5 @@ def ranges_of(samples: Iterable[tuple[int, int]], tasks: int) -> tuple[int, ...]
     return tuple(sorted(set(cuts)))
 
 
-def _task_path(path: Path, name: str) -> Path:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    return path.with_name(f"{path.stem}-{name}-{context.taskAttemptId()}{path.suffix}")
+def _file_of_task(path: Path, name: str, attempt: int) -> Path:
+    return path.with_name(f"{path.stem}-{name}-{attempt}{path.suffix}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
-from tailrace_server.pipeline.cdcv2.spark_steps import Deduplicate, UpdateTimes, ranges_of
+from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.steps import Deduplicate, UpdateTimes, ranges_of
 from tailrace_server.pipeline.cdcv2.times import COUNTS, INTERVALS
 from tailrace_server.pipeline.cdcv2.updates import updates_table
 from tailrace_server.pipeline.input.change import batch_of

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.cdcv2.spark_pieces import (
+from tailrace_server.pipeline.cdcv2.pieces import (
     FRAME,
     Kind,
     by_share,

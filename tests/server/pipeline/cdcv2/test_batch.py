@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.cdcv2.batch import parts_by_task, raise_first
 from tailrace_server.pipeline.cdcv2.files import FilePart
 from tailrace_server.pipeline.cdcv2.folding import KeyConflict
-from tailrace_server.pipeline.cdcv2.spark_frames import parts_by_task, raise_first
-from tailrace_server.pipeline.cdcv2.spark_pieces import Kind
+from tailrace_server.pipeline.cdcv2.pieces import Kind
 
 
 def test_tasks_read_about_as_many_bytes_each_and_every_part_once() -> None:
