@@ -80,7 +80,7 @@ class NamedSubscription(_message.Message):
     cursor: _builtins.str
     """Everything up to it is acknowledged."""
     epoch: _builtins.int
-    """The epoch of the newest reader; 0: none has come yet."""
+    """Of the newest reader; 0: none has come yet."""
     reader: _builtins.str
     """The newest reader, for people to read."""
     hold_ms: _builtins.int
