@@ -3,6 +3,7 @@
 ``python -m tools.structure`` checks the two import packages:
 
 - no module is part of an import circle, imports for type checkers and inside functions included;
+- no folder is part of a circle of imports that run; a module in the root of a package counts as a folder;
 - no folder has more than 20 modules;
 - no module has more than 500 lines, or 800 if a comment ``# Long: …`` in it gives the reason;
 - no class has the name of another, and no name is re-exported by two packages.
@@ -68,6 +69,7 @@ def modules(root: Path) -> list[Module]:
 def faults(found: list[Module]) -> Iterator[str]:
     """Yield a sentence for each broken promise."""
     yield from (f"import circle: {' -> '.join(each)}" for each in circles(imports(found)))
+    yield from (f"circle of folders: {', '.join(each)}" for each in circles(folder_imports(found)))
     yield from sizes(found)
     yield from shared_names(found)
 
@@ -78,8 +80,41 @@ def imports(found: list[Module]) -> dict[str, set[str]]:
     return {each.name: set(_imported(each, known)) - {each.name} for each in found}
 
 
-def _imported(module: Module, known: set[str]) -> Iterator[str]:
+def folder_imports(found: list[Module]) -> dict[str, set[str]]:
+    """Return, for each folder, the folders of which its modules import at run time.
+
+    The root of a package holds both its top and its floor, so each module there counts as a folder of its own.
+    """
+    folders = {each.name: _folder(each) for each in found}
+    edges: dict[str, set[str]] = {folder: set() for folder in folders.values()}
+    for each in found:
+        if each.path.name != "__main__.py":  # it is run, and imported by nothing
+            edges[folders[each.name]] |= {
+                folders[name] for name in _imported(each, set(folders), at_run_time=True)
+            }
+    return {folder: others - {folder} for folder, others in edges.items()}
+
+
+def _folder(module: Module) -> str:
+    parent = str(module.path.parent)
+    return str(module.path) if parent in PACKAGES else parent
+
+
+def _for_types(tree: ast.Module) -> set[int]:
+    """Return the lines of blocks below ``if TYPE_CHECKING``."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _imported(module: Module, known: set[str], *, at_run_time: bool = False) -> Iterator[str]:
+    skipped = _for_types(module.tree) if at_run_time else set()
     for node in ast.walk(module.tree):
+        if getattr(node, "lineno", 0) in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module:

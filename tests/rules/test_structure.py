@@ -36,6 +36,14 @@ def test_the_tree_keeps_its_promises() -> None:
             },
             "import circle: tailrace_server.a -> tailrace_server.b",
         ),
+        (
+            {
+                "low/a.py": "from tailrace_server.high.b import f",
+                "low/c.py": "",
+                "high/b.py": "from tailrace_server.low import c",
+            },
+            f"circle of folders: {SERVER}/high, {SERVER}/low",
+        ),
         ({"a.py": "\n" * (LINES_MAX + 1)}, f"{SERVER}/a.py has 501 lines; the bound is 500"),
         (
             {"a.py": f"{REASON}a state machine." + "\n" * LINES_WITH_REASON_MAX},
@@ -70,4 +78,7 @@ def test_a_tree_below_every_bound_has_no_fault(tmp_path: Path) -> None:
         (path / f"a{number}.py").write_text("\n" * LINES_MAX)
     (path / "a0.py").write_text(REASON + "\n" * (LINES_WITH_REASON_MAX - 1))
     (path / "__init__.py").write_text("from tailrace_server.part import a1")
+    (path / "other").mkdir()
+    (path / "other/b.py").write_text("if TYPE_CHECKING:\n    from tailrace_server.part.a1 import A")
+    (path / "a2.py").write_text("from tailrace_server.part.other.b import B")
     assert list(faults(modules(tmp_path))) == []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE
 from tailrace_server.machine_code.loader import BYTE, INT, LONG, address, loops
+from tailrace_server.machine_code.loops.codes import MEMBERS_AT_ONCE
 from tailrace_server.wal.record.text_columns import Texts, packed
 
 if TYPE_CHECKING:

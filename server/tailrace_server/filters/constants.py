@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.conditions import refuse_large
 from tailrace.schema import Column
 from tailrace_server.filters.tree import Family
-from tailrace_server.machine_code.codes import Notation
+from tailrace_server.machine_code.loops.codes import Notation
 from tailrace_server.typed.forms import Misfit, form_of
 
 if TYPE_CHECKING:

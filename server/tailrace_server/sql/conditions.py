@@ -30,7 +30,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from tailrace.errors import InvalidRequest
 from tailrace_server.filters.evaluation import pattern_of
 from tailrace_server.filters.parsing import sql_text
-from tailrace_server.machine_code.codes import Notation
+from tailrace_server.machine_code.loops.codes import Notation
 from tailrace_server.typed.forms import narrow_form_of
 
 if TYPE_CHECKING:

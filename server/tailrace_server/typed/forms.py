@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from tailrace_server.machine_code.codes import Notation
+from tailrace_server.machine_code.loops.codes import Notation
 from tailrace_server.wal.schema.column_types import parts_of
 from tailrace_server.wal.schema.decoding import (
     HOURS,

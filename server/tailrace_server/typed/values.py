@@ -15,8 +15,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE, Notation, Note, ValueState
 from tailrace_server.machine_code.loader import BYTE, INT, LONG, address
+from tailrace_server.machine_code.loops.codes import MEMBERS_AT_ONCE, Notation, Note, ValueState
 from tailrace_server.typed.forms import Misfit
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.text_columns import Texts, packed

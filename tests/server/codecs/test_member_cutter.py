@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tailrace_server.codecs.column_cut import cut_image
 from tailrace_server.codecs.member_cutter import MemberCutter
 from tailrace_server.grants.grant import Columns
-from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE
 from tailrace_server.machine_code.loader import loops_made
+from tailrace_server.machine_code.loops.codes import MEMBERS_AT_ONCE
 from tailrace_server.wal.record.text_columns import Texts
 from tests.server.machine_code.test_json_objects import VALUES
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tailrace_server.machine_code.codes import MEMBERS_AT_ONCE, Note
+from tailrace_server.machine_code.loops.codes import MEMBERS_AT_ONCE, Note
 from tailrace_server.machine_code.loops.json_objects import (
     behind_nested,
     behind_scalar,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tailrace_server.machine_code.codes import (
+from tailrace_server.machine_code.loops.codes import (
     BOOLEAN,
     BYTES,
     END,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tailrace_server.machine_code.codes import Notation, ValueState
+from tailrace_server.machine_code.loops.codes import Notation, ValueState
 from tailrace_server.machine_code.loops.json_objects import (
     next_stop,
 )

@@ -30,8 +30,8 @@ import pyarrow as pa
 from tailrace.cdcv2 import InvalidStatement, Reader, product
 from tailrace.cdcv2 import Progress as Statement
 from tailrace_server.cdcv2 import AvroForm, DataMisfit, MessageUnreadable, Tagged
-from tailrace_server.machine_code import codes
 from tailrace_server.machine_code.loader import BYTE, LONG, address, loops
+from tailrace_server.machine_code.loops import codes
 from tailrace_server.pipeline.cdcv2.updates import updates_table
 
 if TYPE_CHECKING:
