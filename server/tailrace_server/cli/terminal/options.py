@@ -220,7 +220,8 @@ class ServerOptions:
     @property
     def trust(self) -> Tls | None:
         """Return the files of TLS, an empty one counting as not given; None: the server speaks plain text."""
-        if not (self.asks_for_tls or self.target.tls):
+        target = self.target  # first: a wrong address is an error of --server
+        if not (self.asks_for_tls or target.tls):
             return None
         return Tls(
             ca=self.tls_ca or None,
