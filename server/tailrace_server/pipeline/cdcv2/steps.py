@@ -178,7 +178,7 @@ class ReadParts(BatchStep):
 
 @dataclass(frozen=True)
 class Deduplicate(BatchStep):
-    """Keeps each update of a share once, and counts the new ones by time."""
+    """Removes duplicate updates from one share (a hash partition), and counts the new updates by time."""
 
     catalog: Path
     files: tuple[StateFile, ...]
@@ -188,7 +188,7 @@ class Deduplicate(BatchStep):
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield DEDUPLICATED, RECEIVED for the shares of times, OPEN_UPDATES, and the unused pieces."""
-        # 1. Old updates first: the update of an earlier batch is the one that stands.
+        # 1. Old updates first: the update of an earlier batch is retained.
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         old = share_of(read_rows(self.catalog, files, UPDATES), share, self.shares)
         news = [decoded(piece) for piece in pieces.pop(Kind.NEW_UPDATES, [])]
@@ -206,7 +206,7 @@ class Deduplicate(BatchStep):
             conflict = (first, second)
         result = DeduplicatedShare(known.duplicates - known.conflicts, known.conflicts, conflict)
         yield 0, Kind.DEDUPLICATED, pickle.dumps(result)
-        # 3. `distinct` keeps the order, so the new updates stand behind the old ones.
+        # 3. `distinct` keeps the order, so the new updates come after the old ones.
         received = received_table(known.updates.slice(old.num_rows))
         hashed = hashes_of_times(received.column("time").to_numpy())
         yield from by_share(Kind.RECEIVED, received, self.shares, hashed)

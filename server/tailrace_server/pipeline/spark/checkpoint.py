@@ -363,7 +363,7 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _has_its_sums(path: Path, data: bytes) -> bool:
-    """Return True if a file has the sums that Spark noted beside it, or if there are none to read."""
+    """Return True if the file matches the checksums in Spark's `.crc` file, or if no `.crc` file is usable."""
     try:
         sums = path.with_name(f".{path.name}.crc").read_bytes()
     except FileNotFoundError:

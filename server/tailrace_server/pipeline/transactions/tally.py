@@ -214,7 +214,7 @@ def _span_of(change: Change) -> PositionSpan:
 
 
 def _first_place(places: Iterable[bytes | None]) -> bytes | None:
-    """Return the least of places; one without a position counts only if none has any."""
+    """Return the smallest place. Places without a position are used only if no place has one."""
     known = [place for place in places if place is not None]
     placed = [place for place in known if position_bytes(place) != UNPLACED]
     return min(placed or known, default=None)
