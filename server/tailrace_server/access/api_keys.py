@@ -1,4 +1,4 @@
-"""API keys: for teams without an issuer of tokens.
+"""Authentication by API key, for teams that have no issuer of tokens.
 
 A key reads ``tlr_NAME_SECRET``; the secret has 256 bits from the system's random source. The file has a line
 for each key, and never the key itself::
@@ -44,7 +44,7 @@ _UNKNOWN: Final = "the API key is not known here"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key, as the file has it."""
+    """One line of the file of keys: the name and the hash of a key, and the day on which it was made."""
 
     name: str
     sha256: str
@@ -52,10 +52,10 @@ class ApiKey:
 
 
 def new_key(name: str) -> tuple[str, ApiKey]:
-    """Return a new key, which is shown once, and what the file keeps of it.
+    """Return the text of a new key, which is printed once, and its line for the file.
 
     Raises:
-        InvalidRequest: The name is none.
+        InvalidRequest: The name is not valid.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
@@ -69,7 +69,7 @@ def read_keys(file: Path) -> dict[str, ApiKey]:
     """Return the keys of a file by name.
 
     Raises:
-        ConfigError: It cannot be read, or a line is none; says which.
+        ConfigError: The file cannot be read, or a line is not valid; the error names the line.
     """
     try:
         with file.open("rb") as opened:
@@ -94,10 +94,10 @@ def read_keys(file: Path) -> dict[str, ApiKey]:
 
 
 def write_keys(file: Path, keys: dict[str, ApiKey]) -> None:
-    """Write a file of keys, whole or not at all; only its owner may read it.
+    """Replace a file of keys atomically, with the old file's permissions; a new file is its owner's alone.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     lines = [f"{each.name:<24} {each.sha256} {each.made_on}\n" for each in keys.values()]
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
@@ -123,7 +123,7 @@ def write_keys(file: Path, keys: dict[str, ApiKey]) -> None:
 
 
 class ApiKeys:
-    """Tells who somebody is by an API key."""
+    """Authenticates callers by their API keys."""
 
     kind: Final = "api_keys"
 
@@ -137,7 +137,7 @@ class ApiKeys:
         self._keys = read_keys(file)
 
     def reload(self) -> None:
-        """Read the file again; what cannot be read leaves the keys as they are.
+        """Read the file again; if that fails, the keys stay as they are.
 
         Raises:
             ConfigError: As ``read_keys``.
@@ -149,7 +149,11 @@ class ApiKeys:
         return {name: key.sha256 for name, key in self._keys.items()}
 
     async def identify(self, credentials: Credentials) -> Identity | None:
-        """Return whose key it is; None of what is no API key."""
+        """Return the identity of an API key; None if the credentials have no API key.
+
+        Raises:
+            Unauthenticated: The API key is unknown.
+        """
         token = credentials.token
         if token is None or not token.startswith(_PREFIX):
             return None
@@ -158,21 +162,21 @@ class ApiKeys:
         return found
 
     def recognise(self, credentials: Credentials) -> Identity | None:
-        """Return whose key it is; None of all others, also of keys that are wrong."""
+        """Return the identity of a known API key; None for all other credentials, wrong keys included."""
         token = credentials.token
         if token is None or not token.startswith(_PREFIX):
             return None
         name, _, secret = token.removeprefix(_PREFIX).partition("_")
         key = self._keys.get(name)
         found = _hash(token)
-        # The hash is made and compared for unknown names too: no time tells which names there are.
+        # Unknown names are hashed and compared too: the time of an answer does not reveal which names exist.
         same = hmac.compare_digest(found, key.sha256 if key is not None else _hash("nobody"))
         if key is None or not same or not secret:
             return None
         return Identity(IdentityKind.API_KEY, "", name, key_id=key.sha256)
 
     def accepts(self, identity: Identity) -> bool:
-        """Return whether the key is still in the file, and still the same."""
+        """Return whether the file still has the identity's key, unchanged."""
         key = self._keys.get(identity.name)
         return key is not None and key.sha256 == identity.key_id
 

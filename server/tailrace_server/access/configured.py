@@ -41,7 +41,7 @@ _log = structlog.get_logger("tailrace.access")
 
 
 class Access:
-    """The door of a server, with what has to be done for it now and then."""
+    """The door of a server, and the task that reloads its keys and policy."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Access:
         Args:
             settings: The callers that are let in.
             client_ca: The authority of clients' certificates; None: clients show none.
-            audit: Where it is recorded; None = nowhere.
+            audit: The audit that records changes of keys and policy; None = no audit.
             quotas: The quotas; None = the defaults.
 
         Raises:
-            ConfigError: One of them cannot be used.
+            ConfigError: A file or a setting cannot be used.
         """
         self._refresh_s = settings.jwks_refresh_s
         self._files: list[_WatchedFile] = []
@@ -102,7 +102,7 @@ class Access:
         self.door = Door(authenticators, policy, audit, quotas, self._faults)
 
     def key_ages(self) -> dict[str, float]:
-        """Return, by issuer, how many seconds ago its keys were last had from their address."""
+        """Return the seconds since the last successful fetch of keys, by issuer."""
         return {keys.source: keys.age_s for keys in self._keys if keys.file is None}
 
     def _faults(self) -> tuple[ServerFault, ...]:
@@ -137,15 +137,15 @@ class Access:
 
 
 class _WatchedFile:
-    """A file of keys or of the policy, which is read again when it has changed and then stood still.
+    """A file of keys or of the policy; reloaded once it has changed and has then been stable for one interval.
 
-    A file that is half written may grant more: a grant without its last line, which hides a column.
+    A half-written file may grant too much: for instance a grant that still lacks the line that hides a column.
     """
 
     def __init__(
         self, keys: ApiKeys | IssuerKeys | PolicyFile, seen: tuple[int, ...] | None
     ) -> None:
-        """Watch; ``seen`` is its state from before it was read."""
+        """Watch a file; ``seen`` is the state of the file just before it was read."""
         assert keys.file is not None
         self._keys = keys
         self._what = "grants" if isinstance(keys, PolicyFile) else "keys"
@@ -153,7 +153,7 @@ class _WatchedFile:
         self._taken = self._before = seen
 
     async def look(self) -> bool:
-        """Read it again if it has changed, and return whether that counts; what is wrong with it is logged."""
+        """Reload the file if it has changed; return whether it was reloaded. An error in the file is logged."""
         now = await asyncio.to_thread(_state_of, self._file)
         stood_still, self._before = now == self._before, now
         if now == self._taken or not stood_still:
@@ -169,7 +169,7 @@ class _WatchedFile:
 
 
 def _state_of(file: Path) -> tuple[int, ...] | None:
-    """Return what changes with a file; None where it is not there."""
+    """Return the modification time, size and inode of a file; None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -178,7 +178,7 @@ def _state_of(file: Path) -> tuple[int, ...] | None:
 
 
 async def _end_refused(engine: Engine) -> None:
-    """End the streams of callers that have expired, or whose keys are gone, each with its resume cursor."""
+    """End each stream whose caller's token has expired or whose key was removed, with its resume cursor."""
     for place, (_, subscription) in enumerate(engine.subscriptions(ANONYMOUS)):
         refusal = subscription.options.caller.refusal()
         if refusal is not None:
@@ -188,7 +188,7 @@ async def _end_refused(engine: Engine) -> None:
 
 
 def end_refused(subscription: Subscription, refusal: TailraceError) -> None:
-    """End one subscription, whose caller may no longer have it, with its resume cursor."""
+    """End a subscription whose caller is no longer accepted, with its resume cursor."""
     cursor = str(subscription.resume_cursor())
     if isinstance(refusal, TokenExpired | Unauthenticated | NotPermitted):
         refusal = type(refusal)(f"{refusal}; resume after {cursor}", cursor)
@@ -196,17 +196,17 @@ def end_refused(subscription: Subscription, refusal: TailraceError) -> None:
 
 
 class CertificateNames:
-    """Authenticates a caller by the first name in its certificate, where no token came.
+    """Authenticates a caller without a token by the first name in its certificate.
 
-    The listener has verified the certificate by then.
+    The listener has already verified the certificate.
     """
 
     async def identify(self, credentials: Credentials) -> Identity | None:
-        """Return whose certificate it is; None without one, or beside a token. Its claim ``names`` has all."""
+        """Return the identity of a certificate, as ``recognise``; its claim ``names`` has all names."""
         return self.recognise(credentials)
 
     def recognise(self, credentials: Credentials) -> Identity | None:
-        """Return the same: TLS has verified it."""
+        """Return the identity of a certificate; None without a certificate, and if there is a token."""
         if credentials.token is not None or not credentials.certificate_names:
             return None
         names = credentials.certificate_names
@@ -218,19 +218,19 @@ class CertificateNames:
 
 
 class RecordedRules:
-    """The recorded rules of one server."""
+    """The keys and the policy of one server, as the audit recorded them last."""
 
     def __init__(self, audit: Audit | None) -> None:
-        """Begin with nothing recorded; ``audit`` None = nothing ever is."""
+        """Begin with nothing recorded; without an audit, nothing is recorded later either."""
         self._audit = audit
         self.keys: dict[str, Callable[[], Mapping[str, str]]] = {}
-        """By file or issuer, what returns the fingerprint of each of its keys, by name."""
+        """File or issuer → a function that returns the fingerprints of its keys by name."""
         self.policy: PolicyFile | None = None
         self._recorded: dict[str, Mapping[str, str]] = {}
         self._policy_recorded = ""
 
     def record(self) -> None:
-        """Record what is not as it was recorded last; the first time that is everything."""
+        """Record what changed since the last record; the first call records everything."""
         if self._audit is None:
             return
         for source, fingerprints in self.keys.items():

@@ -1,4 +1,4 @@
-"""One connection's way through the door, for connections that say who they are once, or again and again."""
+"""The authentication of one connection: at its handshake, by a later message, and by each newer token."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Entrance:
-    """The state of one connection: before the door, or inside under an identity."""
+    """The authentication state of one connection: not yet authenticated, or admitted under an identity."""
 
     def __init__(
         self, door: Door, credentials: Credentials, principal: Principal | None = None
     ) -> None:
-        """Begin with the handshake's credentials; ``principal`` is the proven identity, None: none yet."""
+        """Begin with the handshake's credentials; ``principal`` is the proven identity, None = none yet."""
         self._door = door
-        # The token has been looked at, and is kept no longer.
+        # The token of the handshake was checked before; it is not stored.
         self._credentials = credentials.with_token(None)
         self._principal = principal
         self._taken: Taken | None = None
@@ -35,8 +35,8 @@ class Entrance:
         """The identity that the connection has proven.
 
         Raises:
-            Unauthenticated: There is no identity yet, or its key was removed since.
-            TokenExpired: Its time is over; it may be renewed.
+            Unauthenticated: The connection has proven no identity yet, or the key of its identity was removed.
+            TokenExpired: The token has expired; a newer token may renew the identity.
         """
         if self._principal is None:
             raise Unauthenticated(MISSING)
@@ -45,7 +45,7 @@ class Entrance:
         return self._principal
 
     def refusal(self) -> TailraceError | None:
-        """Return why the proven caller is no longer let in; None while he is, or if there is none yet."""
+        """Return the error for a caller who is no longer accepted; None for any other, or without a caller."""
         return None if self._principal is None else self._principal.refusal()
 
     def ticket(self) -> str:
@@ -57,37 +57,37 @@ class Entrance:
         return self._door.tickets.issue(self.principal)
 
     def take(self) -> None:
-        """Count a request, and take a stream and its connection of quotas until ``leave``.
+        """Charge a request to the quotas, and a stream and a connection until ``leave``.
 
         Raises:
-            QuotaExceeded: Whom it has proven, or its address, has no more.
+            QuotaExceeded: The quota of the caller, or of its address, is used up.
         """
         self._door.quotas.request(self._principal, self._credentials.address)
-        # A connection has one request at a time, and behind a proxy nothing else tells them apart.
+        # A connection has one request at a time; behind a proxy, connections can only be counted by requests.
         self._taken = self._door.quotas.take(
             self._principal, self._credentials.address, {"streams": 1, "connections": 1}
         )
 
     def leave(self) -> None:
-        """Give back what was taken. Idempotent."""
+        """Give the stream and the connection back to the quotas, and stop watching. Idempotent."""
         self._door.sockets.pop(self, None)
         if self._taken is not None:
             self._taken.give_back()
             self._taken = None
 
     def watch(self, close: Callable[[TailraceError], None]) -> None:
-        """Have ``close`` called now and then while whom it has proven is no longer let in, until ``leave``."""
+        """Have ``close`` called repeatedly while the caller is no longer accepted, until ``leave``."""
         self._door.sockets[self] = close
 
     async def admit(self, token: str | None) -> None:
-        """Let a connection in by a token that came after its handshake, or renew what it has proven.
+        """Admit a connection by a token that came after its handshake, or renew its identity by a newer token.
 
-        None = by what its handshake showed.
+        Without a token, the credentials of the handshake are used.
 
         Raises:
-            Unauthenticated, TokenExpired: The token proves nothing; what was proven before stays.
-            NotPermitted: It proves somebody else.
-            QuotaExceeded: Whom it proves has no more connections, streams or requests.
+            Unauthenticated, TokenExpired: The token is not accepted; an earlier identity stays.
+            NotPermitted: The token proves another identity.
+            QuotaExceeded: The caller's quota of connections, streams or requests is used up.
         """
         if token is None and self._principal is not None:
             return
@@ -97,7 +97,7 @@ class Entrance:
             return
         before, self._principal = self._principal, found
         if self._taken is not None:
-            # So far it was charged to its address alone: nobody was known.
+            # So far the connection was charged to its address alone: the caller was unknown.
             self._taken.give_back()
             try:
                 self.take()
@@ -107,10 +107,10 @@ class Entrance:
 
 
 def token_in(payload: object, where: str) -> str | None:
-    """Return the token that a message's payload brings; None where it has none.
+    """Return the token in a message's payload; None if there is none.
 
     Raises:
-        InvalidRequest: It is no text; never shown.
+        InvalidRequest: The token is not a text; the error never contains it.
     """
     token = payload.get("token") if isinstance(payload, dict) else None
     if not isinstance(token, str | None):

@@ -17,7 +17,7 @@ _SCHEME = "bearer"
 
 
 class IdentityKind(Enum):
-    """How somebody proves who they are."""
+    """The kind of proof by which a caller is identified."""
 
     JWT = "jwt"
     API_KEY = "api_key"
@@ -26,7 +26,7 @@ class IdentityKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A verified sender."""
+    """The verified identity of a caller."""
 
     kind: IdentityKind
     issuer: str
@@ -34,56 +34,56 @@ class Identity:
     name: str
     """``sub`` of a JWT, the name of a key, the name in a certificate; unique within kind and issuer."""
     claims: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Claims of a JWT; empty for others."""
+    """The claims of a JWT or the names in a certificate; empty for API keys."""
     expires_at: float | None = None
     """Seconds since 1970; None: never."""
     key_id: str = ""
-    """Which key proves it: when that key goes, so do the streams that it opened."""
+    """The key that proves the identity; when that key is removed, the streams opened with it end."""
 
     def is_same(self, other: Identity) -> bool:
-        """Return whether both are the same somebody, whatever token each has shown."""
+        """Return whether both are the same caller, even if their tokens differ."""
         return self.key == other.key
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The key of the identity."""
+        """The kind, issuer and name, which identify a caller."""
         return self.kind.value, self.issuer, self.name
 
     def __str__(self) -> str:
-        """Return it for people to read, as ``jwt anna of https://issuer.example``."""
+        """Return a text for people, for instance ``jwt anna of https://issuer.example``."""
         return f"{self.kind.value} {self.name}" + (f" of {self.issuer}" if self.issuer else "")
 
 
 def key_of(principal: Principal) -> tuple[str, ...]:
-    """Return the key of a principal; anonymous callers have the same."""
+    """Return the key of a principal; all anonymous callers have the same key."""
     identity = getattr(principal, "identity", None)
     return identity.key if isinstance(identity, Identity) else (principal.name,)
 
 
 def is_same(one: Principal, other: Principal) -> bool:
-    """Return whether two principals are the same somebody, whatever each has shown."""
+    """Return whether two principals are the same caller, even if their credentials differ."""
     return key_of(one) == key_of(other)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """Unverified credentials. Its text in logs and tracebacks never has the token."""
+    """The unverified credentials of a caller. Their text in logs and tracebacks never contains the token."""
 
     token: str | None = None
-    """The token or key, without the word ``Bearer``; None: there was none."""
+    """The token or API key, without the word ``Bearer``; None if the caller sent none."""
     certificate_names: tuple[str, ...] = ()
-    """Names in the client's certificate, which the listener has verified; none without mTLS."""
+    """The names in the client's certificate, which the listener has verified; empty without mTLS."""
     address: str = ""
-    """The peer's address without its port, as failures are counted; empty where it has none."""
+    """The peer's address without its port, by which failures are counted; empty if the peer has none."""
     transport: str = ""
-    """How it came, as the audit names it: ``grpc``, ``http``, ``websocket``."""
+    """The transport, by its name in the audit: ``grpc``, ``http``, ``websocket``."""
 
     def with_token(self, token: str | None) -> Credentials:
-        """Return the same with a token that came later."""
+        """Return these credentials with another token."""
         return replace(self, token=token)
 
     def __repr__(self) -> str:
-        """Return what may be shown."""
+        """Return a text without the token."""
         token = "none" if self.token is None else "hidden"
         return f"Credentials(token={token}, certificate_names={self.certificate_names!r})"
 
@@ -92,7 +92,7 @@ def bearer_token(values: Sequence[str]) -> str | None:
     """Return the token of the ``authorization`` fields of a request over HTTP or gRPC; None without a field.
 
     Raises:
-        Unauthenticated: There are two, or another scheme; what came is never shown.
+        Unauthenticated: There are two fields, another scheme, or a malformed token; never shows the value.
     """
     if not values:
         return None

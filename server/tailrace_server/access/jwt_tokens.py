@@ -1,4 +1,4 @@
-"""JWTs: signed by a known issuer, for this server, and valid now.
+"""Authentication by JWT: signed by a known issuer, issued for this server, and valid now.
 
 ::
 
@@ -7,12 +7,12 @@
                 ▼
     header and `iss`, unverified: which issuer, which key ──▶ signature ──▶ exp, nbf, aud, sub ──▶ who it is
 
-What the unverified part says only chooses the issuer and the key: the algorithm has to be one that the issuer's
-settings list, and the key one of that issuer's. A token that was verified is known by its hash until its key is
-gone: also one that has expired, so that it costs no second check.
+The unverified header and `iss` only choose the issuer and the key: the algorithm must be in the issuer's
+settings, and the key must belong to that issuer. The hash of a verified token is cached, and valid while the
+issuer has its key. The hash of an expired token stays cached too, so that the token is not verified again.
 
-JSON is read strictly: half a character, or a number that is none, would come into names, and fail wherever
-those are written.
+JSON is parsed strictly: half a character, or NaN, in a claim would get into names and fail wherever a name is
+written.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ _UNREADABLE: Final = "the token is no JWT: it cannot be read"
 
 
 class JwtTokens:
-    """Tells who somebody is by a JWT."""
+    """Authenticates callers by their JWTs."""
 
     def __init__(self, issuers: Mapping[str, tuple[Issuer, IssuerKeys]]) -> None:
-        """Accept tokens of these issuers, by their name."""
+        """Accept tokens of these issuers; the keys of ``issuers`` are the issuers' names."""
         self._issuers = issuers
         self._seen: OrderedDict[bytes, Identity] = OrderedDict()
         self._salt = secrets.token_bytes(16)
 
     async def identify(self, credentials: Credentials) -> Identity | None:
-        """Return who a token is of; None of what is no JWT.
+        """Return the identity that a JWT proves; None if the credentials have no JWT.
 
         Raises:
-            Unauthenticated: It is one, and not accepted.
-            TokenExpired: It was once.
+            Unauthenticated: The JWT is not accepted.
+            TokenExpired: The JWT is valid but for its expiry.
+            TransportError: The issuer's keys cannot be fetched now.
         """
         token = credentials.token
         if token is None or token.count(".") != 2:
             return None
         if not token.isascii():
             raise Unauthenticated("the token is no JWT: it has characters that none has")
-        # 1. One that was verified before. Its key may have gone, and its time be over.
+        # 1. A token that was verified before is not verified again, unless the issuer has removed its key.
         if (known := self.recognise(credentials)) is not None:
             return known
-        # 2. What it says of itself chooses issuer and key.
+        # 2. The unverified header and claims choose the issuer and the key.
         header, claims = _object(token, 0), _object(token, 1)
         _data(token, 2)  # else one signature could be written in many ways, each a token of its own
         issuer, keys = self._issuer_of(claims)
@@ -84,7 +85,7 @@ class JwtTokens:
             raise Unauthenticated("the token's key id is no text")
         if "crit" in header:
             raise Unauthenticated("the token has extensions (`crit`), and none is known here")
-        # 3. Its signature; then its claims are those of the issuer.
+        # 3. The signature is verified; from then on the claims are known to be the issuer's.
         key_id = await _signed_by(token, algorithm, kid, keys)
         identity = _identity(claims, issuer, key_id)
         self._keep(self._mark(token), identity, len(token))
@@ -92,10 +93,10 @@ class JwtTokens:
         return identity
 
     def recognise(self, credentials: Credentials) -> Identity | None:
-        """Return who a token is of that was verified before; None of any other.
+        """Return the identity of a token that was verified before; None for any other token.
 
         Raises:
-            TokenExpired: It was accepted once.
+            TokenExpired: The token was verified before and has expired.
         """
         token = credentials.token
         if token is None or not token.isascii():
@@ -112,7 +113,7 @@ class JwtTokens:
         return hashlib.blake2b(token.encode(), key=self._salt, digest_size=20).digest()
 
     def accepts(self, identity: Identity) -> bool:
-        """Return whether its issuer still has the key that signed it."""
+        """Return whether the issuer still has the key that signed the identity's token."""
         found = self._issuers.get(identity.issuer)
         return found is not None and found[1].has(identity.key_id)
 
@@ -133,7 +134,7 @@ class JwtTokens:
 
 
 def _data(token: str, place: int) -> bytes:
-    """Return the bytes of a part of a token, which has one way to be written."""
+    """Decode one part of a token; only the canonical base64url text is accepted."""
     text = token.split(".")[place]
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
@@ -159,8 +160,8 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
     """Return the thumbprint of the key that signed a token.
 
     Raises:
-        Unauthenticated: None of the issuer's has.
-        TransportError: The issuer does not answer, so that is unknown now.
+        Unauthenticated: No key of the issuer has signed it.
+        TransportError: The issuer's keys cannot be fetched now.
     """
     candidates = await keys.candidates(kid)
     if not candidates and keys.error:
@@ -178,7 +179,7 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
 
 
 def _verify(token: str, key: PublicKey, algorithm: str) -> None:
-    """Raise unless a key has signed a token, by this algorithm and no other."""
+    """Raise an error unless this key has signed the token with this algorithm."""
     if algorithm != "EdDSA":
         jws.deserialize_compact(token, key, [algorithm])
         return
@@ -189,10 +190,11 @@ def _verify(token: str, key: PublicKey, algorithm: str) -> None:
 
 
 def _identity(claims: Mapping[str, Any], issuer: Issuer, key_id: str) -> Identity:
-    """Return who verified claims are of.
+    """Return the identity in a token's verified claims.
 
     Raises:
-        Unauthenticated: They are not for us, not yet valid, or without a subject.
+        Unauthenticated: The claims have no `exp`, no subject or another audience, are not yet valid, or
+            have an invalid time.
     """
     expires_at = _moment(claims, "exp")
     if expires_at is None:
