@@ -132,7 +132,7 @@ class Prepared:
 
     @property
     def is_subscription(self) -> bool:
-        """Whether it is one."""
+        """True if the operation is a subscription."""
         return is_subscription(self.operation)
 
 
@@ -148,7 +148,7 @@ class Live:
 
 
 class _Executor(Executor[Any]):
-    """graphql-core's, without the cycle in which it keeps itself, and the context, and the schema."""
+    """graphql-core's executor without its reference cycle, which would keep the context and the schema."""
 
     @property
     def async_helpers(self) -> GraphQLResolveInfoHelpers:
@@ -165,7 +165,7 @@ def _key_of(view: LogView) -> Hashable:
 
 
 class _GrantedSchema:
-    """The GraphQL schema of what is granted of a catalog, for all who are granted the same of it."""
+    """The GraphQL schema of the granted part of a catalog, shared by all callers with the same grants."""
 
     def __init__(self, granted: Hashable) -> None:
         self.granted = granted
@@ -368,10 +368,10 @@ class GraphqlCatalog:
 
 
 def asked_of(value: object) -> Asked:
-    """Return a GraphQL request; members that are not known are passed over.
+    """Parse a GraphQL request; unknown members are ignored.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not a GraphQL request.
     """
     if not isinstance(value, dict):
         raise InvalidRequest("a GraphQL request is an object with a query")
@@ -424,14 +424,14 @@ def _stems_for(document: str, named: CatalogNames, built: CatalogSchema | None) 
 
 
 def _has_many(value: object) -> bool:
-    """Return whether a list in the variables is long."""
+    """Return whether a list anywhere in the variables is long."""
     if isinstance(value, list):
         return len(value) > _VALUES_AT_ONCE or any(map(_has_many, value))
     return isinstance(value, dict) and any(map(_has_many, value.values()))
 
 
 def as_refusal(errors: list[GraphQLError]) -> Exception:
-    """Return why an operation did not begin."""
+    """Return the error for an operation that did not begin."""
     for error in errors:
         if isinstance(error.original_error, TailraceError):
             return error.original_error
@@ -442,7 +442,7 @@ def encoded(result: ExecutionResult) -> bytes:
     """Return a result as JSON.
 
     Raises:
-        DocumentRefused, TailraceError: Nothing of it was executed.
+        DocumentRefused, TailraceError: The operation was not executed.
     """
     if result.errors and result.errors[0].path is None:
         raise as_refusal(result.errors)
@@ -450,7 +450,7 @@ def encoded(result: ExecutionResult) -> bytes:
 
 
 def response(result: ExecutionResult) -> dict[str, Any]:
-    """Return a result as it is sent."""
+    """Return a result as the object that is sent to the client."""
     out: dict[str, Any] = {"data": result.data}
     if result.errors:
         out["errors"] = [field_error(each) for each in result.errors]

@@ -447,7 +447,7 @@ class Context:
         )
 
     def statistics(self) -> types.StatisticsObject:
-        """Return figures of the catalog, or of all of them on the system path."""
+        """Return the statistics of this catalog; on the system path, the totals of all granted catalogs."""
         every = self.engine.statistics(self.caller).observers
         system = self.catalog == SYSTEM_CATALOG
         found = every if system else tuple(each for each in every if each.catalog == self.catalog)

@@ -78,9 +78,9 @@ class GuardedHttpProtocol(H11Protocol):
         self._refused = False
         self._ageing: asyncio.TimerHandle | None = None
         self.aged = False
-        """Whether the answer under way is the last of this connection."""
+        """True if the answer under way is the last of this connection."""
         self.on_age: Callable[[], None] | None = None
-        """Ends the answer under way, which would last."""
+        """A function that ends a streamed answer when the connection has reached its age."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
@@ -92,7 +92,7 @@ class GuardedHttpProtocol(H11Protocol):
         self._ageing = self.age.call_later(self._grow_old)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers, which would keep this object."""
+        """Cancel the timers and drop references, which would keep this object in memory."""
         self._stop_head()
         self._stop_unread()
         self._stop_ageing()
@@ -104,7 +104,7 @@ class GuardedHttpProtocol(H11Protocol):
         self._unset_keepalive_if_required()  # uvicorn's timer, which it leaves after a reset
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and see whether it was a request."""
+        """Process received bytes, and run the timer of the request's head."""
         if self._refused:
             return
         self._received += len(data)
@@ -116,17 +116,17 @@ class GuardedHttpProtocol(H11Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether it is not read until its turn."""
+        """True while reading is paused until the connection's turn."""
         return self.flow.held
 
     def hold_reading(self) -> None:
-        """Read no more before ``release_reading``."""
+        """Pause reading until ``release_reading``."""
         self.flow.held = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read again, unless a handler is to take what has come first."""
+        """Resume reading, unless a handler must first take what was received."""
         self.flow.held = False
         if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -138,12 +138,12 @@ class GuardedHttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def answer_begins(self) -> None:
-        """Forget the bytes of the request: it has been dealt with."""
+        """Stop charging the bytes of the request: it has been processed."""
         self._received = 0
         self._charge()
 
     def _charge(self) -> None:
-        """Charge what has come and is not dealt with."""
+        """Charge received bytes that are not processed yet to the inbound budget."""
         if self._upgraded or self._refused or self.transport.is_closing():
             return
         cycle: RequestResponseCycle | None = self.cycle
@@ -180,7 +180,7 @@ class GuardedHttpProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, also where it is the body of a request that is being or has been answered."""
+        """Refuse malformed HTTP, also in the body of a request that is under way or answered."""
         # 1. An answer that has begun cannot become another one: it ends here.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
@@ -209,13 +209,13 @@ class GuardedHttpProtocol(H11Protocol):
         self._head = self.loop.call_later(_LINGER_S, drop, self.transport)
 
     def pause_writing(self) -> None:
-        """Begin to wait for the reader."""
+        """Start the send deadline: the client does not read."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(self.unread_s, self._cut, "send_deadline")
 
     def resume_writing(self) -> None:
-        """Stop waiting: the reader reads."""
+        """Cancel the send deadline: the client reads again."""
         self._stop_unread()
         super().resume_writing()
 
@@ -274,7 +274,7 @@ class AnsweredConnection:
 
     @property
     def aged(self) -> bool:
-        """Whether its next answer should be its last."""
+        """True if the next answer on this connection should be its last."""
         protocol = self._protocol()
         return protocol is not None and protocol.aged
 
@@ -290,7 +290,7 @@ class AnsweredConnection:
         return found if isinstance(found, GuardedHttpProtocol) else None
 
     def abort(self) -> None:
-        """Drop the connection with what is unread."""
+        """Drop the connection with all unsent bytes."""
         drop(self._cycle.transport)
 
     async def write_uncopied(self, data: bytes | memoryview) -> None:

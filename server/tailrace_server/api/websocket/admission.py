@@ -1,4 +1,4 @@
-"""Lets a socket in by its ``connection_init``, and lets it stay by a newer token."""
+"""The authentication of a socket by its ``connection_init``, and its renewal by a newer token."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 async def admit_at_init(entrance: Entrance, payload: object) -> None:
-    """Let in who brings a token in the payload of a ``connection_init``, or brought one in the handshake.
+    """Admit a socket by the token in the payload of its ``connection_init``, else by its handshake.
 
     Raises:
-        Close: 4401: there is none, and one is wanted; 4403: it proves nothing; 1013: that is unknown now.
+        Close: 4400: the token is not a text; 4401: the server needs a token and got none; 4403: the token is
+            not accepted; 1013: the caller cannot be identified now.
     """
     try:
         token = token_in(payload, "connection_init")
@@ -34,10 +35,11 @@ async def admit_at_init(entrance: Entrance, payload: object) -> None:
 
 
 async def renew(entrance: Entrance, payload: object) -> None:
-    """Let a socket stay by a newer token of the same caller.
+    """Renew the identity of a socket by a newer token of the same caller.
 
     Raises:
-        Close: 4403: the token proves nothing, or somebody else; 1013: that is unknown now.
+        Close: 4400: the token is not a text; 4403: the token is not accepted, or is another caller's; 1013: the
+            caller cannot be identified now.
     """
     try:
         await entrance.admit(token_in(payload, "token"))
@@ -48,7 +50,7 @@ async def renew(entrance: Entrance, payload: object) -> None:
 
 
 def refused(error: TailraceError, code: CloseCode | None = None) -> Close:
-    """Return what ends a socket whose caller is not let in; ``code`` is told of a caller who is to blame."""
+    """Return the close for a caller who is not admitted; ``code`` replaces 4403 if the caller is at fault."""
     is_final = isinstance(error, Unauthenticated | TokenExpired | NotPermitted)
     found = (code or CloseCode.FORBIDDEN) if is_final else CloseCode.TRY_AGAIN
     return Close(found, f"{error.code}: {error}")

@@ -8,8 +8,8 @@
       4408                           ├─ complete: cancels it      ├─ complete: it ended well
                                      └─ the face's own types      └─ error: it ended badly
 
-Messages are taken one after the other; operations run beside them, one task each. A client that does not read
-its answers is not read from either: the task that reads waits with the answer, and TCP makes the client wait.
+Messages are handled one after the other; each operation runs in a task of its own. If a client does not read
+its answers, the server stops reading from it: the reading task waits to send, and TCP makes the client wait.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SMALL_BYTES: Final = 4096
 
 
 class Socket(Protocol):
-    """The interface of a transport to a connection."""
+    """The transport of a connection, as `SocketConnection` uses it."""
 
     async def receive(self) -> str | None:
         """Return the next text message; None once the peer is gone.
@@ -58,7 +58,7 @@ class Socket(Protocol):
         """
 
     async def turn(self) -> None:
-        """Wait until this socket may begin something: those who are live come first."""
+        """Wait until this socket may begin an operation: live subscriptions come first."""
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send the parts, joined, as one text message; wait while the peer does not read.
@@ -82,7 +82,7 @@ class Socket(Protocol):
         """Note that the peer has introduced itself: larger messages are allowed from now on."""
 
     def begun(self, nbytes: int) -> None:
-        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
+        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
 
     def interrupt(self) -> None:
         """End the socket if a write is under way: there is no memory for a reader that does not read."""
@@ -102,27 +102,27 @@ class Face(Protocol):
     entrance: Entrance
     """The identity that the socket has proven."""
     takes_tokens: bool
-    """Whether a message of the type ``token`` renews; in any case the payload of a ping may."""
+    """True if a message of the type ``token`` may renew the identity; the payload of a ping always may."""
 
     async def on_init(self, payload: object) -> object:
         """Return the payload of the acknowledgement (None: none); raise `Close` to refuse."""
 
     async def renew(self, payload: object) -> None:
-        """Go on by the newer token in a payload; raise `Close` where it proves nothing."""
+        """Renew the identity by the token in a payload; raise `Close` if the token is not accepted."""
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
 
         Raises:
-            TailraceError: It has no meaning; the operation ends with this error.
-            Close: It is no message of the sub-protocol; the socket ends.
+            TailraceError: The request is not valid; the operation ends with this error.
+            Close: The payload is not one of the sub-protocol; the socket is closed.
         """
 
     async def run(self, operation: SocketOperation) -> None:
         """Serve one operation until it ends; returning completes it.
 
         Raises:
-            TailraceError: It ends with this error.
+            TailraceError: The operation ends with this error.
         """
 
     def error_payload(self, error: TailraceError) -> object:
@@ -149,7 +149,7 @@ class SocketOperation(EndsWithAge):
             socket.begun(self._asked_bytes)
         self.id = id
         self.state: Any = None
-        """The face's own."""
+        """The state of the operation, which only the face reads and writes."""
         self.task: asyncio.Task[None] | None = None
         self.reading: asyncio.Event | None = None
         """Set once the subscribe is read, if the socket takes no other message before."""
@@ -158,7 +158,7 @@ class SocketOperation(EndsWithAge):
         super().__init__()
 
     def answered(self) -> None:
-        """Note that nothing of its subscribe is kept any more. Idempotent."""
+        """Note that the message of the subscribe is no longer held in memory. Idempotent."""
         if self.reading is not None:
             self.reading.set()
         if self._asked_bytes:
@@ -174,7 +174,7 @@ class SocketOperation(EndsWithAge):
         await self._socket.send_all(self._head, payloads, b"}")
 
     async def room(self) -> None:
-        """Wait until a message could be written: what is large need not be made before."""
+        """Wait until a message can be written, so that a large one is made only then."""
         await self._socket.room()
 
     async def send(self, type: str, payload: object = None) -> None:
@@ -182,18 +182,18 @@ class SocketOperation(EndsWithAge):
         await self._socket.send(whole(type, self.id, payload))
 
     def interrupt(self) -> None:
-        """End the whole socket if it is busy with a message that is not read."""
+        """End the whole socket if it waits for the client to read a message."""
         self._socket.interrupt()
 
     def cancel(self) -> None:
-        """Cancel its task, and forget it: a task that ended so keeps its frames, and they this object."""
+        """Cancel the task and drop the reference to it: the frames of a cancelled task refer to this object."""
         task, self.task = self.task, None
         if task is not None:
             task.cancel()
 
 
 class SocketConnection:
-    """Serves one socket; ``run`` once."""
+    """The server side of one socket; call ``run`` once."""
 
     def __init__(
         self,
@@ -212,11 +212,11 @@ class SocketConnection:
         self._initialised = self._acknowledged = self._stopping = False
         self._reason = ""
         self._close: Close | None = None
-        """Why it closes, once that is decided beside the messages."""
+        """The close that was decided outside the handling of messages; None until then."""
         self._refused_at: float | None = None
-        """Loop time since which its caller is not let in any more, and it is idle."""
+        """Loop time since which the socket is idle and its caller no longer accepted; None otherwise."""
         self.closed_with: int | None = None
-        """The code that we closed with; None: the peer went by itself."""
+        """The code with which the server closed the socket; None if the peer closed it."""
         self.refused = 0
         """Subscribes above the limit of one socket."""
 
@@ -250,17 +250,17 @@ class SocketConnection:
         self.stop(REASON)
 
     def stop(self, reason: str = "the server is stopping") -> None:
-        """Take no more messages; close once all operations have ended, which is the engine's doing."""
+        """Read no more messages; close once all operations have ended. The engine ends the operations."""
         if not self._stopping:
             self._stopping = True
             self._reason = reason
             self._read_no_more()
 
     def end_refused(self, error: TailraceError) -> None:
-        """Close if it has been idle for a while, and its caller has not been let in any more for so long.
+        """Close the socket if it has been idle, with a caller no longer accepted, for ``ws_init_timeout_s``.
 
-        Called again and again meanwhile. Subscriptions end first, each with its resume cursor; then there is as
-        much time for a newer token as a new socket has for its first one.
+        Called repeatedly while the caller is not accepted. Subscriptions end first, each with its resume
+        cursor; then the client has as much time for a newer token as a new socket for ``connection_init``.
         """
         now = asyncio.get_running_loop().time()
         if self._operations or not self._acknowledged:
@@ -276,7 +276,7 @@ class SocketConnection:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def _read_until_closed(self, tasks: asyncio.TaskGroup) -> Close | None:
-        """Take messages; return why we close, None where the peer did."""
+        """Handle messages until one side closes; return the server's close, None if the peer closed."""
         try:
             async with asyncio.timeout(self._settings.ws_init_timeout_s) as self._patience:
                 # `stop` may have come before there was a timeout to expire.
@@ -419,7 +419,7 @@ class SocketConnection:
             operation.task = None
 
     def _cancel(self, message: ClientMessage) -> None:
-        """End an operation without a word; one that is not open is ignored: it may have ended by itself."""
+        """Cancel an operation without a message; ignore an unknown id: the operation may have ended."""
         operation = self._operations.pop(message.id, None)
         if operation is not None:
             operation.cancel()
@@ -435,7 +435,7 @@ class SocketConnection:
             await self._refuse(operation, error)
 
     async def _refuse(self, operation: SocketOperation, error: TailraceError) -> None:
-        """Send what an operation ends with."""
+        """Send and count the error that ends an operation."""
         self._on_error(error.code)
         await operation.send("error", self._face.error_payload(error))
 

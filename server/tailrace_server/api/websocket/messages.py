@@ -1,13 +1,13 @@
-"""The messages of a socket: one JSON object each, read strictly, written from ready parts.
+"""The messages of a WebSocket: each is one JSON object, parsed strictly and written from encoded parts.
 
 ::
 
     {"type": "subscribe", "id": "1", "payload": {…}}      client
     {"id":"1","type":"next","payload":{…}}                 server
 
-No other member is allowed. ``id`` is the client's text, unique among what is open on the socket.
+No other member is allowed. The client chooses ``id``, unique among the open operations of the socket.
 
-Close codes are those of graphql-transport-ws where it has one.
+Close codes are those of graphql-transport-ws where that protocol defines one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MEMBERS: Final = frozenset({"type", "id", "payload"})
 
 
 class CloseCode(IntEnum):
-    """Why a socket was closed by us."""
+    """The reason for which the server closes a socket, as a close code."""
 
     GOING_AWAY = 1001
     NOT_TEXT = 1007
@@ -50,10 +50,10 @@ class CloseCode(IntEnum):
 
 
 class Close(Exception):
-    """Ends the whole socket with a code and a reason."""
+    """An exception that closes the whole socket with a code and a reason."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
-        """Keep both; a reason has room for 123 bytes."""
+        """Store code and reason; a close frame has room for a reason of 123 bytes."""
         super().__init__(reason)
         self.code = code
         self.reason = reason
@@ -108,25 +108,25 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     ),
     CloseCode.SECOND_INIT: ("a second `connection_init`", "Send it once."),
 }
-"""The meaning of each, and its remedy; docs/errors.md is made from it."""
+"""The meaning and the remedy of each close code; docs/errors.md is made from this table."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """A client's message."""
+    """A message from a client."""
 
     type: str
     id: str
-    """Empty where it has none."""
+    """The id of the operation; empty if the message has none."""
     payload: object
-    """None where it has none."""
+    """The payload; None if the message has none."""
 
 
 def parse(text: str) -> ClientMessage:
-    """Return a message.
+    """Parse a message of a client.
 
     Raises:
-        Close: It is none: close code 4400, with what is wrong.
+        Close: The text is not a valid message: close code 4400, with the fault as reason.
     """
     try:
         value = decode(text)
@@ -147,17 +147,17 @@ def parse(text: str) -> ClientMessage:
 
 
 def malformed(reason: str) -> Close:
-    """Return the close of what is no message of this protocol."""
+    """Return the close for a text that is not a message of this protocol."""
     return Close(CloseCode.MALFORMED, reason)
 
 
 def head(type: str, id: str) -> bytes:
-    """Return the beginning of a message with a payload; ``}`` ends it behind the payload."""
+    """Return the beginning of a message with a payload; the caller appends the payload and ``}``."""
     return b'{"id":%s,"type":"%s","payload":' % (msgspec.json.encode(id), type.encode())
 
 
 def whole(type: str, id: str | None = None, payload: object = None) -> bytes:
-    """Return a message; without a payload where it is None."""
+    """Return a message as JSON; an id or a payload of None is left out."""
     parts: dict[str, object] = {} if id is None else {"id": id}
     parts["type"] = type
     if payload is not None:

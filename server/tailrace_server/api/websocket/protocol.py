@@ -96,9 +96,9 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._begun = 0
         """Bytes of subscribes that are not answered yet."""
         self.held = False
-        """Whether it is not read until its turn."""
+        """True while reading is paused until the connection's turn."""
         self._strange = True
-        """Whether the peer has yet to introduce itself."""
+        """True until the peer has introduced itself."""
         self._message_bytes_max = self.conn.max_message_size
         self.conn.max_message_size = min(
             self.init_message_bytes, self._message_bytes_max or 1 << 62
@@ -110,12 +110,12 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._strange = False
 
     def begun(self, nbytes: int) -> None:
-        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
+        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
         self._begun += nbytes
         self._charge()
 
     def _charge(self) -> None:
-        """Charge what has come and is not dealt with."""
+        """Charge received bytes that are not processed yet to the inbound budget."""
         if self.disconnected or self.close_sent:
             return
         fragments = (self.conn.current_size or 0) + _FRAGMENT_BYTES * len(self.frames)
@@ -160,7 +160,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     @property
     def gone(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if nothing more can be sent."""
         return (
             self.disconnected
             or self.close_sent
@@ -211,7 +211,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.close_within()
 
     def too_slow(self) -> None:
-        """Tell the peer, behind what it has not read, that it left a message unread past the send deadline."""
+        """Close, after the unread bytes, because the peer left a message unread past the send deadline."""
         _log.warning("subscriber too slow", peer=self.client, guard=TOO_SLOW)
         seconds = self.send_deadline_s
         reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
@@ -236,7 +236,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     # What uvicorn calls.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer, which would keep this object and all that it holds."""
+        """Cancel the timers and drop references, which would keep this object in memory."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -253,7 +253,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
                 forget_frames(error)
 
     async def run_asgi(self) -> None:
-        """Let the application find this object."""
+        """Run the application, which finds this object in the scope's extensions."""
         extensions: dict[str, Any] = self.scope["extensions"]
         extensions[EXTENSION] = self
         try:
@@ -263,7 +263,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.close_within()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Know what the application has dealt with: it asks for the next message."""
+        """Return the next message; the application has processed the one before, so stop charging that."""
         if self._in_hand:
             self._in_hand = 0
             self._charge()
@@ -275,13 +275,13 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         return message
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Know a refused handshake for complete: uvicorn would log it as an error of the application."""
+        """Send, and mark a refused handshake as complete: uvicorn would log an application error otherwise."""
         await super().send(message)
         if self.close_sent:
             self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, then answer all its pings at once."""
+        """Process received bytes, then answer all pings in them at once."""
         super().data_received(data)
         self._watch_message()
         self._charge()
@@ -300,13 +300,13 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.cut("pings_unread")
 
     def hold_reading(self) -> None:
-        """Read no more before ``release_reading``."""
+        """Pause reading until ``release_reading``."""
         self.held = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read again, unless the application is to take what has come first."""
+        """Resume reading, unless the application must first take what was received."""
         self.held = False
         if not self.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -339,7 +339,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
-        """Close; and cut a peer that does not take it."""
+        """Close, and cut a peer that does not close in time."""
         assert self.conn.close_sent is not None
         self.on_cut(f"close_{self.conn.close_sent.code}")
         super().handle_parser_exception()
@@ -356,14 +356,14 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
 
     def handle_pong(self, event: Frame) -> None:
-        """Know that what stood before the probe has been read."""
+        """Note that the peer has read all data before the probe."""
         asked = self.pending_ping_payload
         super().handle_pong(event)
         if asked is not None and self.pending_ping_payload is None:
             self._behind = not self.writable.is_set()
 
     def keepalive_timeout(self) -> None:
-        """End a peer that does not answer; wait for one that has much to read before it comes to the probe."""
+        """End the connection of a silent peer; wait longer if unread data precedes the probe."""
         # 1. The probe may be stuck behind unread data. Then silence proves nothing until the peer has not read
         #    for the send deadline, counted from the probe or from the last time that it read.
         if self._behind or has_unread(self.transport):
@@ -385,7 +385,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.close_within()
 
     def shutdown(self) -> None:
-        """Close at the end of the server; the flush is not waited for without end."""
+        """Close because the server stops; the wait for the peer to read is bounded."""
         if self.handshake_complete and not self.close_sent and self.conn.state is not OPEN:
             # The peer has closed, and its answer waits behind what it has not read: uvicorn would close again,
             # which is an error.

@@ -94,7 +94,7 @@ class Attended(Protocol):
     """Operations refused because it had too many."""
 
     def stop(self) -> None:
-        """End once its operations have, which is the engine's doing."""
+        """End the connection once its operations have ended. The engine ends the operations."""
 
 
 class Sockets:
@@ -201,7 +201,7 @@ class Sockets:
         await self.refuse(websocket, InvalidRequest(text), 404)
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:
-        """Return the origin of a page that may not read from us; None for all others, and for no page.
+        """Return the origin of a page that may not read from this server; None if the request is allowed.
 
         A browser lets any page open a WebSocket to any server that it reaches, loopback included, and only
         sends the server the page's origin.
@@ -243,7 +243,7 @@ class Sockets:
 
     @contextmanager
     def attended(self, connection: Attended) -> Iterator[None]:
-        """Tell a connection when the server stops, and count what it refuses."""
+        """Stop the connection when the server stops, and add its refusals to the statistics at its end."""
         self._connections.add(connection)
         if self._stopping:
             connection.stop()
@@ -254,7 +254,7 @@ class Sockets:
             self._subscriptions_refused += connection.refused
 
     def enter(self) -> bool:
-        """Count a connection that opens; False if there is no room for it."""
+        """Count a connection that opens; return False if too many are open."""
         if self._open >= self.settings.http_connections:
             self._refused += 1
             return False
@@ -270,7 +270,7 @@ class Sockets:
             self._empty.set()
 
     def refusal(self) -> InvalidRequest:
-        """Return why there is no room."""
+        """Return the error for a connection above the limit."""
         limit = self.settings.http_connections
         return InvalidRequest(f"{limit} live connections are open, the limit (http_connections)")
 
@@ -304,7 +304,7 @@ class Sockets:
         )
 
     async def stop(self, deadline_s: float) -> None:
-        """Close every socket once its subscriptions have said their last words; at most so long."""
+        """Close every socket once its subscriptions have sent their last messages; wait up to the deadline."""
         self._stopping = True
         for connection in tuple(self._connections):
             connection.stop()
@@ -410,7 +410,7 @@ class GuardedSocket(Guarded):
         self._protocol.initialised()
 
     def begun(self, nbytes: int) -> None:
-        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
+        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
         self._protocol.begun(nbytes)
 
     def _end_stream(self) -> None:
@@ -422,7 +422,7 @@ class GuardedSocket(Guarded):
 
 
 class RefusalLog:
-    """Tells the names of one kind, for instance hosts or origins."""
+    """A log of refused names of one kind, for instance hosts or origins; each name is logged once."""
 
     def __init__(self, kind: str) -> None:
         """Begin without a name."""
