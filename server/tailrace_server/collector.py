@@ -1,9 +1,9 @@
 """Python's collector of cycles, run by hand: bounded, at intervals, and before a reader is cut for memory.
 
-Whatever has a life is freed by its last reference (docs/adr/0033). The collector is a net for the rest: what
-libraries leave in cycles, and what we overlook. The young are few and are collected every second. To walk the
-old takes longer, and the whole process waits meanwhile. So the next walk comes the later, the longer the last
-one took: walks have a bounded share of the time, however many objects there are, and none is left out.
+Our objects are freed with their last reference (docs/adr/0033). The collector frees the rest: cycles that
+libraries leave, and cycles that we overlook. Young objects are few and are collected every second. A collection
+of the old objects takes longer and stops the whole process. The pause after it grows with its length, so old
+collections take a bounded fraction of the time, however many objects there are.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _OLD: Final = 2
 
 
 class CycleCollector:
-    """The collections of one process."""
+    """Runs and times the cycle collections of one process."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without collections."""
         self._old_at = self._for_memory_at = float("-inf")
         self._old_s = 0.0
         """Seconds that the last walk of the old took."""
@@ -48,7 +48,7 @@ class CycleCollector:
                 self._collect_old()
 
     def for_memory(self) -> bool:
-        """Collect because memory is short; return False, without a collection, soon after the last one."""
+        """Collect because memory is short; return False, without a collection, if the last one was recent."""
         pause_s = max(_FOR_MEMORY_EVERY_S, _FOR_MEMORY_PAUSE * self._old_s)
         if time.monotonic() < self._for_memory_at + pause_s:
             return False
@@ -71,4 +71,4 @@ class CycleCollector:
 
 
 CYCLES: Final = CycleCollector()
-"""Of this process, which has one collector."""
+"""The collector of this process."""

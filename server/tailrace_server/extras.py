@@ -1,4 +1,4 @@
-"""What the extras of the distribution bring, for who has installed it without one that is needed.
+"""The packages of each extra of the distribution, to name the extra that a failed command needs.
 
 ``pip install tailrace`` is the client, and has the console script all the same. Each extra contains the one
 before it. Nothing but the standard library is imported here.
@@ -49,7 +49,7 @@ _PROBES: Final = {
     "spark": "pyspark",
     "delta": "deltalake",
 }
-"""Extra → a package that it brings and those before it do not."""
+"""Extra → a package that this extra installs and the extras before it do not."""
 _NAMES: Final = {
     "cli": "more than the client",
     "log": "the packages that read a log",
@@ -73,12 +73,12 @@ def install_line(extra: str) -> str:
 
 
 def needed_by(command: str, extra: str) -> str:
-    """Return what to say where a command needs an extra that is not installed."""
+    """Return the message for a command that needs an extra that is not installed."""
     return f"tailrace {command} needs {_NAMES[extra]}: {install_line(extra)}"
 
 
 def remedy(error: BaseException) -> str | None:
-    """Return what to install where an import failed for want of an extra; None where that is not why."""
+    """Return which extra to install after a failed import; None if no missing extra caused the failure."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]

@@ -13,12 +13,12 @@ BUCKETS_S: Final = (
 
 
 class LatencyHistogram:
-    """Numbers of latencies by bucket. One thread observes; any may read."""
+    """The number of latencies in each bucket. One thread observes; any thread may read."""
 
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without latencies."""
         self.counts = [0] * (len(BUCKETS_S) + 1)
         """Of each bucket alone, the one above all others last."""
         self.sum_s = 0.0

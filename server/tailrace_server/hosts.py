@@ -1,9 +1,9 @@
-"""By which hosts a request may name a listener, so that no page reads it by a name of its own.
+"""The host names that a request may use for a listener: a defence against DNS rebinding.
 
-A page at ``evil.example`` may have that name resolve to 127.0.0.1 a moment later (DNS rebinding). Then the
-browser takes our answers for the page's own. Its requests still say ``Host: evil.example``, by which they are
-known. Names that are never such a page's: addresses, ``localhost``, the name that the listener is bound to, and
-the machine's. Who sends no ``Host`` is no browser.
+A page at ``evil.example`` may let that name resolve to 127.0.0.1 after the page was loaded. Then the browser
+takes the answers of this server for answers of the page's own site. The page's requests still have
+``Host: evil.example``, so the server refuses them. Always accepted: addresses, ``localhost``, the name that the
+listener is bound to, the name of the machine, and a request without ``Host``, which no browser sends.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _AUTHORITY: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?", re
 
 
 class Hosts:
-    """The hosts that are ours."""
+    """The host names that a listener accepts."""
 
     def __init__(self, bound: str, named: Iterable[str]) -> None:
-        """Begin with what is always ours.
+        """Accept the names of this machine and of the listener, and further names.
 
         Args:
             bound: The host that the listener is bound to.
-            named: Further names; ``*.example.com`` for all below one, ``*`` for any.
+            named: Further names; ``*.example.com`` for all names below a domain, ``*`` for any name.
         """
         self._names = {"localhost", _plain(bound), _plain(socket.gethostname())}
         self._suffixes = [".localhost"]
@@ -41,7 +41,7 @@ class Hosts:
                 self._names.add(_plain(each))
 
     def has(self, authority: str) -> bool:
-        """Return whether a ``Host`` is one of ours, whatever its port."""
+        """Return whether a ``Host`` is accepted, with any port; an empty one is."""
         found = _AUTHORITY.fullmatch(authority.strip())
         if self._any or not authority:
             return True

@@ -1,4 +1,4 @@
-"""Whether a folder is fit to be served as a log root, told before anything is opened in it."""
+"""A check that a folder can be served as a log root, made before anything in it is opened."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def check_log_root(root: Path) -> None:
-    """Accept a folder that holds catalogs, or nothing yet.
+    """Check that a folder contains catalogs, or is empty.
 
     Raises:
-        CannotStart: It is not there, cannot be read, is a catalog itself, or holds something else.
+        CannotStart: The folder is missing, cannot be read, is itself a catalog, or has files but no catalog.
     """
     try:
         entries = sorted(each for each in os.listdir(root) if not each.startswith("."))

@@ -1,4 +1,4 @@
-"""This process, as the operating system, the C library, Python and gRPC should treat it.
+"""Process-wide settings of the operating system, the C library, Python and gRPC.
 
 Each function is called once, early; ``cli/__init__.py`` and ``app.py`` say when. Nothing here imports a
 package that is slow to load, since the first of them runs before anything else does.
@@ -153,7 +153,7 @@ def hand_over_soon() -> None:
 
 
 def freeze_collector() -> None:
-    """Exempt what stands at the start from Python's collector of cycles, and collect the rest seldom.
+    """Exempt all objects of the start from Python's cycle collector, and make its collections rare.
 
     Subscriptions are kept for hours and freed by reference counts, not by the collector; a full collection
     walks all of them, on the event loop: 1.1 s at 100,000 (docs/adr/0033).
