@@ -38,7 +38,7 @@ class ViewWatch:
         self._log = log
         self._publishers = publishers
         self._schema: Schema | None = None
-        """That of the batch that was routed last."""
+        """The schema of the batch that was routed last."""
         self._following: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:

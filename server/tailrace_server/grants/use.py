@@ -127,7 +127,7 @@ def use_of(
     view: LogView | None = None,
     by_view: ViewGrant | None = None,
 ) -> GrantUse:
-    """Return what a caller gets of what it asks for, by the policy in force now.
+    """Return the granted part of a request under the current policy.
 
     A request for a view that grants name is a request for its entity type; only these grants allow it.
 

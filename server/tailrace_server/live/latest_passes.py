@@ -143,7 +143,7 @@ class NewestPasses:
         self._open: list[NewestPass] = []
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of open passes."""
         return len(self._open)
 
     def join(

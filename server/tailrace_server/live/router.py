@@ -66,7 +66,7 @@ class Router:
         self._shared: dict[str, SharedCost] = {}
         """The same, of what is done once for all of them."""
         self._costs: dict[int, EvaluationCost] = {}
-        """Of predicates that have conditions."""
+        """The costs of predicates that have conditions, by id."""
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
 

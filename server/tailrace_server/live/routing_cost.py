@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SharedCost:
-    """Of one entity type: what each of its publishers has had a part in."""
+    """The cost that the publishers of one entity type share evenly."""
 
     __slots__ = ("cpu_ns", "image_bytes", "publishers")
 
@@ -36,7 +36,7 @@ class SharedCost:
 
 
 class EvaluationCost:
-    """Of one publisher, since it began; it only rises."""
+    """The cost of one publisher's conditions since the publisher began; it only rises."""
 
     __slots__ = ("_since", "own_ns")
 

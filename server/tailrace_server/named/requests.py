@@ -81,7 +81,7 @@ class NamedView:
 
     @property
     def health(self) -> SubscriptionHealth:
-        """The effect of retention on it."""
+        """The state of its hold: held, not held, broken or lost."""
         return health_of(self.hold)
 
 

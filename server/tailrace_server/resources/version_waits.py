@@ -1,4 +1,4 @@
-"""Whoever waits until a version is published."""
+"""Waits until a version is published."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ class StatementScan:
                 return
 
     def _newest_first(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of some versions from the last one on."""
+        """Yield the changes of some versions, newest first."""
         end = Position(last + 1, 0)  # this and what follows is done
         while first <= last:
             table, done = self._table, Position(first - 1, END)

@@ -1,4 +1,4 @@
-"""Which conditions on one table may match something of a batch, and in which rows, by the values that it has.
+"""An index of the conditions on one table: it finds those that may match a batch, and the rows to evaluate.
 
 A condition that is an equality, an ``IN`` or a range on one column, alone or joined by AND, is true only where
 that part is. So its rows are found by it, and the others are not looked at::
@@ -8,8 +8,8 @@ that part is. So its rows are found by it, and the others are not looked at::
     tenant = 't17' AND price > 4   the values of `tenant` ──▶ rows, of which those with `price > 4`
     name LIKE '%a%'                nothing                ──▶ all rows are judged
 
-A row without its image before, or without a known value in the column that is looked up, is a row of every
-condition: each has to be sent it. That costs those rows alone, and not the others of their batch.
+A row whose image before is missing, or whose value in the looked-up column is unknown, is a candidate for every
+condition. Only such rows cost more, not the rest of their batch.
 """
 
 from __future__ import annotations
