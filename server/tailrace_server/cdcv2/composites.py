@@ -1,8 +1,9 @@
 """Avro types with parts: records, arrays, maps and unions.
 
-The row form of all but unions is a tuple: a record's values in the order of its fields, an array's items, or
-a map's (key, value) pairs sorted by key. The row of a union is that of its branch if no two branches can give
-equal rows, as in ``["null", "int"]``. Otherwise it is `Tagged`, so that 1, 1.0 and true stay different.
+The row form of a record, an array or a map is a tuple: the record's values in the order of its fields, the
+array's items, or the map's (key, value) pairs sorted by key. The row form of a union's value is the row form of
+its branch, if no two branches have the same kind of row, as in ``["null", "int"]``. Otherwise the row form is
+`Tagged` with the branch, so that 1, 1.0 and true stay different.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Tagged(NamedTuple):
 
 
 class RecordType:
-    """A record. Decoded and in JSON it is an object, as a row a tuple of its fields in order."""
+    """A record: an object in decoded form and in JSON, and a tuple of its fields in row form."""
 
     kind, plain = "tuple", False
 
@@ -45,7 +46,7 @@ class RecordType:
 
     @property
     def flat(self) -> bool:
-        """Whether the decoded values are the row values, so that no field needs conversion."""
+        """True if the decoded values are the row values, so that no field needs conversion."""
         return not self._converted
 
     def row(self, decoded: dict[str, Any]) -> tuple[Hashable, ...]:
@@ -227,14 +228,14 @@ and numbers if both sizes are branches."""
 
 
 class UnionType:
-    """One of several types. In JSON it is null, or an object with the branch as its only name."""
+    """One of several types. A value in JSON is null, or an object with the branch as its only name."""
 
     name = kind = "union"
 
     def __init__(self, branches: list[AvroType]) -> None:
         self._branches = branches
         self._index = {branch.name: i for i, branch in enumerate(branches)}
-        # Two branches of one kind could give equal rows: then every row says which branch it is of.
+        # Two branches of one kind could give equal rows: then every row names its branch.
         kinds = [branch.kind for branch in branches]
         self._tagged = len(set(kinds)) < len(kinds)
         self._by_kind = {branch.kind: i for i, branch in enumerate(branches)}
@@ -243,7 +244,7 @@ class UnionType:
         )
 
     def row(self, decoded: Any) -> Hashable:
-        """Return the branch's row, tagged if another branch could give an equal one."""
+        """Return the row form of the value, tagged if another branch could give an equal row."""
         # A tuple can only be the decoder's (branch, value): no decoded value is a tuple itself.
         if type(decoded) is tuple:
             name, value = decoded
@@ -288,10 +289,10 @@ class UnionType:
         return self._branches[index].skip(raw, after)
 
     def _branch_of(self, value: Any) -> tuple[int, Any]:
-        """Return the index of a row's branch, and the row of the branch itself.
+        """Return the index of a row's branch, and the row without its tag.
 
         Raises:
-            DataMisfit: No branch can have given the row.
+            DataMisfit: The row belongs to no branch.
         """
         if self._tagged:
             if not isinstance(value, Tagged) or value.branch not in self._index:
@@ -304,10 +305,10 @@ class UnionType:
 
 
 def skip_blocks(raw: bytes, at: int, skip: Callable[[bytes, int], int]) -> int:
-    """Return the place behind the blocks of an array or a map.
+    """Return the place after the blocks of an array or a map.
 
     Each block begins with the count of its items; 0 ends the last block. A negative count is followed by the
-    size of the block in bytes. The size is not checked: items are read one by one here and by decoders too.
+    size of the block in bytes. The size is not checked, because decoders also read the items one by one.
     """
     while True:
         count, at = LONG.read(raw, at)

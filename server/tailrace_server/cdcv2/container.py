@@ -6,9 +6,9 @@
     block   count: long   size: long   that many bytes, packed by the codec   sync
 
 ``avro.schema`` in the metadata is the schema as JSON text, ``avro.codec`` the packing ("null" where it
-is missing). Each datum is one message. A file is complete if and only if it ends behind the sync of the
-header or of a block. A file that was cut exactly there looks complete; the counts of the stream's progress
-statements then reveal what is missing.
+is missing). Each datum is one message. A complete file ends after the sync of the header or of a block. A file
+that was cut exactly there looks complete; the counts in the stream's progress statements then show that
+messages are missing.
 
 Source: Apache Avro specification 1.12, "Object Container Files".
 """
@@ -51,11 +51,11 @@ class ContainerReader:
 
         Args:
             file: The file, at its beginning.
-            product_times: Whether its times may be records of longs; see `AvroForm.of`.
+            product_times: True to accept times that are records of longs; see `AvroForm.of`.
 
         Raises:
-            MessageUnreadable: It is no container file, is cut off, or has an unknown codec.
-            SchemaDiffers: Its schema is not the documented one.
+            MessageUnreadable: The file is no container file, is cut off, or has an unknown codec.
+            SchemaDiffers: The file's schema is not the documented one.
         """
         self._file = file
         self._offset = 0
@@ -79,7 +79,7 @@ class ContainerReader:
         """Yield the remaining messages.
 
         Raises:
-            MessageUnreadable: A block is damaged or cut off; says at which byte it begins.
+            MessageUnreadable: A block is damaged or cut off; the error says at which byte the block begins.
         """
         while True:
             begin = self._offset
@@ -172,16 +172,16 @@ def write_container(
     Args:
         form: The schema.
         file: The file to write to; it stays open and is not flushed.
-        statements: The messages; each is taken when it is written.
+        statements: The messages; the iterator is advanced as they are written.
         codec: ``deflate`` or ``null``.
-        metadata: More of the header's metadata, beside schema and codec.
+        metadata: Further metadata for the header, besides schema and codec.
 
     Returns:
         The number of messages.
 
     Raises:
         DataMisfit: A value does not fit the schema; the blocks before it have been written.
-        ValueError: The codec is another one.
+        ValueError: The codec is not one of these.
     """
     if codec not in WRITERS:
         raise ValueError(f"codec {codec!r} is none of {', '.join(sorted(WRITERS))}")

@@ -14,12 +14,12 @@ from tailrace.cdcv2 import CdcError
 
 
 class SchemaDiffers(CdcError):
-    """A schema is not the one that is required. Its writer's doing; a retry does not help."""
+    """A schema is not the required one. Its writer has to change it; a retry does not help."""
 
     code = "CDC_SCHEMA_DIFFERS"
 
     def __init__(self, place: str, expected: str, found: str) -> None:
-        """Keep the place, such as ``[1].fields[0].type``, what was expected there and what was found."""
+        """Store the place, such as ``[1].fields[0].type``, and what was expected and read there."""
         at = f"at {place}" if place else "at the top"
         super().__init__(f"schema differs {at}: expected {expected}, found {found}")
         self.place = place
@@ -27,7 +27,7 @@ class SchemaDiffers(CdcError):
         self.found = found
 
     def figures(self) -> dict[str, str]:
-        """Return the place, what was expected and what was found."""
+        """Return the place, and what was expected and read there."""
         return {"place": self.place, "expected": self.expected, "found": self.found}
 
 
@@ -48,18 +48,18 @@ class MessageUnreadable(CdcError):
 
 
 class DataMisfit(CdcError):
-    """A value does not fit the schema of its place. The caller's or a writer's doing."""
+    """A value does not fit the schema of its place. The caller or a writer has to change the value."""
 
     code = "CDC_DATA_MISFIT"
 
     def __init__(self, reason: str, place: str = "") -> None:
-        """Keep what is wrong and the place in the statement, such as ``[3].data.price``."""
+        """Store the fault and its place in the statement, such as ``[3].data.price``."""
         super().__init__(f"{place}: {reason}" if place else reason)
         self.reason = reason
         self.place = place
 
     def inside(self, place: str) -> DataMisfit:
-        """Return this error as seen from the value around; ``place`` is ``.name`` or ``[index]``."""
+        """Return this error as seen from the enclosing value; ``place`` is ``.name`` or ``[index]``."""
         return DataMisfit(self.reason, place + self.place)
 
     def figures(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ for _name in ("int", "long", "float", "double"):
 
 
 class AvroForm:
-    """One documented schema, compiled. It does not change; threads may share it."""
+    """One documented schema, compiled. Immutable; threads may share it."""
 
     def __init__(self, canonical: list[Any], text: str) -> None:
         """Compile a canonical form that has been checked; callers use `of`."""
@@ -109,11 +109,11 @@ class AvroForm:
 
         Args:
             schema: JSON text, or the parsed JSON.
-            product_times: Whether its times may also be records of longs, which is not documented. Times of
+            product_times: True to accept times that are records of longs, which is not documented. Times of
                 statements are then tuples of integers, as in `tailrace.cdcv2.product`.
 
         Raises:
-            SchemaDiffers: It is not the documented schema; says where.
+            SchemaDiffers: The schema is not the documented one; the error names the place.
         """
         if isinstance(schema, bytes):
             schema = str(schema, "utf-8", "replace")
@@ -125,7 +125,7 @@ class AvroForm:
         """Return the form of a stream whose ``data`` has a given record schema.
 
         Raises:
-            SchemaDiffers: It is no valid record schema.
+            SchemaDiffers: ``data`` is no valid record schema.
         """
         return cls.of(schemas.documented_schema(record))
 
@@ -176,7 +176,7 @@ class AvroForm:
         """Return the statement of one bare message.
 
         Raises:
-            MessageUnreadable: It is cut off, too long, or no message of this schema.
+            MessageUnreadable: The message is cut off, too long, or not of this schema.
         """
         stream = BytesIO(raw)
         statement = self.read(stream)
@@ -189,17 +189,17 @@ class AvroForm:
         """Return one bare message.
 
         Raises:
-            DataMisfit: A value does not fit the schema; says which.
+            DataMisfit: A value does not fit the schema; the error names its field.
         """
         out = bytearray()
         self.write(statement, out)
         return bytes(out)
 
     def read(self, stream: BytesIO) -> Statement[int]:
-        """Return the next message of a stream. Numbers beyond 64 bits are left to `check_numbers`.
+        """Return the next message of a stream. `check_numbers` has to check for numbers beyond 64 bits.
 
         Raises:
-            MessageUnreadable: It is cut off, or no message of this schema.
+            MessageUnreadable: The message is cut off, or not of this schema.
         """
         branch = stream.read(1)
         try:
@@ -225,7 +225,7 @@ class AvroForm:
         """Append one message.
 
         Raises:
-            DataMisfit: As `encode`; ``out`` is left with a part of it.
+            DataMisfit: As `encode`; ``out`` then has a part of the message.
         """
         if isinstance(statement, Progress):
             out.append(PROGRESS_BRANCH)
@@ -238,7 +238,7 @@ class AvroForm:
         """Return the statement of one message in Avro JSON, parsed.
 
         Raises:
-            DataMisfit: It is not the JSON of a message; says which part.
+            DataMisfit: The JSON is not that of a message; the error names the part.
         """
         match value:
             case {"array": updates} if len(value) == 1:
@@ -266,7 +266,7 @@ class AvroForm:
 
         Args:
             raw: The bytes of the messages.
-            messages: How many they are.
+            messages: Number of messages.
 
         Raises:
             MessageUnreadable: A number is beyond 64 bits, or an index names nothing.

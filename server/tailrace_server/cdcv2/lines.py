@@ -32,7 +32,7 @@ def read_line(form: AvroForm, line: str | bytes, where: str = "") -> Statement[i
         where: Name of the line in errors.
 
     Raises:
-        MessageUnreadable: It is not the JSON of a message of this schema; names the field at fault.
+        MessageUnreadable: The line is not the JSON of a message of this schema; the error names the field.
     """
     try:
         return form.of_json(json.loads(line, object_pairs_hook=_object, parse_constant=_refuse))
@@ -46,7 +46,7 @@ def read_lines(form: AvroForm, lines: Iterable[str | bytes]) -> Iterator[Stateme
     """Yield the statements of lines.
 
     Raises:
-        MessageUnreadable: As `read_line`; names the line, from 1.
+        MessageUnreadable: As `read_line`; the error names the line, from 1.
     """
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -57,7 +57,7 @@ def write_line(form: AvroForm, statement: Statement[int]) -> bytes:
     """Return one line, with its line break.
 
     Raises:
-        DataMisfit: A value does not fit the schema; says which.
+        DataMisfit: A value does not fit the schema; the error names its field.
     """
     form.encode(statement)  # checks every value, which `to_json` does not
     text = json.dumps(form.to_json(statement), ensure_ascii=False, separators=(",", ":"))

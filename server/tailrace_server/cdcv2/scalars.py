@@ -1,8 +1,8 @@
 """Avro types without parts, and the interface of all types.
 
-Besides its bytes a value has three forms: the *decoded* form of the Avro library, the *row* form, and Avro
-JSON. Rows are hashable, and equal exactly if the data are equal. For scalars the decoded form is the row form,
-except that every NaN becomes one object, so that a record with a NaN equals its duplicate.
+A value has its bytes and three other forms: the *decoded* form of the Avro library, the *row* form, and Avro
+JSON. Rows are hashable; two rows are equal if and only if their data are equal. For scalars the decoded form is
+the row form, except that every NaN becomes one object, so that a record with a NaN equals its duplicate.
 
 Zero and minus zero are equal, as in Materialize. Logical types are not interpreted: a timestamp is its
 number and a decimal its bytes, so that a value is written exactly as it was read.
@@ -40,21 +40,21 @@ class AvroType(Protocol):
         """Append the binary form of a row value.
 
         Raises:
-            DataMisfit: It does not fit this type; ``out`` may hold a part of it.
+            DataMisfit: The value does not fit this type; ``out`` may have a part of it.
         """
 
     def of_json(self, value: Any) -> Hashable:
         """Return the row form of Avro JSON.
 
         Raises:
-            DataMisfit: It is not the JSON form of this type.
+            DataMisfit: The JSON is not of this type.
         """
 
     def to_json(self, value: Any) -> Any:
         """Return the Avro JSON of a row value."""
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place behind the binary value at ``at``, and check every number in it.
+        """Return the place after the binary value at ``at``, and check every number in the value.
 
         Raises:
             DataMisfit: A number is beyond its range, or an index names nothing.
@@ -112,7 +112,7 @@ class Boolean(Scalar):
         out.append(self.of_json(value))
 
     def of_json(self, value: Any) -> bool:
-        """Return a boolean; a number is none."""
+        """Return a boolean; a number is refused."""
         if not isinstance(value, bool):
             raise self.misfit(value)
         return value
@@ -159,7 +159,7 @@ class Integer(Scalar):
         """Return the number at ``at`` and the place after it.
 
         Raises:
-            DataMisfit: It is out of range, or longer than ten bytes.
+            DataMisfit: The number is out of range, or longer than ten bytes.
             IndexError: The bytes end within the number.
         """
         begin, shift, zigzag = at, 0, 0
@@ -208,7 +208,7 @@ class Floating(Scalar):
         return self.row(float(value))
 
     def to_json(self, value: Any) -> Any:
-        """Return the number, or the text of one that JSON lacks."""
+        """Return the number, or the text of NaN or an infinite number, which JSON lacks."""
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -349,7 +349,7 @@ def bytes_of_text(value: Any, name: str) -> bytes:
     """Return the bytes that the characters of a text encode.
 
     Raises:
-        DataMisfit: It is no text, or has a character above U+00FF.
+        DataMisfit: The value is no text, or has a character above U+00FF.
     """
     if not isinstance(value, str):
         raise DataMisfit(f"{value!r} is no {name}")

@@ -6,9 +6,9 @@
       record com.materialize.cdc.progress          { lower: array of long, upper: array of long,
                                                      counts: array of record { time, count: long } } ]
 
-A schema may differ in what does not change the bytes: doc, aliases, defaults, order, logical types,
+A schema may differ only in parts that do not change the bytes: doc, aliases, defaults, order, logical types,
 ``{"type": "long"}`` for ``"long"``, and whether a name is written in full. Any other difference is refused, and
-the error says its place. Arrays whose items take no bytes are refused too: three bytes could announce any
+the error names the place. Arrays whose items take no bytes are refused too: three bytes could announce any
 number of items.
 
 If the caller allows it, times may be *product times*, which the documented schema does not have. ``time``, the
@@ -117,10 +117,10 @@ def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = Fal
 
     Args:
         schema: JSON text, or the parsed JSON.
-        product_times: Whether times may be records of longs.
+        product_times: True to accept times that are records of longs.
 
     Raises:
-        SchemaDiffers: It is not the documented one, or ``data`` is no valid record schema.
+        SchemaDiffers: The schema is not the documented one, or ``data`` is no valid record schema.
     """
     if isinstance(schema, str):
         try:
@@ -147,7 +147,7 @@ def same(expected: list[Any], found: list[Any]) -> None:
     """Compare two canonical forms.
 
     Raises:
-        SchemaDiffers: They differ; says where they differ first.
+        SchemaDiffers: They differ; the error names the place of the first difference.
     """
     _compare(expected, found, "")
 
@@ -186,7 +186,7 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
 
 
 def decoder_schema(schema: Any) -> Any:
-    """Return a canonical schema for the decoder: numbers that a union holds in both sizes are marked."""
+    """Return a canonical schema for the decoder, with a mark on numbers that a union has in both sizes."""
     if isinstance(schema, list):
         names = {branch for branch in schema if isinstance(branch, str)}
         both = set().union(*(pair for pair in _NUMBERS if pair <= names))
@@ -209,7 +209,7 @@ def decoder_schema(schema: Any) -> Any:
 
 
 def _time_of(canonical: Any) -> dict[str, Any] | None:
-    """Return the record of product times in a canonical form; None if its times are anything else."""
+    """Return the record of product times in a canonical form; None if the form has other times."""
     try:
         time: Any = canonical[0]["items"]["fields"][1]["type"]
         kinds = {field["type"] for field in time["fields"] if time["name"] == TIME}
@@ -277,7 +277,7 @@ def _parts(schema: Any) -> Iterator[Any]:
 
 
 def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
-    """Return whether a record of a canonical schema holds itself, so that its values may nest to any depth.
+    """Return True if a record of a canonical schema contains itself, so that its values may nest to any depth.
 
     Args:
         schema: The schema.
@@ -296,7 +296,7 @@ def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
 
 
 def takes_no_bytes(schema: Any, whole: Any) -> bool:
-    """Return whether all values of a type take no bytes; ``whole`` is the schema that defines its names."""
+    """Return True if all values of a type take no bytes; ``whole`` is the schema that defines its names."""
     match schema:
         case "null" | {"type": "fixed", "size": 0}:
             return True
