@@ -1,4 +1,4 @@
-"""Which Arrow type holds a column's values, and how one JSON text becomes a value of it.
+"""The Arrow type that holds a column's values, and the decoder of their JSON texts.
 
 ===================================  ==========================  =====================================
 column                               Arrow                       a value that is a misfit
@@ -25,9 +25,9 @@ debezium.Year, debezium.MicroDur…    int32, int64                out of range
 JSON, a type that is not known       string of the JSON text
 ===================================  ==========================  =====================================
 
-Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits. A moment with a zone is the same moment in
-UTC.
+Numbers of REAL and DOUBLE are rounded to the nearest value of the type, and may be the texts ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``. Every other value is exact or a misfit. A timestamp with a zone is converted
+to UTC.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a column come."""
+    """The form of a column's values: their Arrow type, and how they are decoded."""
 
     notation: Notation
-    """How compiled code reads most of them."""
+    """How compiled code reads most of the values."""
     type: pa.DataType
-    """Of the Arrow array."""
+    """Type of the Arrow array."""
     label: str
     """The column's description, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
     decode: Callable[[bytes], Any]
-    """JSON text, not null → value as `pyarrow.array` takes it; raises `Misfit`."""
+    """Decoder: a JSON text, not null → a value for `pyarrow.array`; raises `Misfit`."""
     least: int = 0
     greatest: int = 0
     """Bounds of the number, of 64 bits, that compiled code reads; inclusive."""
     scale: int = 0
-    """Of decimals: how many digits behind the point."""
+    """Digits after the decimal point, for decimals."""
     is_json: bool = False
-    """Whether the string is JSON text."""
+    """True if the values are strings of JSON text."""
 
 
 class Misfit(ValueError):
@@ -128,7 +128,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def form_of(column: Column) -> Form:
-    """Return how the values of a column come: as JSON text where its type or encoding is not known."""
+    """Return the form of a column's values; JSON text if the column's type is JSON or not known."""
     sql_type, encoding = column.sql_type, column.encoding
     label = sql_type or "JSON"
     if encoding != "json":
@@ -174,7 +174,7 @@ def form_of(column: Column) -> Form:
 
 
 def narrow_form_of(column: Column) -> Form:
-    """Return the same for readers without decimals above 38 digits: those come as the text of their digits."""
+    """Return the form of a column as ``form_of`` does, but with decimals above 38 digits as texts of digits."""
     form = form_of(column)
     if not pa.types.is_decimal256(form.type):
         return form
@@ -184,7 +184,10 @@ def narrow_form_of(column: Column) -> Form:
 
 
 def span_form_of(column: Column) -> Form:
-    """Return the same with times as durations: MySQL's TIME is one, from -838:59:59 to 838:59:59."""
+    """Return the form of a column as ``form_of`` does, but with times as durations.
+
+    MySQL's TIME is a duration, from -838:59:59 to 838:59:59.
+    """
     form = form_of(column)
     if not pa.types.is_time(form.type):
         return form
@@ -249,12 +252,12 @@ def _counted(label: str, what: str, unit: int) -> Form:
 
 
 def _decimal(precision: int, scale: int | None, counted: int | None = None) -> pa.DataType | None:
-    """Return the type of a decimal; None where Arrow has none of so many digits.
+    """Return the Arrow type of a decimal; None if it has more digits than Arrow's decimals.
 
     Args:
         precision: Digits, as SQL states them.
-        scale: Those behind the point.
-        counted: Scale of the encoding, where the bytes count in units of it, whatever scale the type has.
+        scale: Digits after the decimal point.
+        counted: Scale of the encoding, if its bytes count units of that scale and not of the type's.
     """
     places = scale or 0
     if counted is not None:

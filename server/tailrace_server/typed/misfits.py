@@ -30,13 +30,13 @@ class OnMisfit(Enum):
 
 
 class ValueMisfit(ValueError):
-    """A value does not fit its column; says which, in which row, and why. Reading it as null helps.
+    """A value does not fit its column. The error names column, row and reason; `OnMisfit.NULL` avoids it.
 
-    Whoever knows the positions of the rows says this one's in an error of its own.
+    A caller that knows the positions of the rows raises an error of its own with the position.
     """
 
     def __init__(self, misfit: ColumnMisfit) -> None:
-        """Keep what does not fit."""
+        """Store the misfit."""
         super().__init__(misfit)
         self.misfit = misfit
 
@@ -50,14 +50,14 @@ class ColumnMisfit:
 
     column: str
     row: int
-    """Place of its image in the array, from 0."""
+    """Place of the value's image in the array, from 0."""
     value: str
     """The beginning of its JSON text."""
     label: str
     """Type, and encoding, of the column."""
     reason: str
     count: int = 1
-    """How many there are."""
+    """Number of values of the column that do not fit."""
 
     def __str__(self) -> str:
         return f"column {self.column!r}, row {self.row}: {self.value} is no {self.label}: {self.reason}"

@@ -1,8 +1,8 @@
-"""Columns of images: JSON objects become one Arrow array for each column that is asked for.
+"""The reader of columns from images: JSON objects become one Arrow array for each requested column.
 
-Columns are matched by their id, so that one that was renamed is found under the name that it had. An image is
-read by the columns of its own version. If that version has another type than the requested one, the value is
-restated (`wal.schema.restating`), which is exact or a misfit.
+Columns are matched by their id, so a renamed column is read under the name that it had then. An image is read
+by the columns of its own version. If the column had another type in that version, its values are restated in
+the requested type (`wal.schema.restating`): exactly, or the value is a misfit.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class UnknownValues(NamedTuple):
     rows: NDArray[np.bool_]
     """The value is not known."""
     exists: NDArray[np.bool_]
-    """Those of them that certainly have a value, as one that the column's type cannot hold."""
+    """The unknown rows that certainly have a value, such as one that the column's type cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """The columns of some images; row n of each is image n's."""
+    """The columns of some images; row n of each column has the value of image n."""
 
     batch: pa.RecordBatch
-    """A column for each that was asked for, of the reader's schema. Null: the image has null, or no value."""
+    """The requested columns, in the reader's schema. Null: the image has null, or no value."""
     present: Mapping[str, pa.BooleanArray]
-    """By column, whether the image has it. A value that the source did not send is missing."""
+    """For each column, the rows whose image has the column. A value that the source did not send is missing."""
     misfits: tuple[ColumnMisfit, ...]
-    """The first value of each column that did not fit, where those are null by choice."""
+    """The first misfit of each column that has any, under `OnMisfit.NULL`."""
     unknown: Mapping[str, UnknownValues]
-    """By column, the rows whose value is not known; without the columns whose values all are."""
+    """For each column with unknown values, the rows of these values."""
     others: pa.StringArray | None
-    """The other members of the image, a JSON object or null; None if not requested."""
+    """The other members of each image, a JSON object or null; None if not requested."""
 
 
 class ColumnReader:
-    """Reads columns out of images. It holds nothing of them; use one from one thread at a time."""
+    """Reads columns out of images and keeps no reference to them. One thread at a time may use a reader."""
 
     def __init__(
         self,
@@ -75,19 +75,19 @@ class ColumnReader:
         """Prepare to read columns.
 
         Args:
-            columns: Those that are asked for, in their order; each with the type that its array is to have.
+            columns: The requested columns, in their order; each with the type that its array gets.
             stated: By id, each column as it was first stated (`restating.first_stated`).
-            placeholders: The replacements of values that were not sent, by the schema.
-            on_misfit: What becomes of a value that does not fit.
-            others: Whether to tell what else an image has.
-            form_of: Returns how the values of a column come.
+            placeholders: The texts that the schema has for values that were not sent.
+            on_misfit: The treatment of values that do not fit.
+            others: True to return the other members of the images too.
+            form_of: Returns the form of a column's values.
         """
         self.columns = tuple(columns)
         self._forms = tuple(map(form_of, columns))
         self.schema = pa.schema(
             [_field(*each) for each in zip(self.columns, self._forms, strict=True)]
         )
-        """Of the batches."""
+        """Schema of the batches."""
         self._stated = stated or {}
         self._unavailable = unavailable(placeholders)
         self._on_misfit = on_misfit
@@ -105,7 +105,7 @@ class ColumnReader:
             written: The entity type's columns at that version.
 
         Raises:
-            ValueMisfit: A value does not fit, and is not to be null.
+            ValueMisfit: A value does not fit, and ``on_misfit`` is RAISE.
             ValueError: A row is no JSON object.
         """
         if written is not self._written:  # the same columns come batch after batch
@@ -142,7 +142,7 @@ class ColumnReader:
         Args:
             images: As for `read`.
             written: Columns of the entity type, as different versions have them.
-            which: For each image the place of its columns in ``written``, shape (images,).
+            which: The place in ``written`` of each image's columns, shape (images,).
 
         Raises:
             ValueMisfit: As for `read`; its row is a row of ``images``.
@@ -173,13 +173,13 @@ class ColumnReader:
         written: Sequence[Sequence[Column]],
         which: NDArray[np.int64],
     ) -> dict[int, dict[str, object]]:
-        """Return, by row and column, the texts of values that do not fit, decoded where that is possible.
+        """Return the texts of values that do not fit, by row and column; decoded if possible.
 
         Args:
-            found: What ``read_mixed`` has returned for the arguments that follow.
-            images: As for `read_mixed`, …
-            written: … as are these …
-            which: … and these.
+            found: The result of `read_mixed` for the following arguments.
+            images: The images, as for `read_mixed`.
+            written: The columns of the versions, as for `read_mixed`.
+            which: The place of each image's columns, as for `read_mixed`.
         """
         texts: dict[int, dict[str, object]] = {}
         places = {column.name: place for place, column in enumerate(self.columns)}
@@ -223,13 +223,13 @@ class ColumnReader:
         return TypedColumns(batch, present, tuple(misfits.values()), unknown, others)
 
     def _sources_of(self, written: Sequence[Column]) -> tuple[_Source, ...]:
-        """Return where each column's values come from, in images of a version."""
+        """Return the source of each requested column in images of one version."""
         by_id = {each.id: each for each in written if each.id}
         by_name = {each.name: each for each in written}
         found = []
         for column in self.columns:
             source = by_id.get(column.id) if column.id else by_name.get(column.name)
-            # Another column has the name by then: the one that is wanted was dropped, and has no values there.
+            # If another column has the name in this version, the requested one was dropped: no values here.
             if source is None or by_name[source.name] is not source:
                 found.append(_Source(None, None))
                 continue
@@ -240,7 +240,7 @@ class ColumnReader:
         return tuple(found)
 
     def _restated(self, source: _Source, raw: bytes) -> bytes:
-        """Return a value as the column that is asked for writes it."""
+        """Return the JSON text of a value, restated in the requested column's type."""
         assert source.conversion is not None
         found = restated_or_shown(raw, *source.conversion, self._unavailable)
         if found is None:
@@ -253,10 +253,10 @@ class ColumnReader:
     def _told(
         self, place: int, members: Members, member: int, misfits: Sequence[tuple[int, str]]
     ) -> ColumnMisfit:
-        """Return what does not fit.
+        """Return the first misfit of a column, with the number of its misfits.
 
         Raises:
-            ValueMisfit: It is to be raised.
+            ValueMisfit: ``on_misfit`` is RAISE.
         """
         row, reason = misfits[0]
         misfit = ColumnMisfit(
@@ -277,7 +277,7 @@ class _Source:
     """The source of a column's values, in images of one version."""
 
     name: str | None
-    """Of the member; None where the version has no such column."""
+    """Name of the member; None if the version has no such column."""
     conversion: tuple[Stated, Stated] | None
     """The written and the requested type of the values, if they differ."""
     read_as: Column | None = None
@@ -287,7 +287,10 @@ class _Source:
 def with_nulls(
     unknown: UnknownValues | None, array: pa.Array, rows: NDArray[np.bool_]
 ) -> UnknownValues | None:
-    """Return the unknown values of a column, with the nulls of some rows, as of removals with the key alone."""
+    """Return the unknown values of a column, extended by the nulls of some rows.
+
+    Such rows are removals whose image has the key alone.
+    """
     lacking = array.is_null().to_numpy(zero_copy_only=False) & rows
     if not lacking.any():
         return unknown

@@ -26,31 +26,31 @@ class RowValues(NamedTuple):
     """Values of some rows."""
 
     batch: pa.RecordBatch
-    """The columns that were asked for; a value that is not known is null."""
+    """The requested columns; a value that is not known is null."""
     unknown: Mapping[str, UnknownValues]
     """By column, the rows whose value is not known."""
     written: Sequence[Sequence[Column]]
     """The columns of the table, in each schema that rows were written with."""
     which: NDArray[np.int64]
-    """Of each row, its place in ``written``."""
+    """The place in ``written`` of each row's columns."""
 
 
 class TableValues:
     """Reads values of one table as of one version; any thread may call it."""
 
     def __init__(self, view: LogView, entity_type: str, version: int) -> None:
-        """Find the columns that the table has at the version, under the name that it has there."""
+        """Look up the table's columns at the version, by the name of the table at that version."""
         self._view = view
         self.entity_type = entity_type
         self.version = version
         schema = view.schema_of(version)
         self.columns = schema.columns(entity_type)
-        """At the version."""
+        """The table's columns at the version."""
         self._placeholders = schema.placeholders
         self._ids = frozenset(column.id for column in self.columns if column.id)
 
     def shares(self, columns: Sequence[Column]) -> bool:
-        """Return whether columns are of the same table, as another one may have its name."""
+        """Return True if columns belong to this table; another table may have the same name."""
         return not self._ids or any(column.id in self._ids for column in columns)
 
     @cached_property
@@ -58,7 +58,7 @@ class TableValues:
         return first_stated(self._view.schemas())
 
     def of(self, rows: StateRows, columns: Sequence[Column]) -> RowValues:
-        """Return values of rows. A column that was renamed is found by its id."""
+        """Return the values of rows. Columns are matched by id, so renamed columns are read too."""
         schemas, which = self._view.schemas_of(rows.versions)
         written = [*map(self._columns_in, schemas)]
         reader = ColumnReader(
@@ -71,7 +71,7 @@ class TableValues:
         return RowValues(found.batch, found.unknown, written, which)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
-        """Return the columns of the table, which may have had another name."""
+        """Return the table's columns in a schema, in which the table may have another name."""
         columns = schema.entity_types.get(self.entity_type, ())
         if not self.shares(columns):
             for each in schema.entity_types.values():

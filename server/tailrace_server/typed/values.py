@@ -1,7 +1,7 @@
 """The values of one column as an Arrow array, read from the JSON texts of its members in the images.
 
-Compiled loops find the members and read most values. Python reads the values that a loop doubts, and all values
-where there is no loop.
+Compiled loops locate the members and read most values. Python reads the values that a loop leaves, and all
+values if the loops are not available.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ABSENT: Final = b""
 
 
 class Members:
-    """The texts of some members of some images; of a name that comes twice in an image the last."""
+    """The texts of some members of some images. If an image has a name twice, the last member counts."""
 
     def __init__(self, images: pa.BinaryArray, names: Sequence[str], loops: Loops | None) -> None:
-        """Find them.
+        """Locate the members.
 
         Args:
             images: JSON objects, or null.
-            names: Of the members, each once.
-            loops: The compiled loops; None where there are none.
+            names: Names of the members, each once.
+            loops: The compiled loops; None if they are not available.
 
         Raises:
             ValueError: A row is no JSON object.
@@ -52,9 +52,9 @@ class Members:
         self._names = names
         count = len(images)
         self.starts: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
-        """For each name and row where the value begins, counted from `base`."""
+        """Beginning of the value of each name in each row, counted from `base`."""
         self.lengths: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
-        """The same of its length; 0 where the image has none, and where the parser read it."""
+        """Length of that value; 0 if the image has none, or if the parser read the image."""
         notes = np.full(count, Note.DOUBTFUL, np.uint8)
         noted = count
         if loops is not None and count:
@@ -62,7 +62,7 @@ class Members:
             noted = self._locate(loops, count, notes)
         self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist() if noted else []
         self.parsed: dict[int, dict[str, msgspec.Raw]] = {}
-        """The result of a parser, by row."""
+        """Members of the images that the parser read, by row."""
         if noted:
             self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
 
@@ -72,7 +72,7 @@ class Members:
         return self._texts.addresses.values
 
     def _locate(self, loops: Loops, count: int, notes: NDArray[np.uint8]) -> int:
-        """Find members by compiled code; return how many rows are noted."""
+        """Locate members by compiled code; return the number of rows with a note."""
         # The locals keep the memory alive while the loop has its addresses.
         name_offsets, name_bytes = packed([*map(_encoded, self._names)])
         seen = np.full(3 * MEMBERS_AT_ONCE, -1, np.int64)
@@ -84,7 +84,7 @@ class Members:
         )
 
     def _parse(self, rows: NDArray[np.int64]) -> None:
-        """Read rows by a parser."""
+        """Read the images of some rows by the parser."""
         if not len(rows):
             return
         self.lengths[:, rows] = 0
@@ -97,7 +97,7 @@ class Members:
                 raise ValueError(f"image {row} is no JSON object: {error}") from None
 
     def text(self, place: int, row: int) -> bytes:
-        """Return the JSON text of a value; `ABSENT` where the image has none."""
+        """Return the JSON text of a member in a row; `ABSENT` if the image does not have the member."""
         if (members := self.parsed.get(row)) is not None:
             return bytes(members.get(self._names[place], ABSENT))
         if not (length := int(self.lengths[place, row])):
@@ -106,14 +106,14 @@ class Members:
         return bytes(self._texts.bytes_between(start, start + length))
 
     def has(self, place: int, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return those of some rows, rising, whose image has a member, whatever its value."""
+        """Return the places, rising, of the marked rows whose image has a member with any value."""
         found = rows & (self.lengths[place] > 0)
         for row, members in self.parsed.items():
             found[row] = rows[row] and self._names[place] in members
         return np.flatnonzero(found)
 
     def others(self) -> pa.StringArray:
-        """Return what else the images have, each as a JSON object; null where that is nothing."""
+        """Return the other members of each image as a JSON object; null if there are none."""
         found: list[str | None] = [None] * self.lengths.shape[1]
         images = zip(self._more, self._texts.values(self._more), strict=True)
         rows: Iterator[tuple[int, Any]] = (
@@ -143,7 +143,7 @@ class ColumnValues:
     """The values of a column."""
 
     array: pa.Array
-    """Of the form's type; null where there is no value, and where one does not fit."""
+    """Array of the form's type; null if a row has no value, or one that does not fit."""
     present: pa.BooleanArray
     misfits: Sequence[tuple[int, str]]
     """Row and reason of the values that do not fit, in order."""
@@ -159,7 +159,7 @@ class _Read:
     states: NDArray[np.uint8]
     """A `ValueState` for each row."""
     left: int
-    """How many of them it left."""
+    """Number of rows that compiled code left to Python."""
 
 
 class ValueReader:
@@ -169,8 +169,8 @@ class ValueReader:
         """Prepare to read.
 
         Args:
-            form: How the values come.
-            unavailable: Tells values that were not sent.
+            form: The form of the values.
+            unavailable: Recognises values that were not sent.
         """
         self._form = form
         self._unavailable = unavailable
@@ -193,9 +193,9 @@ class ValueReader:
 
         Args:
             members: The members of some images.
-            place: Which of them.
-            loops: The compiled loops; None where there are none.
-            restate: Makes the text of a value in the form's column of that in the image; raises `Misfit`.
+            place: Place of the column's member.
+            loops: The compiled loops; None if they are not available.
+            restate: Converts the text in the image to the text in the requested type; raises `Misfit`.
         """
         count = members.lengths.shape[1]
         is_left = self._form.notation is Notation.LEFT or restate is not None
@@ -244,7 +244,7 @@ class ValueReader:
         members: Members,
         place: int,
     ) -> ColumnValues:
-        """Read the values that compiled code left, and put them between the others."""
+        """Read the values that compiled code left, and insert them among the others."""
         values: list[Any] = []
         misfits: list[tuple[int, str]] = []
         rows = left.tolist()
@@ -277,7 +277,7 @@ class ValueReader:
         return raw is not ABSENT and not self._unavailable.is_one(raw)
 
     def _compiled(self, members: Members, place: int, loops: Loops) -> _Read:
-        """Read the values that compiled code is sure of."""
+        """Read by compiled code the values that it can decide; the states mark the others."""
         # 1. The locals keep the memory alive while a loop has its addresses.
         form, notation = self._form, self._form.notation
         assert notation is not Notation.LEFT
@@ -343,7 +343,7 @@ def _replaced(array: pa.Array, mask: NDArray[np.bool_], values: pa.Array) -> pa.
 
 
 def _bitmap(states: NDArray[np.uint8]) -> pa.Buffer | None:
-    """Return which rows have a value, as Arrow has it; None where all have."""
+    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have one."""
     are_values = states == _VALUE
     if are_values.all():
         return None
