@@ -1,18 +1,18 @@
 """Files of a base: rows of one entity type, by (key hash, key), written once and read in part.
 
 A file is an Arrow IPC file of the columns below, in batches of at most 4,096 rows and about 1 MiB; a larger row
-is a batch alone. A batch is the unit of reading: one key is found by one read of at most so much. Past 64 MiB
-the next file begins, so that tasks share a table by its files::
+is a batch alone. A batch is the unit of reading: looking up one key reads at most one batch. After 64 MiB the
+next file begins, so that tasks can divide a table by its files::
 
-    key_hash     uint64    of the key, under the name that the entity type had first
+    key_hash     uint64    hash of the key, under the first name of the entity type
     primary_key  utf8
-    version      int64     of the change that the row stands for, …
+    version      int64     version of the row's last change, …
     index        int32     … and its place in the version
     count        int64     how often the row exists; 1 where rows have keys
     after        binary    the image as it was sent; null where the change had none
 
-Which files there are, where their batches lie and what their checksums are stands in bases/<n>.json
-(files/base_documents.py).
+bases/<n>.json (files/sequence_documents.py) has the list of files, the places of their batches, and the
+checksums.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BaseWriter:
 
         Args:
             store: Where the files go.
-            number: Of the object that is to name them.
+            number: Number of the object of ``bases`` that will name the files.
         """
         self._store = store
         self._number = number
@@ -70,7 +70,7 @@ class BaseWriter:
         """Those that are complete."""
 
     def write(self, rows: StateRows) -> None:
-        """Append rows that follow those before.
+        """Append rows, which follow the rows written before in the order of the file.
 
         Raises:
             LogFull: No room.
@@ -86,7 +86,7 @@ class BaseWriter:
             self._emit(batch)
 
     def close(self) -> list[BaseFileDocument]:
-        """Finish the last file; return all.
+        """Finish the last file; return all files.
 
         Raises:
             LogFull: No room.
@@ -98,7 +98,7 @@ class BaseWriter:
         return self.files
 
     def abandon(self) -> None:
-        """Remove the file that is not complete; nothing after ``close``."""
+        """Remove the incomplete file; does nothing after ``close``."""
         if self._file is not None:
             self._file.abandon()
 
@@ -133,19 +133,19 @@ class _Chunks(io.RawIOBase):
         return self._position
 
     def write(self, data: Any, /) -> int:
-        """Keep a buffer."""
+        """Store a buffer."""
         self._data.append(bytes(data))
         self._position += len(data)
         return len(data)
 
     def taken(self) -> bytes:
-        """Return what was written since the last time."""
+        """Return the buffers written since the last call."""
         data, self._data = b"".join(self._data), []
         return data
 
 
 class _BaseFile:
-    """One file on its way."""
+    """One file that is being written."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         store.make_folder(BASES)
@@ -197,7 +197,7 @@ class _BaseFile:
         )
 
     def abandon(self) -> None:
-        """Remove it."""
+        """Remove the file."""
         self._file.close()
 
     def _put(self, data: bytes) -> None:
@@ -210,7 +210,7 @@ def read_batch(reader: BatchReader, file: BaseFileDocument, place: int) -> State
     """Return the rows of a file's batch.
 
     Raises:
-        LogCorrupted: A byte of it is wrong, or the file ends too early.
+        LogCorrupted: A byte of the batch is wrong, or the file ends too early.
         SegmentMissing: The file is gone.
     """
     offset = file.offset[place]

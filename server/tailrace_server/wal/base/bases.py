@@ -1,10 +1,10 @@
 """The list of a log's bases: the newest object of a sequence of its own (files/numbered.py).
 
-It is not part of the checkpoints, so that a tailrace that knows no bases neither fails at them nor drops them
-when it writes a checkpoint (docs/adr/0086).
+The list is not part of the checkpoints: an older tailrace, which does not know bases, can read a checkpoint and
+does not lose the list when it writes one (docs/adr/0086).
 
-Each object lists all current bases. A base is of use at a version if the log has every record behind it, up
-to there.
+Each object lists all current bases. A base can be used at a version if the log has every record after the base,
+up to that version.
 
 Bases and checkpoints are two sequences, so a checkpoint that gives records up relies on a base which another
 process may drop at the same moment. Three rules prevent that:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _DOCUMENTS_MAX: Final = 64
-"""Lists that a process remembers; the one that was read first goes first."""
+"""Lists that a process caches; the list that was read first is evicted first."""
 
 _NONE: Final[Newest[BasesDocument]] = Newest()
 
@@ -56,12 +56,12 @@ class KnownBases:
 
     @property
     def number(self) -> int:
-        """The number of the object; 0 for none."""
+        """The number of the sequence's newest object; 0 if there is none."""
         return self.newest.number
 
     @property
     def document(self) -> BasesDocument | None:
-        """The object."""
+        """The sequence's newest object; None if there is none."""
         return self.newest.document
 
     @property
@@ -75,12 +75,12 @@ class KnownBases:
         return () if self.document is None else self.document.reserved
 
     def below(self, view: LogView, version: int) -> BaseDocument | None:
-        """Return the newest base from which the log leads to a version; None where there is none."""
+        """Return the newest base after which the log has all records up to a version; None if there is none."""
         found = [each for each in self.bases if view.oldest.version - 1 <= each.version <= version]
         return found[-1] if found else None
 
     def first_readable(self, oldest: Position) -> int | None:
-        """Return the first version whose state can be read in a log that begins at a position, if any can."""
+        """Return the first version with readable state in a log that begins at a position; None if none has."""
         if oldest == FIRST:
             return 0
         found = [each.version for each in self.bases if each.version >= oldest.version - 1]
@@ -91,9 +91,9 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
     """Return the bases that a log has now.
 
     Raises:
-        CatalogReplaced: They are of another log.
+        CatalogReplaced: The bases are of another log.
         LogCorrupted: The object is damaged.
-        LogUnreadable: It has a newer format version.
+        LogUnreadable: The object has a newer format version.
     """
     sequence = base_sequence(store, uuid)
     number = sequence.newest_number()
@@ -114,12 +114,12 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
 
 
 def base_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[BasesDocument]:
-    """Return the sequence of the objects."""
+    """Return the sequence of the objects that list the bases."""
     return NumberedSequence(store, BASES, BasesDocument, uuid, "base")
 
 
 _read: Final[dict[Hashable, KnownBases]] = {}
-"""What was read last, since every read of a state asks: an object never changes but by being superseded."""
+"""Cache of the lists, since every read of a state needs one. An object changes only by being superseded."""
 
 
 def write_bases(
@@ -130,15 +130,15 @@ def write_bases(
     reserved: Iterable[tuple[int, int]],
     now: int,
 ) -> bool:
-    """Create the object after the newest one; False when another took its number.
+    """Create the object after the newest one; return False if another process took its number.
 
     Args:
         store: The catalog's objects.
-        uuid: The catalog's.
-        known: What is to be followed.
+        uuid: The catalog's uuid.
+        known: The list that the new object follows.
         bases: All current bases from now on, by version.
-        reserved: Those of them that stay until a checkpoint exists, each with its number.
-        now: µs since the epoch; files that are named no longer count so from then on.
+        reserved: Versions of bases to retain until a checkpoint exists, each with the checkpoint's number.
+        now: µs since the epoch; from then on, files of bases that are not listed any more count as unnamed.
 
     Raises:
         LogFull: No room.
@@ -161,7 +161,7 @@ def write_bases(
 
 
 def superseded(document: BasesDocument) -> bytes:
-    """Return what stays of an object that a later one has replaced."""
+    """Return the bytes to which an object is reduced once a later object has replaced it."""
     stub = msgspec.structs.replace(document, bases=[], removed=[], reserved=[], superseded=True)
     return documents.sealed(stub)[0]
 
@@ -172,11 +172,11 @@ def bases_path(number: int) -> str:
 
 
 def paths_in(bases: Iterable[BaseDocument]) -> list[str]:
-    """Return the files of bases; one may be in several."""
+    """Return the paths of the files of bases; a file of several bases is repeated."""
     return [file.path for base in bases for table in base.tables for file in table.files]
 
 
 def table_in(base: BaseDocument | None, entity_type: str | None) -> BaseTableDocument | None:
-    """Return a base's table of an entity type, by its name at the base's version; None where it has none."""
+    """Return a base's table of an entity type, by the name at the base's version; None if there is none."""
     tables = () if base is None else base.tables
     return next((each for each in tables if each.entity_type == entity_type), None)

@@ -1,8 +1,8 @@
-"""Whether bases are what they should be: their bytes, their order, and the fold of what each has replaced.
+"""Checks of bases: their bytes, the order of their rows, and whether they equal the fold of the log.
 
-Bytes and order are checked of every row. The fold takes as long as making a base, so of a large table it is
-compared for a sixteenth of the key hashes, chosen at random, unless all are asked for. A base whose past is
-trimmed, with no older base to begin from, has nothing to be compared with.
+The bytes and the order of every row are checked. A fold takes as long as making a base. So in a large table
+only a random sixteenth of the key hashes is compared, unless the caller requests all. A base cannot be compared
+if the log before it is trimmed and no older base exists.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _MEND: Final = (
 
 
 def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorrupted]:
-    """Yield the faults of a log's bases; continue behind each.
+    """Yield the faults of a log's bases; continue after each fault.
 
     Args:
         path: The catalog's folder.
-        log: Its log.
-        whole: Compare all rows with what they were made from, also of large tables.
+        log: The catalog's log.
+        whole: True to compare all rows with the records they were made from, in large tables too.
     """
     yield from base_sequence(log.store, log.uuid).check(_MEND, chained=False)
     with BatchReader(path) as reader:
@@ -156,7 +156,7 @@ def _compare(
     *,
     whole: bool,
 ) -> Iterator[LogCorrupted]:
-    """Yield the first row of a table that is not what the base before and the log behind it give."""
+    """Yield a fault for the first row of a table that differs from the fold of the base before and the log."""
     names = EntityNames(view.schema_of(base.version), table.entity_type)
     wanted = Wanted()
     if not whole and table.rows > _SMALL_ROWS:
@@ -195,7 +195,7 @@ def _difference(table: BaseTableDocument, rows: StateRows, row: int, version: in
 
 
 def _cut(parts: Iterator[StateRows]) -> Iterator[StateRows]:
-    """Yield the same rows in parts that are all of one length but the last."""
+    """Yield the same rows in parts of equal length; the last part may be shorter."""
     held: list[StateRows] = []
     count = 0
     for part in parts:
@@ -213,7 +213,7 @@ def _cut(parts: Iterator[StateRows]) -> Iterator[StateRows]:
 
 
 def _first_difference(mine: StateRows, theirs: StateRows) -> int | None:
-    """Return the first row in which two parts differ, also by ending; None where they are equal."""
+    """Return the first row in which two parts differ, or at which one part ends; None if they are equal."""
     count = min(len(mine), len(theirs))
     every = np.arange(count)
     differ = np.zeros(count, np.bool_)

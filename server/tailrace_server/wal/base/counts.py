@@ -30,11 +30,11 @@ _SHOWN_MAX: Final = 80
 def counts_of(
     changes: Sequence[bytes | None], record: Callable[[int], tuple[BatchRef, BatchHead, int]]
 ) -> npt.NDArray[np.int64]:
-    """Return by how much records change the counts of their rows; 0 where ``change`` does not say.
+    """Return by how much each record changes the count of its row; 0 if ``change`` has no number.
 
     Args:
         changes: ``change`` of each record.
-        record: Returns the batch of a record, the head of the batch and the row in it, for the error.
+        record: Returns the batch of a record, the batch's head and the row in the batch, for the error.
 
     Raises:
         LogCorrupted: A number has more than 64 bits, in a log that was written before writers refused it.
@@ -56,9 +56,9 @@ def summed_counts(
     """Return the sum of the diffs of each row.
 
     Args:
-        keys: Of the rows.
-        diffs: Those of a row one behind the other.
-        starts: Where those of each row begin.
+        keys: Keys of the rows.
+        diffs: The diffs of all rows; those of one row follow each other.
+        starts: Place of each row's first diff.
 
     Raises:
         LogError: A sum is beyond 64 bits.
@@ -75,7 +75,7 @@ def summed_counts(
 def added_counts(
     keys: pa.StringArray, counts: npt.NDArray[np.int64], diffs: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the counts of rows with what was added to them; raises as `summed_counts`."""
+    """Return the sums of the counts of rows and the numbers added to them; raises as `summed_counts`."""
     sums = counts + diffs
     # The sum of two numbers is beyond 64 bits if its sign is that of neither.
     for row in np.flatnonzero(((counts ^ sums) & (diffs ^ sums)) < 0).tolist():

@@ -14,9 +14,9 @@ trim changes a running number, so a file stays true for as long as it exists. ``
 There is an entry for each DATA record, equal ones once; a truncate has the hash 0. So one page of 4 KB says
 where a key may be among a million records; of 16,000 answers one is wrong, and costs the look at a batch.
 
-A log may lack some of these files, or all: where there is none, heads are read. ``KeyPlaces`` caches the sorted
-key hashes of such batches, so that the next look-up costs a binary search in each batch. Batches never change,
-so a cached entry stays true; the entry that was used longest ago goes when there are too many.
+Some of these files, or all, may be missing: then heads are read. ``KeyPlaces`` caches the sorted key hashes of
+such batches, so that the next look-up costs a binary search in each batch. Batches never change, so a cached
+entry stays true; when there are too many entries, the least recently used one is evicted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _log = logging.getLogger("tailrace.wal")
 
 
 class KeyFileDocument(Struct, frozen=True):
-    """The line of JSON of a file."""
+    """The JSON line at the beginning of a file."""
 
     format_version: int
     uuid: UUID
@@ -80,28 +80,28 @@ _decode: Final = msgspec.json.Decoder(KeyFileDocument).decode
 
 
 def key_file_path(number: int) -> str:
-    """Return where a file lies, relative to the catalog's folder."""
+    """Return the path of a file, relative to the catalog's folder."""
     return f"{KEYS}/{number:020d}{_SUFFIX}"
 
 
 def numbers_of(store: ObjectStore) -> list[int]:
-    """Return the numbers of the files that there are, rising."""
+    """Return the numbers of the existing files, rising."""
     stems = [name.removesuffix(_SUFFIX) for name in store.names(KEYS) if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
 def whole_numbers(view: LogView) -> range:
-    """Return the numbers of the files that can be made: all of their records are there and published."""
+    """Return the numbers of the files that can be made: all their records are retained and published."""
     return range(-(-view.first_row >> _ROW_BITS), view.end_row >> _ROW_BITS)
 
 
 def number_of_row(row: int) -> int:
-    """Return the number of the file about a record, by its running number."""
+    """Return the number of the file that covers a record, given by its running number."""
     return row >> _ROW_BITS
 
 
 def rows_of_number(number: int) -> range:
-    """Return the running numbers of the records that a file is about."""
+    """Return the running numbers of the records that a file covers."""
     return range(number << _ROW_BITS, (number + 1) << _ROW_BITS)
 
 
@@ -111,7 +111,7 @@ def needless_numbers(view: LogView, store: ObjectStore) -> list[int]:
 
 
 def key_file(view: LogView, reader: BatchReader, number: int) -> bytes:
-    """Return the bytes of a file, which follow from its records alone.
+    """Return the bytes of a file; they depend on its records only.
 
     Raises:
         LogCorrupted: A head is damaged.
@@ -156,7 +156,7 @@ class _KeyFile:
     """Bytes at which the pages begin, and the last one ends."""
 
     def fits(self, view: LogView, number: int) -> bool:
-        """Return whether it is of the records that the log has: a restored copy may have had others."""
+        """Return True if the file was made from the log's records; a restored copy may have files of others."""
         document = self.document
         ref = view.batch(view.find_row(((number + 1) << _ROW_BITS) - 1))
         return (
@@ -166,7 +166,7 @@ class _KeyFile:
         )
 
     def blocks(self, file: OpenObject, hashes: npt.NDArray[np.uint64]) -> set[int]:
-        """Return in which blocks of the records some hashes may be.
+        """Return the blocks of the file's records in which some hashes may be.
 
         Raises:
             LogCorrupted: A page is damaged.
@@ -190,7 +190,7 @@ class _KeyFile:
 
 
 class KeyFiles:
-    """The files of the logs of a process. Any thread may call it."""
+    """The key files that a process reads, with a cache of their descriptions. Thread-safe."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -205,14 +205,14 @@ class KeyFiles:
         hashes: npt.NDArray[np.uint64],
         is_hashed_so: Callable[[int, int], bool],
     ) -> Iterator[tuple[int, bool]]:
-        """Yield the batches that may have records of some keys, and whether a file says so.
+        """Yield the places of batches that may have records of some keys; True with a place if a file says so.
 
         Args:
             view: The log.
-            reader: Reads its files.
-            places: The batches that are asked for.
-            hashes: Of the keys, shape (n,).
-            is_hashed_so: Whether the records of some versions, both inclusive, have these hashes.
+            reader: Reads the log's files.
+            places: The batches to choose from.
+            hashes: Hashes of the keys, shape (n,).
+            is_hashed_so: Returns True if the records of some versions, inclusive, are hashed like ``hashes``.
         """
         if not len(places):
             return
@@ -247,7 +247,7 @@ class KeyFiles:
     def _blocks(
         self, view: LogView, store: ObjectStore, number: int, hashes: npt.NDArray[np.uint64]
     ) -> set[int] | None:
-        """Return in which blocks of a file some hashes may be; None where it does not say."""
+        """Return the blocks of a file in which some hashes may be; None if there is no usable file."""
         path = key_file_path(number)
         opened = store.open(path)
         if opened is None:
@@ -262,7 +262,7 @@ class KeyFiles:
                 self._keep(key, file)
             return file.blocks(opened, hashes) if file and file.fits(view, number) else None
         except (LogCorrupted, LogUnreadable) as error:
-            # It saves work and no more. `log verify` names it too.
+            # The file only saves work. `log verify` names the fault too.
             _log.warning(
                 "read without the key file: %s; delete it, and it is made anew", str(error)
             )
@@ -277,11 +277,11 @@ class KeyFiles:
 
 
 def read_key_file(path: str, file: OpenObject) -> _KeyFile:
-    """Return what the lines of a file say.
+    """Return the description of a file, from its lines.
 
     Raises:
-        LogCorrupted: They are damaged.
-        LogUnreadable: They are of a newer format.
+        LogCorrupted: The lines are damaged.
+        LogUnreadable: The file has a newer format.
     """
     data = memoryview(bytearray(min(_LINES_BYTES, file.size())))
     file.read_into(data, 0)
@@ -302,7 +302,7 @@ def read_key_file(path: str, file: OpenObject) -> _KeyFile:
 
 
 def check_key_files(view: LogView, reader: BatchReader) -> Iterator[LogCorrupted]:
-    """Yield what is wrong with the files of a log: each is compared with what it is made from."""
+    """Yield the faults of a log's key files; each file is compared with one made from its records."""
     whole = whole_numbers(view)
     for number in numbers_of(reader.store):
         if number not in whole:
@@ -319,13 +319,13 @@ KEY_FILES: Final = KeyFiles()
 """Those of the process."""
 
 _KEYS_MAX: Final = 1 << 21
-"""Hashes that are kept in a process: 16 MiB, which hold two million records behind bases."""
+"""Hashes that a process caches: 16 MiB, enough for two million records after bases."""
 FEW_KEYS: Final = 256
-"""Up to so many keys are looked up batch by batch; for more a pass over the heads is as good."""
+"""The most keys that are looked up batch by batch; for more keys a pass over the heads is as fast."""
 
 
 class KeyPlaces:
-    """Sorted key hashes by batch. Any thread may call it."""
+    """A cache of sorted key hashes, by batch. Thread-safe."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -336,16 +336,16 @@ class KeyPlaces:
     def may_hold(
         self, log: Hashable, reader: BatchReader, ref: BatchRef, chosen: npt.NDArray[np.uint64]
     ) -> bool:
-        """Return whether a batch may have records of some keys, or one that removes all rows.
+        """Return True if a batch may have records of some keys, or a record that removes all rows.
 
         Args:
-            log: What tells the log from others.
-            reader: Reads the batch's head if its hashes are not kept.
+            log: Identifies the log.
+            reader: Reads the batch's head if its hashes are not cached.
             ref: The batch.
-            chosen: Hashes of the keys, as the batch has them.
+            chosen: Hashes of the keys, under the name that the batch uses.
 
         Raises:
-            LogCorrupted: As ``BatchReader.head``; so SegmentMissing.
+            LogCorrupted, SegmentMissing: As ``BatchReader.head``.
         """
         if len(chosen) > FEW_KEYS:
             return True
@@ -381,15 +381,15 @@ KEY_PLACES: Final = KeyPlaces()
 
 
 def key_file_is_due(log: CommitLog) -> bool:
-    """Return whether the newest key file that can be made is missing; one look at the store."""
+    """Return True if the newest key file that can be made is missing; costs one look at the store."""
     whole = whole_numbers(log.view)
     return bool(whole) and not log.store.exists(key_file_path(whole[-1]))
 
 
 def make_key_files(path: Path) -> int:
-    """Make the key files that a catalog's log lacks; return how many. Any process may, at any time.
+    """Make the missing key files of a catalog's log; return their number. Any process may call it, at any time.
 
-    A file's bytes follow from the records alone, so it does not matter who of several comes first.
+    A file's bytes depend on the records only, so several processes may make the same file.
 
     Raises:
         LogCorrupted: A head is damaged or missing.
@@ -415,6 +415,6 @@ def make_key_files(path: Path) -> int:
 
 
 def delete_needless_key_files(log: CommitLog) -> list[str]:
-    """Delete the key files of which all records were trimmed; return their paths."""
+    """Delete the key files whose records were all trimmed; return the paths of these files."""
     paths = map(key_file_path, needless_numbers(log.view, log.store))
     return [path for path in paths if log.store.delete(path)]

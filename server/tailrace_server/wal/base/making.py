@@ -1,11 +1,11 @@
-"""Making a base: the state of every entity type at a version, read and written part by part.
+"""The maker of bases: reads the state of every entity type at a version, and writes it part by part.
 
-A base is made from the newest one below it and the log in between, so the whole past is read once only. A
-table without records in between keeps its files. Rows are read by key hash in bounded memory (reading.py), and
-written as they come (base_files.py), so nothing grows with the tables.
+A base is made from the newest base below it and the log in between, so the whole past is read only once. A
+table without records in between keeps its files. Rows are read by key hash in bounded memory (reading.py) and
+written as they come (base_files.py), so memory does not grow with the tables.
 
-The files have no name in the log until bases/<n + 1>.json is created, exclusively. What is killed before that
-leaves files which no object names and none will once n + 1 exists: they go with the next deletion.
+The files are not part of the log until bases/<n + 1>.json, which is created exclusively, names them. If the
+process is killed before that, the next deletion removes the files once another bases/<n + 1>.json exists.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ _KEPT: Final = 2
 
 
 class MadeBase(NamedTuple):
-    """The result: the bases that were made."""
+    """A base that was made, in numbers."""
 
     version: int
     tables: int
     kept_tables: int
-    """Of these, those whose files the base before had already."""
+    """Number of tables whose files were taken over from the base before."""
     rows: int
     files: int
     bytes: int
 
 
 def base_is_due(log: CommitLog) -> bool:
-    """Return whether so much was committed since the newest base that state is slow to read."""
+    """Return True if so much was committed since the newest base that state is slow to read."""
     state = log.state
     known = newest_bases(log.store, log.uuid)
     first = known.first_readable(state.oldest)
@@ -84,7 +84,7 @@ def base_is_due(log: CommitLog) -> bool:
 
 
 def _records_behind(state: LogState, version: int) -> int:
-    """Return how many records are behind a version, those of the batch that it ends in included."""
+    """Return the number of records after a version, counting the whole batch in which the version ends."""
     columns, count = state.batches.columns, len(state.batches)
     place = find_position(columns, count, Position(version + 1, 0))
     return 0 if place == count else state.end_row - int(columns[FIRST_ROW, place])
@@ -98,24 +98,24 @@ def make_base(
     anew: bool = False,
     reserve: bool = False,
 ) -> MadeBase | None:
-    """Make the base of a version, by default the newest; None where there is one, or nothing to make it from.
+    """Make the base of a version; return None if it exists, or if the log does not reach far enough back.
 
-    Any process may, at any time.
+    Any process may call this at any time.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch.
-        version: A published one.
-        anew: Make it from the log alone, also if there is one. Others stay only if state begins with them.
-        reserve: Keep the base until the next checkpoint exists, which may rely on it: see ``keeps_state``. If
-            the base cannot be made, this keeps the first one behind the version.
+        version: A published version; None: the newest.
+        anew: Make the base from the log alone, even if it exists.
+        reserve: Retain the base until the next checkpoint exists, which may rely on it: see ``keeps_state``. If
+            the base exists or cannot be made, this retains the first base at or after the version.
 
     Raises:
-        LogCorrupted: What it is made from is damaged; nothing was changed.
+        LogCorrupted: The log or a base to make it from is damaged; nothing was changed.
         LogFull: No room; nothing was changed.
     """
     for _ in range(_ATTEMPTS):
-        # 1. Choose by what is there now: another process may have made it meanwhile.
+        # 1. Read the log and the bases anew: another process may have made this base meanwhile.
         log = CommitLog.open(path)
         view = log.view
         at = view.published if version is None else version
@@ -154,7 +154,7 @@ def make_base(
 
 
 def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
-    """Delete files that were written for an object that was not created; all stay if that is not certain."""
+    """Delete files that were written for an object that was not created; keep all if that is not certain."""
     # A fault of the device may come after the object was created: then it names them, and they stay.
     with suppress(LogError):
         named = set(paths_in(newest_bases(log.store, log.uuid).bases))
@@ -164,13 +164,13 @@ def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
 
 
 def keeps_state(log: CommitLog, first: int) -> bool:
-    """Return True if state stays readable once the next checkpoint gives up what is below a version.
+    """Return True if the next checkpoint may give up all below a version and state stays as readable as it is.
 
-    Either a base with the rows of before is reserved for that checkpoint, or no state can be read as it is.
+    That is so if a base with the earlier rows is reserved for that checkpoint, or if no state is readable now.
 
     Args:
-        log: As it is now: the checkpoint is the one after its newest.
-        first: The first version that the checkpoint keeps, or keeps the bodies of.
+        log: The log as it is now; the next checkpoint follows the log's newest one.
+        first: The first version that the checkpoint retains, or whose bodies it retains.
     """
     known = newest_bases(log.store, log.uuid)
     readable = known.first_readable(log.state.oldest)
@@ -185,7 +185,7 @@ def keeps_state(log: CommitLog, first: int) -> bool:
 
 
 def _reserve(log: CommitLog, known: KnownBases, version: int, now: int) -> bool:
-    """Reserve the first base from a version on for the next checkpoint, if there is one; False: begin anew."""
+    """Reserve the first base at or after a version, if any, for the next checkpoint; False: begin anew."""
     base = next((each.version for each in known.bases if each.version >= version), None)
     log.advance()
     return (
@@ -204,15 +204,15 @@ def _name(
     made: int | None = None,
     reserve: int | None = None,
 ) -> bool:
-    """Create the next list of bases; False if another list came first, or a wanted base is of no use.
+    """Create the next list of bases; return False if another list came first, or if a wanted base is useless.
 
     Args:
         log: The log, which is read to its end here.
-        known: The list that is to be followed.
-        bases: By version; those that nothing needs are left out.
+        known: The list that the new one follows.
+        bases: The bases, by version; unneeded bases are left out.
         now: µs since the epoch.
-        made: Version of the base that was made for this list. It is of no use once the log begins above it.
-        reserve: Version of the base that stays until the next checkpoint exists.
+        made: Version of the base that was made for this list. It is useless if the log now begins above it.
+        reserve: Version of the base that is retained until the next checkpoint exists.
     """
     # 1. The log is read after ``known``, however long the work between took. So a checkpoint that relies on one
     #    of the bases has either been read, or ``known`` reserves that base for it (bases.py).
@@ -220,8 +220,8 @@ def _name(
     reserved = _reserved(known, log.state)
     if reserve is not None:
         reserved.add((reserve, log.state.checkpoint + 1))
-    # 2. Leave out what nothing needs, but never a base that a coming checkpoint may rely on. If the log was
-    #    trimmed past a wanted base meanwhile, the caller has to begin with another one.
+    # 2. Leave out unneeded bases; keep each base that a coming checkpoint may rely on. If the log was trimmed
+    #    past a wanted base meanwhile, the caller has to begin with another one.
     needed = _needed(bases, log.state, {version for version, _ in reserved} | {made})
     versions = {each.version for each in needed}
     if not {made, reserve} - {None} <= versions:
@@ -232,21 +232,21 @@ def _name(
 
 
 def _reserved(known: KnownBases, state: LogState) -> set[tuple[int, int]]:
-    """Return the versions that are reserved, each with its checkpoint, which does not exist yet."""
+    """Return the reserved versions of bases, each with the number of a checkpoint that does not exist yet."""
     return {each for each in known.reserved if each[1] > state.checkpoint}
 
 
 def _needed(
     bases: Sequence[BaseDocument], state: LogState, kept: Collection[int | None]
 ) -> list[BaseDocument]:
-    """Return the bases that stay: the newest, and those that state begins with.
+    """Return the needed bases: the newest one, each base with which reading a state begins, and ``kept``.
 
-    State begins with a base where the log is trimmed, and where an entity type lacks its old bodies.
+    Reading begins with a base if the log is trimmed, or if an entity type lacks its old bodies.
 
     Args:
-        bases: By version.
-        state: The log.
-        kept: Versions of others that stay.
+        bases: The bases, by version.
+        state: The log's state.
+        kept: Versions of further bases to retain.
     """
     oldest = state.oldest
     of_use = [each for each in bases if each.version >= oldest.version - 1]
@@ -261,10 +261,10 @@ def _needed(
 
 
 def drop_unneeded(path: Path, now: int) -> None:
-    """Name no longer the bases that a trim has made useless.
+    """Remove from the list the bases that a trim has made useless.
 
     Raises:
-        LogFull: No room; they go with the next base.
+        LogFull: No room; the next base removes them.
     """
     log = CommitLog.open(path)
     for _ in range(_ATTEMPTS):
@@ -289,12 +289,12 @@ class _Maker:
         self._number = number
         self._kept = 0
         self.written: list[str] = []
-        """The files that are there."""
+        """Paths of the files that were written."""
 
     def make(self, path: Path) -> BaseDocument:
         """Write the files of all tables."""
         schema = self._view.schema_of(self._version)
-        # Where the images of an entity type begin above, no state of it is promised here: it has no table.
+        # If the images of an entity type begin above the version, its state is not promised: no table.
         begins = self._view.bodies.by_name(self._version)
         with BatchReader(path) as reader:
             tables = [
@@ -305,7 +305,7 @@ class _Maker:
         return BaseDocument(self._version, tables)
 
     def made(self, base: BaseDocument) -> MadeBase:
-        """Return what was made."""
+        """Return the base in numbers."""
         files = {file.path: file for table in base.tables for file in table.files}
         return MadeBase(
             base.version,
@@ -338,12 +338,12 @@ class _Maker:
 
 
 def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S) -> list[str]:
-    """Delete files that no base names any more and that had their grace, and orphans; return their paths.
+    """Delete unnamed files whose grace period is over, and orphans; return the paths of these files.
 
-    Any process may, at any time.
+    Any process may call this at any time.
 
     Raises:
-        LogError: The device failed; what is left goes the next time.
+        LogError: The device failed; the next call deletes the remaining files.
     """
     log = CommitLog.open(path)
     known = newest_bases(log.store, log.uuid)
@@ -365,7 +365,7 @@ def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S
 
 
 def deletion_of_rows_is_due(log: CommitLog, before: int) -> bool:
-    """Return whether files are there that no base names since a time, µs, or longer."""
+    """Return True if there are files that no base has named since a time, µs, or longer."""
     document = newest_bases(log.store, log.uuid).document
     return document is not None and any(
         since <= before and log.store.exists(path) for path, since in document.removed
@@ -375,12 +375,12 @@ def deletion_of_rows_is_due(log: CommitLog, before: int) -> bool:
 def unnamed_rows(
     store: ObjectStore, document: BasesDocument | None, before: int | None = None
 ) -> list[str]:
-    """Return the files that no base names: those named once, and orphans, whose number exists without them.
+    """Return the files that no base names: those named earlier, and orphans, whose object exists without them.
 
     Args:
         store: The catalog's objects.
-        document: The newest that names bases.
-        before: Those alone that were named no longer at this time, µs; None: all.
+        document: The newest object of the sequence of bases.
+        before: Return only files that were unnamed at this time, µs; None: all.
     """
     if document is None:
         return []

@@ -1,7 +1,7 @@
-"""A base's rows merged with the changes that the log has behind it, and these changes alone.
+"""The merge of a base's rows with the later changes in the log; also these changes alone.
 
-Both come by (key hash, key), so they are merged as they come: of the base a batch at a time, of the log a
-window of last records whose images were gathered at once::
+Rows and changes are sorted by (key hash, key), so they are merged as they are read: one batch of the base at a
+time, and one window of the log's last records, whose images were read together::
 
     base      ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      batches
     log         ▂ ▂     ▂      ▂     ▂ ▂       last records; those that remove hide rows of the base
@@ -10,7 +10,7 @@ window of last records whose images were gathered at once::
 The last records of neighbouring keys are spread over the whole log. So a window gathers the images of many
 keys, batch by batch: the images of a batch are read once for the window, however many of its rows are in it.
 
-``TableChanges`` leads from one version's state to another's without a look at the rows that did not change::
+``TableChanges`` has the changes from one version's state to another's, without reading unchanged rows::
 
     state at 40   +   changes of 41 … 57   =   state at 57
 """
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 
 def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds) -> pa.BinaryArray:
-    """Return the images after of the first of some records, at least one, as many as the bounds allow.
+    """Return the ``after`` images of the first records, at least one and as many as the bounds allow.
 
     Args:
-        table: Where they lie.
-        places: Of the records, at least one, shape (n,).
-        bounds: What may be gathered. A single image may be larger.
+        table: The table that has the records.
+        places: Places of the records, at least one, shape (n,).
+        bounds: The most rows and bytes to read. A single image may be larger.
 
     Raises:
-        BodiesExpired: One of them is gone, as no base reaches far enough.
+        BodiesExpired: One of the images has expired.
     """
     count = min(len(places), bounds.image_rows)
     order = np.argsort(places[:count], kind="stable")
@@ -104,16 +104,16 @@ class BaseRows:
 
         Args:
             reader: Reads the files.
-            table: What is read; None: no rows.
+            table: The table to read; None: no rows.
             wanted: The key hashes to choose.
         """
         self._wanted = wanted
         self._batches = _batches(reader, table, wanted)
         self._left = NO_ROWS
-        """Of the batch that was read last, what has not been asked for."""
+        """The rows of the batch read last that were not yielded yet."""
 
     def until(self, place: StatePlace | None, stop: int) -> Iterator[StateRows]:
-        """Yield the next rows, up to a place and below a key hash; none empty."""
+        """Yield the next rows, up to a place and below a key hash, in parts that have rows."""
         while True:
             if not len(self._left):
                 found = next(self._batches, None)
@@ -144,7 +144,7 @@ def _batches(
         first, last = np.array(file.first_hash, np.uint64), np.array(file.last_hash, np.uint64)
         chosen = last >= np.uint64(wanted.start)
         if wanted.chosen is not None:
-            # The batches that a hash may be in are neighbours, nearly always one.
+            # The batches that may have a hash are neighbours; there is nearly always only one.
             starts = np.searchsorted(last, wanted.chosen, "left")
             stops = np.searchsorted(first, wanted.chosen, "right")
             marks = np.zeros(len(first) + 1, np.int64)
@@ -159,14 +159,14 @@ def _batches(
 def merged(
     table: LogTable, winners: Winners, base: BaseRows, stop: int, bounds: FoldBounds
 ) -> Iterator[StateRows]:
-    """Yield the rows of a base with the last records behind it in their place; some may be empty.
+    """Yield the rows of a base, replaced by the last records after the base; parts may be empty.
 
     Args:
-        table: Where the records lie.
-        winners: The last records of all keys that have any, removals among them, below ``stop``.
-        base: The rows below them.
-        stop: Key hash before which both are merged.
-        bounds: What may be gathered.
+        table: The table that has the records.
+        winners: The last records of all keys with records, including removals, below ``stop``.
+        base: The rows of the base.
+        stop: Key hash at which the merge ends, exclusive.
+        bounds: The most images to read at once.
     """
     start = 0
     while start < len(winners):
@@ -185,7 +185,7 @@ def merged(
 def window_of(
     table: LogTable, winners: Winners, start: int, bounds: FoldBounds
 ) -> tuple[Winners, StateRows]:
-    """Return the next winners whose images can be held at once, and the rows that they leave."""
+    """Return the next winners whose images fit in memory at once, and the rows that they leave."""
     window = winners.slice(start, min(start + bounds.image_rows, len(winners)))
     alive = np.flatnonzero(window.lives)
     if not len(alive):
@@ -206,7 +206,7 @@ def _living(window: Winners, rows: StateRows, start: int, stop: int) -> StateRow
 
 
 def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTable) -> StateRows:
-    """Return a base's rows without those of the winners' keys, and the rows that the winners leave."""
+    """Return the rows that the winners leave, together with the base's rows of other keys, in order."""
     if not len(winners):
         return below
     named = _named(below, winners)
@@ -224,7 +224,7 @@ def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTab
 
 
 def _named(below: StateRows, winners: Winners) -> npt.NDArray[np.int64]:
-    """Return for each row the winner of its key; -1 where there is none."""
+    """Return the place of the winner for each row's key; -1 if the key has none."""
     named = np.full(len(below), -1, np.int64)
     rows = np.flatnonzero(np.isin(below.key_hashes, winners.hashes))
     if not len(rows):
@@ -251,27 +251,27 @@ class ChangedRows:
     """Some keys that have changed, by (key hash, key)."""
 
     rows: StateRows
-    """Those that have a row now. Of a table without keys ``counts`` are what was added to each count."""
+    """The rows of keys that exist now. In a table without keys, ``counts`` has what was added to each count."""
     removed: Winners
-    """Those that have none any more. Of a table without keys their ``diffs`` count as well."""
+    """The keys whose row was removed. In a table without keys, their ``diffs`` count as well."""
 
 
 class TableChanges:
-    """The changes of a table above one version and up to another. Read once; blocks."""
+    """The changes of a table above one version and up to another. ``parts`` can be read once; calls block."""
 
     def __init__(
         self, table: LogTable, after: int, version: int, bounds: FoldBounds = _BOUNDS
     ) -> None:
-        """Look through the heads; images are read by ``parts``.
+        """Read the heads; ``parts`` reads the images.
 
         Args:
             table: The table in the log; its view reaches the version.
-            after: The log has all versions above it.
-            version: The last one, inclusive.
-            bounds: What may be kept at once.
+            after: The version before the changes; the log has all versions above it.
+            version: The last version, inclusive.
+            bounds: The most rows and images in memory at once.
 
         Raises:
-            LogCorrupted: What is read is damaged.
+            LogCorrupted: A part of the log that is read is damaged.
             SegmentMissing: A file is gone: begin again with a newer view.
         """
         self._table, self._after, self._version, self._bounds = table, after, version, bounds
@@ -279,11 +279,11 @@ class TableChanges:
 
     @property
     def truncated(self) -> bool:
-        """Whether all rows were removed at once in between: then ``parts`` says nothing of those before."""
+        """True if a truncate is among the changes: then ``parts`` omits the rows that it removed."""
         return self._first.truncated
 
     def parts(self) -> Iterator[ChangedRows]:
-        """Yield the changes in parts of bounded images; nothing if there are none. Errors as the class."""
+        """Yield the changes, in parts of bounded images. Raises as the constructor."""
         found, wanted = self._first, Wanted()
         while True:
             start = 0

@@ -1,6 +1,6 @@
-"""The state of a table at a version: the newest image of each key, from a base and the log behind it.
+"""The state of a table at a version: the newest image of each key, from a base and the log after it.
 
-State is what a reader has who applied every record up to the version in the order of the log, late ones too:
+State is the result of applying every record up to the version, late ones too, in the order of the log:
 
 ===========================  ==================================================================
 UPSERT of a key              the row of that key, with the record's ``after``
@@ -9,11 +9,11 @@ REMOVE without a key         no rows at all (a truncate)
 ``change`` is ``{"diff"}``   the row counts by the sum of these numbers: tables without a key
 ===========================  ==================================================================
 
-So state at V and then the captures behind V give what all captures give. A row whose key changes is a removal
-and an insert, as in the log. Images are texts as they were sent, read by the schema of their own version.
+So the state at V followed by the captures after V gives the same as all captures. A row whose key changes is a
+removal and an insert, as in the log. Images are texts as they were sent; the schema of their version applies.
 
-Rows come by (key hash, key), in parts of bounded size, so a reader goes on in the middle by the place of the
-last row that it has. Heads are read first, and images only of records that are the last of their key.
+Rows are sorted by (key hash, key) and come in parts of bounded size, so a reader can resume after the place of
+its last row. Heads are read first, and images only for the last record of each key.
 """
 
 from __future__ import annotations
@@ -58,37 +58,37 @@ _NO_BASE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """The rows of one entity type at one version. Reads when asked; blocks; threads may share it.
+    """The rows of one entity type at one version, read on demand. Calls block; threads may share a state.
 
-    Its calls raise ``SegmentMissing`` where a compaction or a trim has taken a file since the view was made:
-    ask for the same version of a newer view, and go on behind the last row. If a newer base has replaced the
-    one that it reads, it goes on with that by itself; so it does around a damaged base, where it is told whom
-    to tell.
+    Calls raise ``SegmentMissing`` if a compaction or a trim has removed a file since the view was made. Then
+    request the same version from a newer view, and continue after the last row. If a newer base has replaced
+    the base in use, the state continues with the newer base by itself. If the base is damaged and ``on_damage``
+    was given, the state continues with an older base or the log.
     """
 
     entity_type: str
     version: int
     _table: LogTable
     _base: BaseTableDocument | None
-    """What it had at ``_after``; None: no rows."""
+    """The table's rows in the base; None: no rows."""
     _after: int
     """The version of the base; 0 for none."""
     _bounds: FoldBounds = _BOUNDS
     _on_damage: Callable[[LogCorrupted], None] | None = None
-    """Told of a damaged base that is read around; None: what is damaged is raised."""
+    """Called with the error of a damaged base that is then avoided; None: the error is raised."""
 
     def parts(self, behind: StatePlace | None = None) -> Iterator[StateRows]:
-        """Yield the rows by (key hash, key), none empty.
+        """Yield the rows in parts, sorted by (key hash, key); each part has rows.
 
-        A part has at most 8,192 rows and 4 MiB of keys and images, unless one row is larger. While it runs it
-        keeps the heads of up to two million records, 45 bytes and the key of each, and 64 MiB of images; of a
-        larger table it reads the log's heads once for each million keys.
+        A part has at most 8,192 rows and 4 MiB of keys and images; a larger row is a part alone. The memory in
+        use is up to two million records, 45 bytes and the key of each, and 64 MiB of images. For a larger table
+        the log's heads are read once for each million keys.
 
         Args:
-            behind: Begin behind this place; None: with the first row.
+            behind: Begin after this place; None: with the first row.
 
         Raises:
-            LogCorrupted: What is read is damaged.
+            LogCorrupted: A part of the log or of a base is damaged.
             SegmentMissing: A file is gone.
         """
         state = self
@@ -109,9 +109,9 @@ class TableState:
                 return
 
     def rows_of(self, primary_keys: Sequence[str]) -> StateRows:
-        """Return the rows of some keys, those that exist, by (key hash, key).
+        """Return the existing rows of some keys, sorted by (key hash, key).
 
-        All images of the keys are in memory at once, so ask for a bounded number. Errors as ``parts``.
+        All these images are in memory at once, so request a bounded number of keys. Errors as ``parts``.
         """
         keys = sorted(set(primary_keys))
         if not keys:
@@ -128,19 +128,19 @@ class TableState:
                 if other is None:
                     raise
                 state = other
-        # Others may have the hash of one of them.
+        # Other keys may have the hash of a requested key.
         named, found = {*keys}, rows.primary_keys.to_pylist()
         asked = [row for row, key in enumerate(found) if key in named]
         return rows if len(asked) == len(rows) else rows.taken(np.array(asked, np.int64))
 
     @property
     def base_version(self) -> int:
-        """Version of the base that it begins with; 0 where it begins with the log."""
+        """Version of the base that the state begins with; 0 if it begins with the log."""
         return self._after
 
     @property
     def base_bytes(self) -> int:
-        """Bytes of the files that the base has of the table."""
+        """Bytes of the table's files in the base."""
         return sum(file.bytes for file in self._base.files) if self._base is not None else 0
 
     def place_of(self, primary_key: str) -> StatePlace:
@@ -149,7 +149,7 @@ class TableState:
 
     @property
     def hashed_as(self) -> str:
-        """The name under which keys are hashed: the one that the entity type had first."""
+        """The name under which keys are hashed: the entity type's first name."""
         return self._table.seed_name
 
     @property
@@ -159,7 +159,7 @@ class TableState:
 
     @property
     def counted(self) -> bool:
-        """Whether rows have no key, and are counted."""
+        """True if rows have no key, and are counted."""
         return self._table.counted
 
     @property
@@ -168,17 +168,17 @@ class TableState:
         return self._table
 
     def has_changes(self) -> bool:
-        """Return whether records of it may be behind the base; False: there are none."""
+        """Return False if the log has no records of the entity type after the base, True if it may have."""
         return any(True for _ in self._table.batches(self._after, self.version))
 
     def _over_another_base(self, error: SegmentMissing | LogCorrupted) -> TableState | None:
-        """Return the same state without a file of its base that is gone or damaged; None if nothing gives it.
+        """Return the state without a missing or damaged file of its base; None if that is not possible.
 
         Raises:
-            LogCorrupted: The file is gone though a base names it, and nothing else gives the state.
+            LogCorrupted: The file is gone although a base names it, and nothing else has the state.
         """
-        # A newer base has replaced the one that was chosen when this was asked for. The view of the log may be
-        # older too: if a segment is missing next, that is for the caller, who has newer ones.
+        # A newer base has replaced the base that was chosen when the state was requested. The view may be older
+        # too: if a segment is missing next, the caller has to take a newer view.
         if not error.path.startswith(f"{BASES}/"):
             return None
         if isinstance(error, LogCorrupted):
@@ -195,10 +195,10 @@ class TableState:
         return None if base is None and view.oldest > FIRST else self._over(base)
 
     def _around(self, damaged: LogCorrupted) -> TableState | None:
-        """Return the same state over an older base, or over none if the log has its whole past."""
+        """Return the state from an older base, or from the log alone if it has its whole past; else None."""
         if self._on_damage is None:
             return None
-        # Only older ones: each step leads further down, and at last to the log or to the error.
+        # Only older bases: each step leads further down, and at last to the log or to the error.
         view = self._table.view
         base = newest_bases(self._table.reader.store, view.uuid).below(view, self._after - 1)
         if base is None and view.oldest > FIRST:
@@ -241,12 +241,12 @@ def table_state(
         reader: Reads its batches; must stay open while the state is read.
         entity_type: Its name in the schema of the version, else in the newest one.
         version: From 0 on; with version 0 there are no rows.
-        on_damage: Told of a damaged base, which is then read around if the log or an older base reaches
-            back to the rows; in the thread that reads. None: what is damaged is raised.
+        on_damage: Called in the reading thread with the error of a damaged base, if an older base or the log
+            can replace the base. None: the error is raised.
 
     Raises:
-        InvalidRequest: No entity type is called so, or the version is not published.
-        PositionCompacted: Neither the log nor a base reaches back to its rows.
+        InvalidRequest: No entity type has the name, or the version is not published.
+        PositionCompacted: Neither the log nor a base reaches back to the version's rows.
         BodiesExpired: The bodies of the rows are gone, and no base has them.
         LogCorrupted: The list of bases is damaged.
     """
@@ -277,10 +277,10 @@ def table_state(
 
 
 def last_known(view: LogView, reader: BatchReader, entity_type: str) -> TableState:
-    """Return the rows of an entity type at the newest version of a view, as far as base and log say them.
+    """Return the rows of an entity type at the newest version of a view, as far as base and log have them.
 
-    As ``table_state``. But of a log that was trimmed and has no base it gives the rows that changed since. A
-    key that it does not have may be the key of a row all the same.
+    This works as ``table_state``. But if the log was trimmed and has no base, the result has only the rows that
+    changed since the trim; a key that is missing from it may still have a row.
 
     Args:
         view: The log, with all of its schemas.
@@ -306,10 +306,10 @@ def _refuse_expired(
     base: BaseDocument | None,
     known: KnownBases,
 ) -> None:
-    """Refuse a state that needs images which are no longer in the log, before anything of it is read.
+    """Refuse a state that needs expired images, before any part of it is read.
 
     Raises:
-        BodiesExpired: It is so; says from which version on state can be read.
+        BodiesExpired: It needs them; the error says from which version on state can be read.
     """
     after = 0 if base is None else base.version
     name = names.name_in(view.schema_of(version))
@@ -333,10 +333,10 @@ def state_over(
     version: int,
     base: BaseDocument | None,
 ) -> TableState:
-    """Return a state as one base and the log behind it say; without a base as the log alone says.
+    """Return a state from one base and the log after it, or from the log alone.
 
     Raises:
-        BodiesExpired: The base was made when the images of its rows were gone already.
+        BodiesExpired: The images of the rows had expired already when the base was made.
     """
     after = 0 if base is None else base.version
     table = LogTable(view, reader, names, names.first_name(view), counted=False)
@@ -345,7 +345,7 @@ def state_over(
     if base is not None and name is not None and rows is None:
         first = Position(view.bodies.first_kept(name, after), 0)
         raise BodiesExpired(Position(version, 0), name, first, "read a newer state")
-    # A table without rows does not tell whether they would be counted.
+    # A table without rows does not show whether its rows would be counted.
     if rows is not None and rows.rows:
         table = replace(table, counted=rows.counted)
     else:
@@ -365,7 +365,7 @@ def _names(view: LogView, entity_type: str, version: int) -> EntityNames:
 
 
 def _with_counts(table: LogTable, after: int, version: int) -> LogTable:
-    """Return the table with whether its rows are counted: its first record with an image says so."""
+    """Return the table with ``counted`` set by its first record with an image."""
     name = table.names.name_in(table.view.schema_of(version))
     columns = table.view.schema_of(version).entity_types.get(name or "", ())
     if any(column.key for column in columns):

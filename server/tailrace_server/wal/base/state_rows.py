@@ -1,4 +1,4 @@
-"""Rows of a table's state, as columns, and the order that they are in."""
+"""Rows of a table's state, as columns, and their order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StateRows:
         return StatePlace(int(self.key_hashes[row]), keys[row % len(keys)].as_py())
 
     def slice(self, start: int, stop: int) -> StateRows:
-        """Return neighbours, sharing memory."""
+        """Return the rows of a range, sharing memory."""
         count = stop - start
         return StateRows(
             self.key_hashes[start:stop],
@@ -70,7 +70,7 @@ class StateRows:
         )
 
     def count_up_to(self, place: StatePlace) -> int:
-        """Return how many of the rows are at or before a place."""
+        """Return the number of rows at or before a place."""
         return rows_up_to(self.key_hashes, self.primary_keys, place)
 
     def parts(self, rows_max: int, bytes_max: int) -> Iterator[StateRows]:
@@ -85,10 +85,10 @@ class StateRows:
             start = stop
 
     def repeated(self, rows_max: int, bytes_max: int) -> Iterator[StateRows]:
-        """Yield each row as often as it exists; rows that exist once stay together.
+        """Yield each row as often as it exists. If every row exists once, all are yielded together.
 
-        Others come in parts of so many rows and bytes, which are made one by one; a larger row is alone.
-        A row that was taken away more often than it came is left out.
+        Otherwise the rows come in parts of bounded rows and bytes, made one by one; a larger row is alone. A
+        row that was removed more often than it was added is left out.
         """
         if (self.counts == 1).all():
             yield self
@@ -110,7 +110,7 @@ class StateRows:
 
 
 def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: StatePlace) -> int:
-    """Return how many rows, by (hash, key), are at or before a place."""
+    """Return the number of rows, sorted by (hash, key), at or before a place."""
     wanted = np.uint64(place.key_hash)
     start = int(np.searchsorted(hashes, wanted, "left"))
     while (
@@ -121,7 +121,7 @@ def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: Stat
 
 
 def _data_ends(column: pa.StringArray | pa.BinaryArray) -> npt.NDArray[np.int64]:
-    """Return the bytes of a column up to and with each row."""
+    """Return the bytes of a column up to the end of each row."""
     offsets = np.frombuffer(column.buffers()[1], np.int32).astype(np.int64)
     start: int = column.offset
     ends: npt.NDArray[np.int64] = offsets[start + 1 : start + len(column) + 1] - offsets[start]
@@ -139,7 +139,7 @@ NO_ROWS: Final = StateRows(
 
 
 def joined_rows(parts: list[StateRows]) -> StateRows:
-    """Return the rows of several, in their order."""
+    """Return the rows of several parts as one, in the order given."""
     if len(parts) < 2:
         return parts[0] if parts else NO_ROWS
     return StateRows(

@@ -1,17 +1,17 @@
 """The last record of each key in a range of the log, found in the heads alone.
 
-One pass goes through the heads of the range, oldest first, and keeps of each key where its last record lies.
-What is new is joined with what is kept by a stable sort, so later records win::
+One pass reads the heads of the range, oldest first, and keeps the place of each key's last record. New rows are
+joined with the kept rows by a stable sort, so later records win::
 
     kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by (key hash, key)
     new       ▂▂▂▂▂▂                   rows in the order of the log
     reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         as soon as there are as many new rows as kept ones
 
-Memory is bounded by narrowing. When the rows or the bytes of their keys become too many, the pass goes on with
-the lower half of its key hashes; the rest is for the next pass, which begins where this one stopped. A row
-takes 45 bytes and its key.
+Memory is bounded by narrowing. When the rows or the bytes of their keys become too many, the pass continues
+with the lower half of its key hashes; the next pass begins where this one stopped. A row takes 45 bytes and its
+key.
 
-Keys are told apart by their hashes; where those are equal, by the keys themselves.
+Keys are compared by their hashes and, if the hashes are equal, by the keys themselves.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class FoldBounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Winners:
-    """Of each key its last record; columns of equal length, by (key hash, key)."""
+    """The last record of each key, as columns of equal length, sorted by (key hash, key)."""
 
     keys: pa.StringArray
     hashes: npt.NDArray[np.uint64]
     places: npt.NDArray[np.int64]
-    """Where the record lies: batch and row, see ``batch_and_row``."""
+    """Place of the record: batch and row, see ``batch_and_row``."""
     versions: npt.NDArray[np.int64]
     indexes: npt.NDArray[np.int32]
     lives: npt.NDArray[np.bool_]
-    """Whether the record leaves a row."""
+    """True if the key has a row after the record."""
     diffs: npt.NDArray[np.int64]
-    """Of a counted table the sum of the changes of the row's count; else 0."""
+    """The sum of the changes of the row's count in a counted table; else 0."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -85,7 +85,7 @@ class Winners:
         return int(pc.sum(pc.binary_length(self.keys)).as_py() or 0)
 
     def taken(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Winners:
-        """Return some of the rows: places or a mask."""
+        """Return some of the rows, given by places or a mask."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
         return Winners(
@@ -93,7 +93,7 @@ class Winners:
         )
 
     def slice(self, start: int, stop: int) -> Winners:
-        """Return neighbours, sharing memory."""
+        """Return the rows of a range, sharing memory."""
         return Winners(
             self.keys.slice(start, stop - start),
             *(column[start:stop] for column in self._numbers()),
@@ -105,7 +105,7 @@ class Winners:
 
     @classmethod
     def joined(cls, parts: list[Winners]) -> Winners:
-        """Return the rows of several, in their order."""
+        """Return the rows of several parts as one, in the order given."""
         if len(parts) == 1:
             return parts[0]
         columns = zip(*(part._numbers() for part in parts), strict=True)
@@ -122,11 +122,11 @@ class Fold:
     """The last record of each key of a range of hashes in a range of the log."""
 
     winners: Winners
-    """Removed keys are among them, unless nothing lies below the range."""
+    """The last records; removals are included, unless nothing lies below the range or a truncate is in it."""
     stop: int
-    """Key hash before which the fold is whole; the next one begins there."""
+    """Key hash up to which the fold is complete, exclusive; the next fold begins there."""
     truncated: bool
-    """Whether nothing that lies below the range counts any more."""
+    """True if a truncate in the range has removed all rows from below the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ class LogTable:
     reader: BatchReader
     names: EntityNames
     seed_name: str
-    """Name under which all its keys are hashed: a renamed entity type has other hashes in the log."""
+    """Name under which the table's keys are hashed: a renamed entity type has other hashes in the log."""
     counted: bool
-    """Whether it has no key, so that its rows are counted."""
+    """True if the table has no key, so that its rows are counted."""
 
     def batches(self, after: int, version: int) -> Iterator[tuple[int, BatchRef]]:
         """Yield the places and batches that may have records above one version, up to another."""
@@ -154,9 +154,9 @@ class LogTable:
     def batches_of(
         self, after: int, version: int, wanted: Wanted
     ) -> Iterator[tuple[int, BatchRef]]:
-        """Yield the same without those that have no records of wanted keys, as far as that is known.
+        """Yield the places and batches as ``batches``, but leave out batches known to have no wanted keys.
 
-        Key files say it of a million records at a time, where there are some; else the batches one by one.
+        Key files, if there are any, decide for a million records at a time; else each batch is checked.
         """
         if wanted.chosen is None or len(wanted.chosen) > FEW_KEYS:
             yield from self.batches(after, version)
@@ -173,7 +173,7 @@ class LogTable:
                 yield place, ref
 
     def _is_hashed_so(self, first: int, last: int) -> bool:
-        """Return whether the records of some versions have their hashes under ``seed_name``, if any."""
+        """Return True if the records of some versions, if any, are hashed under ``seed_name``."""
         while first <= last:
             if self.names.name_in(self.view.schema_of(first)) not in (self.seed_name, None):
                 return False
@@ -187,17 +187,17 @@ class LogTable:
         return self.names.name_in(schema) in counts
 
     def refuse_expired(self, ref: BatchRef, rows: npt.NDArray[Any]) -> None:
-        """Refuse to go by bodies of some rows of a batch, if one of them has none any more.
+        """Check that the bodies of some rows of a batch have not expired.
 
         Raises:
-            BodiesExpired: It is so.
+            BodiesExpired: One of the rows has no bodies any more.
         """
         bodies = self.view.bodies
         if bodies.may_be_in(ref):
             bodies.refuse(self.reader.head(ref), np.sort(rows))
 
     def may_hold(self, ref: BatchRef, wanted: Wanted) -> bool:
-        """Return whether a batch may have records of wanted keys, as far as that is known without a look."""
+        """Return False if a batch is known to have no records of wanted keys."""
         if wanted.chosen is None:
             return True
         schema = self.view.schema_of(ref.first.version)
@@ -275,14 +275,14 @@ class LogTable:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Key hashes: a range, and of it those in a set if one is given."""
+    """The wanted key hashes: a range, limited to a set if one is given."""
 
     start: int = 0
     stop: int = HASHES_END
     chosen: npt.NDArray[np.uint64] | None = None
 
     def of(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return which hashes are wanted."""
+        """Return a mask of the wanted hashes."""
         found = hashes >= np.uint64(self.start)
         if self.stop < HASHES_END:
             found &= hashes < np.uint64(self.stop)
@@ -319,15 +319,15 @@ def batch_and_row(
 def fold(
     table: LogTable, after: int, version: int, wanted: Wanted, bounds: FoldBounds, *, whole: bool
 ) -> Fold:
-    """Return the last records of keys, above one version and up to another; as many keys as the bounds allow.
+    """Return the last record of each key, above one version and up to another, for as many keys as fit.
 
     Args:
-        table: What to fold.
+        table: The table to fold.
         after: Version below the range.
-        version: Last version of it.
-        wanted: Key hashes; the result may stop short of their end.
-        bounds: What may be kept.
-        whole: Nothing lies below the range, so removed keys may be forgotten.
+        version: Last version of the range.
+        wanted: Key hashes; the result may end before their end.
+        bounds: The most rows and bytes in memory.
+        whole: True if nothing lies below the range, so that removed keys may be dropped.
     """
     pass_ = _Pass(wanted, bounds, whole=whole, counted=table.counted)
     for place, ref in table.batches_of(after, version, wanted):
@@ -345,21 +345,21 @@ class _Pass:
     wanted: Wanted
     bounds: FoldBounds
     whole: bool
-    """Whether nothing lies below that a removed key has to hide."""
+    """True if no row below the range has to be hidden by a removed key."""
     counted: bool
     truncated: bool = False
     _parts: list[Winners] = field(default_factory=lambda: [NO_WINNERS])
-    """What is kept, reduced, and behind it what is new."""
+    """The kept rows, reduced, followed by the new rows."""
     _new_rows: int = 0
     _new_bytes: int = 0
     _rows_max: int = 0
-    """New rows at which they are reduced."""
+    """Number of new rows at which all rows are reduced."""
 
     def __post_init__(self) -> None:
         self._rows_max = min(self.bounds.rows, 1 << 17)
 
     def forget(self) -> None:
-        """Drop all: a truncate follows."""
+        """Drop all rows, because of a truncate."""
         self._parts, self._new_rows, self._new_bytes = [NO_WINNERS], 0, 0
         self.truncated = self.whole = True
 
@@ -374,7 +374,7 @@ class _Pass:
             self._reduce()
 
     def end(self) -> Fold:
-        """Return what is kept."""
+        """Reduce the rows, and return them as a fold."""
         self._reduce()
         return Fold(self._parts[0], self.wanted.stop, self.truncated)
 
@@ -382,15 +382,15 @@ class _Pass:
         kept = reduced(Winners.joined(self._parts))
         if self.whole and not self.counted:
             kept = kept if kept.lives.all() else kept.taken(kept.lives)
-        # What is new may be as much as what is kept before it is sorted in, so each row is sorted a few
-        # times only; and no more than the bound, so memory is at most twice that.
+        # As many new rows as kept rows may come before the next sort, so each row is sorted only a few times.
+        # New rows are also limited by the bound, so memory is at most twice the bound.
         kept = self._narrowed(kept)
         self._rows_max = min(self.bounds.rows, max(self._rows_max, len(kept)))
         self._parts, self._new_rows, self._new_bytes = [kept], 0, 0
 
     def _narrowed(self, kept: Winners) -> Winners:
         while len(kept) > self.bounds.rows or kept.key_bytes > self.bounds.key_bytes:
-            # Rows of one hash stay together: a place to go on from is a hash.
+            # Rows of one hash stay together, because the next pass begins at a hash.
             stop = int(kept.hashes[len(kept) // 2])
             if stop == kept.hashes[0]:
                 above = kept.hashes[kept.hashes > kept.hashes[0]]
@@ -423,16 +423,16 @@ def reduced(rows: Winners) -> Winners:
 def ordered(
     hashes: npt.NDArray[np.uint64], keys: pa.StringArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the order of rows by (key hash, key); rows of one key keep theirs.
+    """Return the order of rows by (key hash, key); rows of one key keep their order.
 
-    Returned with it is whether each row in that order, but the last, is followed by one of its own key.
+    The second result is True for each row, in that order, that is followed by a row of the same key.
     """
     order = np.argsort(hashes, kind="stable")
     sorted_hashes = hashes[order]
     followed = sorted_hashes[1:] == sorted_hashes[:-1]
     places = np.flatnonzero(followed)
     if len(places):
-        # Mostly one hash is one key. Where it is not, its rows are put into the order of their keys.
+        # Nearly always one hash is one key. If it is not, the rows of the hash are sorted by their keys.
         differ = places[~are_equal(keys, order[places], keys, order[places + 1])]
         for hash in np.unique(sorted_hashes[differ]):
             start, stop = (
@@ -452,7 +452,7 @@ def are_equal(
     right: pa.StringArray,
     right_rows: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    """Return which of some pairs of keys are equal."""
+    """Return a mask of the pairs of keys that are equal."""
     equal = pc.equal(left.take(pa.array(left_rows)), right.take(pa.array(right_rows)))
     found: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
     return found
