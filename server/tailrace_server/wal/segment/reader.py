@@ -1,8 +1,8 @@
 """Reading record batches: pread into memory that the process owns, checked, then given to Arrow.
 
-A head is read without its bodies, a body without the others. Nothing is mapped: under a map a flipped
-offset would be a segmentation fault and a truncated file a bus error. Here both are ``LogCorrupted`` before
-Arrow sees a byte.
+The columns before the images (the head) can be read without the images, and one image column (a body) without
+the others. Files are not memory-mapped: with mmap a corrupt offset or a truncated file would crash the process
+(SIGSEGV, SIGBUS). Here both raise ``LogCorrupted`` before Arrow sees a byte.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or
     )
 ]
 _DICTIONARY_TAIL: Final = _EMPTY_BATCH[0].serialize().to_pybytes() + _END_OF_STREAM
-"""Behind a file's schema and dictionary messages: a stream whose one, empty batch has the dictionaries."""
+"""Appended to a file's schema and dictionary messages, it makes them a stream with one empty batch."""
 
 
 class SegmentMissing(LogError):
-    """A segment's file is gone, compacted or trimmed since the view was taken: take the newest view."""
+    """A compaction or a trim has removed a segment's file since the view was taken: take the newest view."""
 
     code = "SEGMENT_MISSING"
 
@@ -87,14 +87,14 @@ class BatchHead:
     type_codes: npt.NDArray[np.int32]
     """Places in ``entity_types``; -1 for null."""
     entity_types: tuple[str, ...]
-    """The segment's dictionary; the batch may use some of it only."""
+    """The segment's dictionary; the batch may use only a part of the names."""
     key_hashes: npt.NDArray[np.uint64]
     keys: Texts
     """Primary keys."""
     names: NameLists
-    """Of the columns that changed."""
+    """Names of the columns that changed."""
     nbytes: int
-    """Memory that it owns."""
+    """Bytes of memory that the head owns."""
 
     @property
     def primary_keys(self) -> pa.StringArray:
@@ -127,7 +127,7 @@ class _Part(NamedTuple):
 class BatchReader:
     """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
 
-    It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` releases both.
+    The reader keeps up to 64 files open and caches the dictionaries of 256 segments; ``close`` releases both.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class BatchReader:
         self.close()
 
     def close(self) -> None:
-        """Close the files; those that are being read close with their reader."""
+        """Close the files; a file that a thread is reading closes after that read."""
         with self._lock:
             self._files.clear()
             self._dictionaries.clear()
@@ -165,11 +165,11 @@ class BatchReader:
 
         Args:
             ref: The batch.
-            file: The bytes of its file, where they have been read already; so in ``texts``.
+            file: The bytes of the batch's file, if they have been read already; also in ``texts``.
 
         Raises:
-            LogCorrupted: A byte of it is wrong, the file ends too early, or it gives the bodies other places
-                than the format does.
+            LogCorrupted: A byte of the head is wrong, the file ends too early, or the metadata gives the bodies
+                other places than the format does.
             SegmentMissing: The file is gone.
         """
         try:
@@ -226,17 +226,17 @@ class BatchReader:
         """Read some of a batch's bodies: any of ``change``, ``before``, ``after``.
 
         Raises:
-            LogCorrupted: As of ``texts``; so SegmentMissing.
+            LogCorrupted, SegmentMissing: As ``texts``.
         """
         return {name: texts.array for name, texts in self.texts(ref, columns).items()}
 
     def texts(
         self, ref: BatchRef, columns: Collection[str], file: bytes | None = None
     ) -> dict[str, Texts]:
-        """Read the same, and leave it as it lies in memory; one read each.
+        """Read some of a batch's bodies as `Texts`, without making Arrow arrays; each body takes one read.
 
         Raises:
-            LogCorrupted: A byte of them is wrong, or the file ends too early.
+            LogCorrupted: A byte of the bodies is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
         try:
@@ -259,7 +259,7 @@ class BatchReader:
         return found
 
     def checked(self, path: str, offset: int, length: int, crc: int, what: str) -> memoryview:
-        """Return some bytes of any file of the catalog, in memory of their own.
+        """Read a range of bytes of any file of the catalog, and verify their checksum.
 
         Args:
             path: The file, relative to the catalog.
@@ -269,7 +269,7 @@ class BatchReader:
             what: What they are, for an error.
 
         Raises:
-            LogCorrupted: One of them is wrong, or the file ends too early.
+            LogCorrupted: A byte is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
         try:
@@ -310,7 +310,7 @@ class BatchReader:
         return found
 
     def _read(self, segment: SegmentRef, part: _Part, whole: bytes | None) -> memoryview:
-        """Return a part of a segment in memory of its own; ``whole`` is all of its file, if that was read."""
+        """Return a part of a segment, verified; ``whole`` is the file's content if it was read already."""
         if whole is not None and part.offset + part.length <= len(whole):
             taken = whole[part.offset : part.offset + part.length]
             _check(segment, part, taken)
@@ -349,7 +349,7 @@ class BatchReader:
             return file
 
     def _opened(self, path: str) -> OpenObject | None:
-        """Open a file; in a process without descriptors, with one of those that are kept for later."""
+        """Open a file; if the process has no free descriptor, close a cached file and try again."""
         while True:
             try:
                 return self.store.open(path)
@@ -360,7 +360,7 @@ class BatchReader:
 
 
 def _begins_with_lines(file: OpenObject, path: str) -> bool:
-    """Return whether an entry begins with its lines, which are JSON, and so carries no records."""
+    """Return True if an entry begins with its lines of JSON, so that it carries no records."""
     first = bytearray(1)
     try:
         file.read_into(memoryview(first), 0)
@@ -404,7 +404,7 @@ class _Buffers:
         return self.buffer(number) if self._places[number][1] else None
 
     def check_bodies(self, ref: BatchRef) -> None:
-        """Hold where the parts of the bodies lie against where they are read, without the metadata."""
+        """Check by the metadata that the bodies lie at the computed places from which they are read."""
         starts = list(accumulate(ref.body_lengths[:-1], initial=ref.head_length))
         name = misplaced_body(self._places, ref.rows, starts, ref.body_nullable)
         if name is not None:

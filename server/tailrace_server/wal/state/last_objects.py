@@ -1,10 +1,10 @@
-"""The newest objects that a log has read, and the checkpoint that continues behind them once they are deleted.
+"""The newest objects that a log has read, and the checkpoint to continue from once they are deleted.
 
 Upkeep deletes entries, publications and checkpoints in the order of their numbers, once a durable checkpoint
-covers them and has had its grace. So as long as the newest object that was read is there, its successor was
-never deleted: an object that is found or created under the next number is the first one of that number. If it
-is gone, this process was paused for longer than the grace. Then the next number may be free a second time, and
-only the newest checkpoint says what the log holds.
+covers them and its grace period is over. So while the newest object that was read exists, its successor has not
+been deleted: an object that is read or created under the next number is the first one of that number. If the
+newest object that was read is gone, this process was paused for longer than the grace period. Then the next
+number may be free a second time, and only the newest checkpoint says what the log holds.
 """
 
 from __future__ import annotations
@@ -136,15 +136,15 @@ def is_there(store: ObjectStore, state: LogState, folder: str) -> bool:
 
 
 def withdraw_repeated(store: ObjectStore, path: str, crc: int) -> bool:
-    """Delete an object if its number was used before; return False if it is the first one of its number.
+    """Delete an object that was just created if its number was used before; return True if it was deleted.
 
-    Called by its creator where ``is_there`` is False after the creation. The creator may also have been paused
-    between the two: then the object is the newest, or the next one continues it.
+    The creator calls this if ``is_there`` returns False after the creation. If that is only because the creator
+    was paused between the two calls, the object is the newest, or the next one continues it: the object stays.
 
     Args:
         store: The catalog's objects.
         path: The object that was created.
-        crc: Its CRC, which the next one states.
+        crc: The object's CRC, which the next object states.
     """
     folder, _, name = path.partition("/")
     number = object_number(name) or 0
@@ -159,17 +159,17 @@ def withdraw_repeated(store: ObjectStore, path: str, crc: int) -> bool:
 
 
 def _covers(store: ObjectStore, folder: str) -> bool:
-    """Return True if the newest checkpoint covers objects of a sequence, which may be deleted then."""
+    """Return True if the newest checkpoint covers objects of a sequence, so that they may have been deleted."""
     newest = newest_number(store, CHECKPOINTS)
     header = read_header(store, newest) if newest else None
     return header is not None and (folder != PUBLICATIONS or header.last_publication > 0)
 
 
 def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
-    """Return True if the state of a checkpoint is a later one of the same log, behind an object of it.
+    """Return True if a checkpoint's state is a later state of the same log and extends past an object.
 
     A log that was restored from a copy and written to again has other commits under the same versions. So the
-    timestamps of the newest commit that both may know are compared. A trim may have removed it.
+    timestamps of the newest commit that both states may know are compared. A trim may have removed that commit.
     """
     if dict(last_objects(newer))[last.folder] <= last.number:
         return False
@@ -182,7 +182,7 @@ def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
 
 
 def _timestamp(columns: NDArray[np.int64], length: int, version: int) -> int | None:
-    """Return the timestamp of the commit that began with a version; None if it is trimmed, 0 without one."""
+    """Return the timestamp of the commit that began with a version; None if trimmed, 0 if no commit did."""
     place = int(np.searchsorted(columns[0, :length], version))
     if place == 0 and columns[0, 0] != version:
         return None

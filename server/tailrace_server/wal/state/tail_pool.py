@@ -1,4 +1,4 @@
-"""A few threads that follow all logs of a process.
+"""A pool of a few threads that follow all logs of a process.
 
 One thread at a time, the leader, waits for reports of changes. It takes the first log that has changed, lets
 another thread lead, and gives the log its turn itself: no second thread has to wake before a commit is read.
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ChangeWatcher
 
 THREADS: Final = 4
-"""Threads at most, those left out whose turn hangs: so many logs are read at once."""
+"""The largest number of threads, and so of logs read at once; threads whose turn hangs do not count."""
 _HANGS_S: Final = 0.5
-"""A turn that takes longer hangs in its storage, or reads much: its thread is not counted."""
+"""A turn that takes longer hangs in its storage or reads much; `THREADS` does not count its thread."""
 CHECK_S: Final = 1.0
-"""Read a log this often, even if nothing is reported; less often where there are many logs."""
+"""Seconds between two reads of a log without reports; more if there are many logs."""
 CHECKS_PER_S: Final = 10
 """Full reads of logs without reports, all logs together; one takes a quarter of a millisecond."""
 LOOKS_PER_S: Final = 150
-"""Looks whether the folder of a quiet log is still there, all logs together."""
+"""Checks that the folder of a quiet log still exists, all logs together."""
 POLLS_PER_S: Final = 200
-"""Reads of logs that are polled, all logs together, while nothing is new: some 5 % of a core."""
+"""Reads of polled logs without news, all logs together; they take about 5 % of a core."""
 
 
 class Followed(Protocol):
     """A log in the pool."""
 
     def turn(self, waits: FileWait) -> float | None:
-        """Read what is new; return the seconds until the next turn at the latest, None to leave the pool.
+        """Read what is new; return the longest wait until the next turn, in seconds; None leaves the pool.
 
-        It must not raise.
+        A turn must not raise.
         """
 
 
@@ -61,17 +61,17 @@ class _Place:
 
     followed: Followed
     state: Literal["quiet", "ready", "in turn", "again"] = "quiet"
-    """"again": it has its turn, and is to have another one after that."""
+    """"again": the log has its turn, and gets another one after that."""
     due: float = 0.0
-    """Monotonic time of its next turn at the latest."""
+    """Monotonic time at which the log gets its next turn, unless a report gives it one earlier."""
     queued: float | None = None
-    """The time by which the heap has it, not after ``due``; None if it is not in the heap."""
+    """Time of the log's entry in the heap, at or before ``due``; None if the heap has no entry."""
     began: float = 0.0
-    """When its turn began."""
+    """Monotonic time at which the log's turn began."""
 
 
 class TailPool:
-    """Threads, and the one watcher that reports changes to them. Thread-safe; end it with ``close``."""
+    """The threads, and the one watcher that reports changes to them. Thread-safe; end it with ``close``."""
 
     def __init__(self, *, notified: bool = True) -> None:
         """Start nothing yet; with ``notified`` False all logs are polled."""
@@ -79,20 +79,20 @@ class TailPool:
         self.polled: dict[Followed, str] = {}
         """The logs that are polled, each with the limit of the kernel that is used up; "" for other reasons."""
         self._changed = threading.Condition()
-        """Guards all below. Free threads wait for it."""
+        """Guards all attributes below. Free threads wait for it."""
         self._places: dict[Followed, _Place] = {}
         self._ready: deque[_Place] = deque()
         self._in_turn: set[_Place] = set()
         self._heap: list[tuple[float, int, _Place]] = []
         """The times of the next turns; an entry counts only if ``queued`` of its log is the same time."""
         self._order = itertools.count()
-        """Decides between equal times in the heap."""
+        """Numbers that order entries of the same time in the heap."""
         self._threads: set[threading.Thread] = set()
         self._numbers = itertools.count(1)
         self._free = 0
         """Threads without a turn, the leader among them."""
         self._leads_until: float | None = None
-        """Monotonic time at which the leader looks again at the latest; None without a leader."""
+        """Monotonic time at which the leader's wait ends; a report ends it earlier. None without a leader."""
         self._closing = False
 
     @property
@@ -106,7 +106,7 @@ class TailPool:
         return max(CHECK_S, len(self._places) / LOOKS_PER_S)
 
     def longest_poll_s(self, longest_s: float) -> float:
-        """Return the longest wait between two reads of a polled log; ``longest_s`` where there are few."""
+        """Return the longest wait between two reads of a polled log: ``longest_s``, or more for many logs."""
         return max(longest_s, len(self.polled) / POLLS_PER_S)
 
     def add(self, followed: Followed) -> None:
@@ -127,7 +127,7 @@ class TailPool:
                 self._changed.notify()
 
     def close(self) -> None:
-        """End the threads and wait for them; all logs have left by then."""
+        """End the threads and wait for them; call it after all logs have left the pool."""
         with self._changed:
             self._closing = True
             self.watcher.wake()
@@ -151,7 +151,7 @@ class TailPool:
                 self._end_turn(place, place.followed.turn(waits))
 
     def _next(self) -> _Place | None:
-        """Return the log whose turn this thread has; None if the thread is to end."""
+        """Wait for a turn and return its log; None ends the thread."""
         with self._changed:
             while True:
                 now = time.monotonic()
@@ -172,7 +172,7 @@ class TailPool:
                     self._changed.wait()
 
     def _may_start(self, now: float) -> bool:
-        """Return True if there may be one thread more."""
+        """Return True if another thread may start."""
         hanging = sum(now - each.began >= _HANGS_S for each in self._in_turn)
         return len(self._threads) - hanging < THREADS
 
