@@ -1,13 +1,13 @@
 """The part of a log that retention holds for named subscriptions, up to the cap of each in time and bytes.
 
-A subscription needs everything behind its cursor. It holds that back from a trim as long as the first record
-that it needs is not older than ``hold_us``, and the log from there on is not larger than ``hold_bytes``::
+A subscription needs everything after its cursor. The subscription holds this part back from a trim while its
+first needed record is not older than ``hold_us``, and the log from there on is not larger than ``hold_bytes``::
 
     oldest            needed: the cursor's next record                        published
       │  may be trimmed  │◀────────── at most hold_us old, hold_bytes ─────────▶│
 
-Beyond either, the hold is broken: that is written into the subscription, logged, and the trim goes on. It holds
-again once its reader has acknowledged something newer, or it is reset.
+Beyond either limit the hold is broken: this is written into the subscription and logged, and the trim
+continues. The subscription holds again once its reader acknowledges something newer, or it is reset.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ class Hold:
 
     name: str
     needed: Position
-    """First record that it has not acknowledged; above what is published it needs nothing yet."""
+    """First record that was not acknowledged; if it is not published yet, the subscription needs nothing."""
     age_us: int
-    """How long ago that record was committed; 0: it needs nothing yet."""
+    """Time since the commit of that record; 0 if the subscription needs nothing."""
     bytes: int
-    """Bytes of the log from there on."""
+    """Bytes of the log from that record on."""
     left_us: int
-    """How much older it may become."""
+    """Time until the age exceeds the cap."""
     left_bytes: int
-    """How much larger."""
+    """Bytes until the size exceeds the cap."""
     broken: bool
-    """Whether the hold was broken."""
+    """True if the hold was broken."""
     lost: bool
-    """Whether the log has no longer what it needs: its reader gets POSITION_COMPACTED."""
+    """True if the needed record was trimmed: the reader gets POSITION_COMPACTED."""
 
     @property
     def is_within_cap(self) -> bool:
-        """Whether retention has to keep what it needs."""
+        """True if retention has to retain the needed part."""
         ended = self.broken or self.lost
         return not ended and self.left_us > 0 and self.left_bytes > 0
 
 
 def needed_position(cursor: Cursor) -> Position:
-    """Return the first record that has a capture behind a cursor."""
+    """Return the position of the first record with a capture after a cursor."""
     if cursor.ordinal != END:
         return cursor.position
     if cursor.index == END:
@@ -70,11 +70,11 @@ def needed_position(cursor: Cursor) -> Position:
 
 
 def hold_of(found: SubscriptionDocument, view: LogView, now: int) -> Hold:
-    """Return what a subscription needs of a log at a time, µs."""
+    """Return the hold of a subscription on a log at a time, µs."""
     needed = needed_position(Cursor.parse(found.cursor))
     age = size = 0
     if needed.version <= view.published:
-        # What was trimmed is not needed any more: the age is that of what could still be read.
+        # Trimmed records cannot be held any more: the age is that of the first record that can still be read.
         first = max(needed, view.oldest)
         age = max(0, now - view.timestamp_of(first.version))
         size = view.bytes_from(first)
@@ -91,7 +91,7 @@ def hold_of(found: SubscriptionDocument, view: LogView, now: int) -> Hold:
 
 
 def health_of(hold: Hold) -> SubscriptionHealth:
-    """Return what retention does for a subscription."""
+    """Return the state of a subscription's hold, for its health."""
     if hold.lost:
         return SubscriptionHealth.LOST
     if hold.broken:
@@ -102,7 +102,7 @@ def health_of(hold: Hold) -> SubscriptionHealth:
 def holds_below(
     subscriptions: Iterable[SubscriptionDocument], view: LogView, before: int, now: int
 ) -> list[Hold]:
-    """Return the holds of those that need something below a version, the lowest first."""
+    """Return the holds of the subscriptions that need records below a version, the lowest first."""
     found = (hold_of(each, view, now) for each in subscriptions)
     return sorted(
         (each for each in found if each.needed.version < before), key=lambda each: each.needed
@@ -110,40 +110,40 @@ def holds_below(
 
 
 def held_from(path: Path, view: LogView, before: int, now: int) -> int:
-    """Return the first version that a trim to a version has to keep, with what is held below it."""
+    """Return the first version that a trim to ``before`` has to retain, because of the holds."""
     holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
     return min((each.needed.version for each in holds if each.is_within_cap), default=before)
 
 
 def holding(path: Path, view: LogView, before: int, now: int) -> str:
-    """Return which subscriptions keep a trim from a version, for a person; empty: none does."""
+    """Return a text for a person: the subscriptions that block a trim to a version; empty if none does."""
     holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
     return ", ".join(f"{each.name} needs {each.needed}" for each in holds if each.is_within_cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How far a trim may go."""
+    """The limit of a trim."""
 
     before: int
-    """First version that has to be kept."""
+    """First version that has to be retained."""
     holding: tuple[Hold, ...]
-    """Those that hold something of what was to go, the lowest first."""
+    """The holds on records that were to be trimmed, the lowest first."""
     broken: tuple[Hold, ...]
-    """Those whose hold is broken by it."""
+    """The holds that were broken for this trim."""
 
 
 def release(path: Path, view: LogView, before: int, now: int) -> Release:
-    """Return how far a trim to a version may go, and break the holds that are beyond their cap.
+    """Return the limit of a trim to a version, and break the holds that are beyond their cap.
 
     Args:
         path: The catalog's folder.
-        view: What is published of it.
-        before: First version to keep, without any hold.
+        view: The published versions of the log.
+        before: First version to retain if there are no holds.
         now: µs since the epoch.
 
     Raises:
-        LogError: A subscription cannot be read, or its broken hold not be written: nothing may go then.
+        LogError: A subscription cannot be read, or its broken hold cannot be written: do not trim.
     """
     sequences = SubscriptionSequences(path, view.uuid)
     holds = holds_below(sequences.all(), view, before, now)
@@ -158,7 +158,7 @@ def release(path: Path, view: LogView, before: int, now: int) -> Release:
 
 
 def _break(sequences: SubscriptionSequences, hold: Hold, view: LogView, now: int) -> bool:
-    """Write and log that a hold is broken; False where its reader has moved on meanwhile, or it never held."""
+    """Write and log that a hold is broken; False if its reader has acknowledged more, or it holds nothing."""
 
     def decide(found: SubscriptionDocument) -> SubscriptionDocument | None:
         latest = hold_of(found, view, now)

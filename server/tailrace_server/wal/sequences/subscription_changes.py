@@ -1,6 +1,6 @@
-"""New named subscriptions, and each change of one: functions that return the next object, or refuse.
+"""Creation and changes of named subscriptions: functions that return the next object, or raise an error.
 
-They do no I/O, so a writer that finds its number taken calls them again (subscriptions.py).
+The functions do no I/O, so a writer whose number was taken can call them again (subscriptions.py).
 
 A place where a subscription may begin is written as ``earliest``, ``latest``, ``41``, ``41:3``, or as a time
 with its zone: ``2026-05-04T10:30:00Z``.
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 def taken_over(
     found: SubscriptionDocument, reader: str, now: int, resumed: int | None = None
 ) -> SubscriptionDocument:
-    """Return a subscription with a new reader, whose epoch is one higher: the one before is fenced.
+    """Return a subscription with a new reader, whose epoch is one higher: the reader before is fenced.
 
     Args:
-        found: It as it is.
-        reader: The new one, for people.
+        found: The subscription as it is.
+        reader: A description of the new reader, for people.
         now: µs since the epoch.
-        resumed: The epoch that the reader had before its connection broke; None: it comes for the first time.
+        resumed: The epoch that the reader had before its connection broke; None: the reader is new.
 
     Raises:
-        SubscriptionPaused: It takes no readers.
-        SubscriptionTakenOver: Another one came since the epoch that is resumed.
+        SubscriptionPaused: The subscription takes no readers.
+        SubscriptionTakenOver: Another reader came since the epoch that is resumed.
     """
     if found.paused:
         raise SubscriptionPaused(given_name(found.name))
@@ -66,9 +66,9 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
     """Refuse a reader that is not the newest.
 
     Raises:
-        SubscriptionPaused: A pause has ended it, and a new reader would be refused too.
-        SubscriptionTakenOver: Another reader, or a reset, has ended it.
-        InvalidRequest: There never was a reader of this epoch.
+        SubscriptionPaused: A pause has ended the reader, and a new reader would be refused too.
+        SubscriptionTakenOver: Another reader, or a reset, has ended the reader.
+        InvalidRequest: No reader ever had this epoch.
     """
     if epoch > found.epoch or epoch < 1:
         raise InvalidRequest(
@@ -84,10 +84,10 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
 def acknowledged(
     found: SubscriptionDocument, epoch: int, cursor: Cursor, now: int
 ) -> SubscriptionDocument | None:
-    """Return a subscription that its reader is done with up to a cursor; None: it was there before.
+    """Return a subscription that is acknowledged up to a cursor; None if it was already at the cursor.
 
     Raises:
-        SubscriptionPaused, SubscriptionTakenOver: Its reader has been ended.
+        SubscriptionPaused, SubscriptionTakenOver: The reader has been ended.
         InvalidRequest: The cursor lies before what was acknowledged already.
     """
     refuse_fenced(found, epoch)
@@ -103,7 +103,7 @@ def acknowledged(
 
 
 def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> SubscriptionDocument:
-    """Return a subscription that continues behind a cursor; its present reader is fenced."""
+    """Return a subscription that continues after a cursor; its present reader is fenced."""
     return replace(
         found,
         cursor=str(cursor),
@@ -118,9 +118,9 @@ def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> Su
 def paused(
     found: SubscriptionDocument, who: str, now: int, *, pauses: bool
 ) -> SubscriptionDocument | None:
-    """Return a subscription that takes no readers, or takes them again; None: it is so already.
+    """Return a subscription that is paused, or takes readers again; None if nothing changes.
 
-    A reader that it has is fenced by a pause.
+    A pause fences the present reader.
     """
     if found.paused == pauses:
         return None
@@ -173,11 +173,11 @@ def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
 
 
 def cursor_at(view: LogView, place: str) -> Cursor:
-    """Return the cursor behind which a place is the first that comes; version 0 is the earliest one.
+    """Return the cursor just before a place; version 0 means the earliest place.
 
     Raises:
-        InvalidRequest: It is no place, a time without a zone, or above the published versions.
-        PositionCompacted: It is no longer retained.
+        InvalidRequest: The text is no place, a time without a zone, or above the published versions.
+        PositionCompacted: The place is no longer retained.
     """
     if place == "latest":
         return view.cursor(view.published, END)
@@ -218,7 +218,7 @@ _DEFAULT_HOLD_BYTES: Final = 10 << 30
 
 @dataclass(frozen=True, slots=True)
 class HoldCap:
-    """The largest hold that may be asked for; None: no limit."""
+    """The largest hold that may be requested; None: no limit."""
 
     us: int | None = None
     bytes: int | None = None
@@ -243,8 +243,8 @@ def new_subscription(
         name: The name that its owner gives it.
         criteria: What it wants; empty: every record at entity level.
         place: Where it begins, see ``cursor_at``.
-        hold_us: How old a version may be that is kept for it; None: a day, or the cap.
-        hold_bytes: How many bytes of the log; None: 10 GiB, or the cap.
+        hold_us: The largest age of a version that is held for it; None: a day, or the cap.
+        hold_bytes: The most bytes of the log that are held for it; None: 10 GiB, or the cap.
         cap: The largest hold.
         owner: The principal who creates it.
         now: µs since the epoch.

@@ -92,19 +92,19 @@ class SubscriptionSequences:
         self._uuid = uuid
 
     def names(self) -> list[str]:
-        """Return the names, sorted; those deleted lately are among them."""
+        """Return the names, sorted; names of recently deleted subscriptions are included."""
         return [each for each in self._store.names(SUBSCRIPTIONS) if _NAME.fullmatch(each)]
 
     def all(self) -> list[SubscriptionDocument]:
-        """Return the subscriptions that there are, by name."""
+        """Return the existing subscriptions, by name."""
         found = (self.newest(each) for each in self.names())
         return [each for each in found if each is not None and not each.deleted]
 
     def get(self, name: str) -> SubscriptionDocument:
-        """Return one as it is now.
+        """Return a subscription as it is now.
 
         Raises:
-            SubscriptionUnknown: There is none of that name.
+            SubscriptionUnknown: There is no subscription of that name.
             InvalidRequest: The name is not of the form.
         """
         check_subscription_name(name)
@@ -117,7 +117,7 @@ class SubscriptionSequences:
         names_max: int | None = None,
         owner_max: int | None = None,
     ) -> None:
-        """Create a subscription; its number does not matter.
+        """Create a subscription; the number in ``wanted`` is ignored.
 
         Args:
             wanted: The subscription.
@@ -156,7 +156,7 @@ class SubscriptionSequences:
         self._sequence(wanted.name).change(first_document)
 
     def change(self, name: str, decide: Decide) -> SubscriptionDocument:
-        """Bring a subscription to what is decided of it, whoever else changes it; return it as it is then.
+        """Change a subscription as ``decide`` says, again if another process comes first; return the result.
 
         Raises:
             SubscriptionUnknown: There is none of that name.
@@ -172,7 +172,7 @@ class SubscriptionSequences:
         return changed
 
     def delete(self, name: str, now: int) -> None:
-        """Delete a subscription at a time, µs: what comes late from its reader finds that it is gone.
+        """Delete a subscription at a time, µs; a late call of its reader then finds it deleted.
 
         Raises:
             SubscriptionUnknown: There is none of that name.
@@ -181,7 +181,7 @@ class SubscriptionSequences:
         self.change(name, lambda found: msgspec.structs.replace(found, **gone))
 
     def newest(self, name: str) -> SubscriptionDocument | None:
-        """Return the newest object of a name, which may say that it was deleted; None where there is none.
+        """Return the newest object of a name, which may state a deletion; None if there is none.
 
         Raises:
             LogCorrupted: It is damaged.
@@ -201,7 +201,7 @@ class SubscriptionSequences:
         )
 
     def _forget_deleted(self, now: int) -> list[SubscriptionDocument]:
-        """Remove what names have left that were deleted a week ago, or before many others; return the rest."""
+        """Remove objects of subscriptions deleted a week ago, or before many others; return the others."""
         found = [each for name in self.names() if (each := self.newest(name)) is not None]
         deleted = sorted(
             (each for each in found if each.deleted), key=lambda each: each.moved, reverse=True
@@ -212,7 +212,7 @@ class SubscriptionSequences:
         return [each for each in found if not each.deleted]
 
     def _forget(self, gone: SubscriptionDocument) -> None:
-        """Remove the objects of a deleted name, but not those by which it was created anew meanwhile."""
+        """Remove the objects of a deleted subscription; keep those of a new subscription of the same name."""
         folder = f"{SUBSCRIPTIONS}/{gone.name}"
         for each in object_numbers(self._store.names(folder)):
             if each <= gone.number:
