@@ -1,4 +1,4 @@
-"""The segment of a small commit, which its entry carries: one file to make durable where there were two.
+"""The segment of a small commit, which its entry carries: only one file has to be made durable.
 
 It consists of the messages of a segment file without the file's frame, since the entry says where each lies::
 

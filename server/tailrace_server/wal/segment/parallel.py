@@ -1,4 +1,4 @@
-"""Batches of a log, read ahead by several threads and yielded in order; and some records of many batches.
+"""Batches of a log, read ahead by several threads and yielded in order; also selected records of many batches.
 
 ::
 
@@ -6,8 +6,8 @@
     threads    └ a ┘   │   └ b ┘         each takes the next one that no thread has
     given      1 ─ 2 ─ 3 …               waits for the next one, whichever thread reads it
 
-The batches that are read and not yielded yet are bounded, by number and by bytes. A fault is raised in the
-place of its batch: the batches before it are yielded, and a caller that stops earlier does not see the fault.
+The batches that were read and not yielded yet are bounded, by number and by bytes. An error is raised in the
+place of its batch: the batches before it are yielded, and a caller that stops earlier does not get the error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AHEAD_BYTES: Final = 32 << 20
 
 
 class ReadBatch(NamedTuple):
-    """A batch with what was read of it."""
+    """A batch with its head and the bodies that were read."""
 
     ref: BatchRef
     head: BatchHead
@@ -179,7 +179,7 @@ class TakenRecords:
 def are_between(
     versions: NDArray[np.int64], indexes: NDArray[np.int32], done: Position, end: Position
 ) -> NDArray[np.bool_]:
-    """Return which records lie between two positions, both exclusive."""
+    """Return a mask of the records between two positions, both exclusive."""
     rows: NDArray[np.bool_]
     rows = (versions > done.version) | ((versions == done.version) & (indexes > done.index))
     rows &= (versions < end.version) | ((versions == end.version) & (indexes < end.index))

@@ -1,4 +1,4 @@
-"""The tables of record batches, of segments and of commits, which look up a position, a row or a time.
+"""The tables of record batches, segments and commits, in which a position, a row or a time is looked up.
 
 Each has columns of int64 that only grow, so a view of the log is a reference to the columns and a length:
 taking a view costs nothing, and its content never changes. A trim or a compaction makes a new table; older
@@ -75,7 +75,7 @@ class GrowingColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is in them, without the room for what is to come."""
+        """Bytes of the columns' content, without reserved space."""
         return self._length * len(self._columns) * self._columns.itemsize
 
     def append(self, added: Columns | Sequence[npt.NDArray[np.int64]]) -> None:
@@ -106,7 +106,7 @@ class GrowingColumns:
         return int(self._flat[column * self._columns.shape[1] + self._length - 1])
 
     def count_up_to(self, column: int, number: int) -> int:
-        """Return how many of a column that does not fall are at most a number."""
+        """Return how many values of a sorted column are less than or equal to a number."""
         if not self._length or self.last(column) <= number:
             return self._length  # what is asked mostly, so numpy is not
         return int(self._columns[column, : self._length].searchsorted(number, "right"))
@@ -122,7 +122,7 @@ class GrowingColumns:
 
 
 class SegmentTable(GrowingColumns):
-    """The segments of a log, in its order; a SegmentRef is made when it is asked for."""
+    """The segments of a log, in log order; a SegmentRef is made on request."""
 
     __slots__ = ("_newest_shape", "_newest_shape_place", "_packed")
 
@@ -155,7 +155,7 @@ class SegmentTable(GrowingColumns):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is in it, without the room for what is to come."""
+        """Bytes of the table's content, without reserved space."""
         return super().nbytes + len(self._packed)
 
     @property
@@ -263,7 +263,7 @@ _WIDTH: Final = len(BATCH_FIELDS) + 1
 
 
 class BatchTable(GrowingColumns):
-    """The batches of a log, in its order, and the segments that they lie in."""
+    """The batches of a log, in log order, and their segments."""
 
     __slots__ = ("segments",)
 
@@ -274,7 +274,7 @@ class BatchTable(GrowingColumns):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is in it and in the table of segments, without the room for what is to come."""
+        """Bytes of the content of this table and the table of segments, without reserved space."""
         return super().nbytes + self.segments.nbytes
 
     def append_batch(self, segment: SegmentRef, batch: Iterable[int]) -> None:
@@ -309,7 +309,7 @@ class BatchTable(GrowingColumns):
 
 
 class CommitTable(GrowingColumns):
-    """First version and commit timestamp, µs, of every commit that has versions; both rise."""
+    """The first version and commit timestamp, µs, of every commit that has versions; both columns rise."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ DELETE_GRACE_S: Final = 600.0
 
 
 def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
-    """Return whether the rule at the head of this file asks for a checkpoint, so many times over."""
+    """Return True if a checkpoint is due by the rule above, with its limits multiplied by ``times``."""
     state = log.state
     entries = state.last_entry - state.checkpoint_entry
     rows = len(state.batches) + len(state.commits)
@@ -81,7 +81,7 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
 
 
 def _remember_last_commits(log: CommitLog, state: LogState) -> None:
-    """Take over what the last entry of each writer says, where an older checkpoint did not."""
+    """Note the last commit of each writer, if the state comes from an older checkpoint without these notes."""
     for writer, key in state.writers.items():
         found = log.read_entry(key.entry) if writer not in state.known_commits else None
         if found is not None and isinstance(found.entry, CommitEntry):
@@ -89,7 +89,7 @@ def _remember_last_commits(log: CommitLog, state: LogState) -> None:
 
 
 def is_left(store: ObjectStore, path: str) -> bool:
-    """Return whether a segment that nothing names still exists."""
+    """Return True if a segment that nothing names still exists."""
     if path.startswith(f"{ENTRIES}/"):
         return documents.carries_records(store, path)
     return store.exists(path)

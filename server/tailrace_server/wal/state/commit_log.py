@@ -1,12 +1,12 @@
 """The reader's side of a catalog's log: newest checkpoint, then entries and publications as they appear.
 
-The order of reading is what makes a view right: the publication first, then the entries. An entry is
-durable before a publication that names it exists, so everything up to the published version has been read
-when it is shown.
+A view is correct because of the order of reading: the publication first, then the entries. An entry is durable
+before a publication that names it exists, so everything up to the published version has been read when a view
+is shown.
 
-An entry that publishes itself is visible a moment before its writer has made its name durable. No reader may
-see a version that a power cut could still undo. So what it publishes is shown only once its writer has marked
-it, or the reader has made the name durable itself. A follower reads the entry while it waits for the mark.
+An entry that publishes itself can be read a moment before its name is durable. A version that a power cut could
+still undo must not become visible. So the versions of such an entry are shown after its writer has marked the
+entry, or the reader has made its name durable itself. A follower reads the entry while it waits for the mark.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ read before the trim may be delivered after it, and need their commit timestamp.
 
 
 class CommitLog:
-    """One catalog's log, read as far as it goes. Thread-safe; every call does I/O, the attributes do none."""
+    """One catalog's log, read up to its end. Thread-safe; every call does I/O, the attributes do none."""
 
     def __init__(self, path: Path, uuid: UUID, name: str, *, reads_only: bool = False) -> None:
         """Hold the empty log of a catalog; use ``open``."""
@@ -138,16 +138,16 @@ class CommitLog:
         new_entries: int | None = None,
         wait: Wait | None = None,
     ) -> LogView | None:
-        """Read what is new; return the view of it, or None if nothing is that readers can see.
+        """Read the new objects; return the new view, or None if readers can see no change.
 
         Args:
             prepare: Called with the view before it is shown. It must not raise.
-            new_entries: How many entries have appeared, if the watch reported nothing else; None: read
+            new_entries: Number of entries that have appeared, if the watch reported nothing else; None: read
                 everything that may have changed.
-            wait: How to wait for the writer's mark; None: the name is made durable here, at once.
+            wait: Waits for the writer's mark; None: make the name durable at once.
 
         Raises:
-            CatalogReplaced: Another log is in this one's place, or none is.
+            CatalogReplaced: The folder has another log, or none.
             LogCorrupted: An object is damaged, or does not continue the chain.
             LogUnreadable: No permission any more, or a newer format.
         """
@@ -169,13 +169,13 @@ class CommitLog:
             return view
 
     def advance(self) -> ReadEntry | None:
-        """Read what is new to the end: checkpoints, publications, entries; return the last entry of them.
+        """Read all new checkpoints, publications and entries; return the last entry that was read.
 
         Errors as ``refresh``.
         """
         with self._lock:
-            # 1. If another catalog stands here now, nothing below may be applied to this one's state. If
-            #    what comes next was deleted because this log was not read for so long, it is in a checkpoint.
+            # 1. If the folder has another catalog now, its objects must not be applied to this state. If the
+            #    next objects were deleted because this log was not read for long, a checkpoint covers them.
             self.check_folder()
             self._check_last()
             # 2. Checkpoints before entries: a new revision replaces the tables, entries are added to them.
@@ -190,10 +190,10 @@ class CommitLog:
         return documents.read_entry(self.store, number)
 
     def check_folder(self) -> None:
-        """Notice that another catalog is here now, or none: its catalog.json is another file, or missing.
+        """Check by catalog.json that the folder still has this catalog.
 
         Raises:
-            CatalogReplaced, LogMissing: Another log is here, this one was dropped, or its folder is gone.
+            CatalogReplaced, LogMissing: The folder has another log, the log was dropped, or the folder is gone.
         """
         identity = self.store.stamp(CATALOG_FILE)
         if identity is None:
@@ -211,7 +211,7 @@ class CommitLog:
         this check a reader would take that for the end of the log.
 
         Raises:
-            LogCorrupted: No checkpoint covers what is missing: the log was restored or damaged.
+            LogCorrupted: No checkpoint covers the missing objects: the log was restored or damaged.
         """
         # 1. Mostly the files are the same as at the last look, which costs one system call for each.
         last = last_objects(self.state)
@@ -236,16 +236,16 @@ class CommitLog:
             self._adopt(newer)
 
     def has_last(self, folder: str) -> bool:
-        """Return True if the objects behind the newest object read of a sequence are not deleted."""
+        """Return True if the newest object read of a sequence exists, so no later object was deleted."""
         return is_there(self.store, self.state, folder)
 
     def withdraws(self, path: str, crc: int) -> bool:
-        """Return True if an object that was just created is withdrawn, because its number was used before."""
+        """Delete a newly created object if its number was used before; return True if it was deleted."""
         folder = path.partition("/")[0]
         return not self.has_last(folder) and withdraw_repeated(self.store, path, crc)
 
     def _newest_state(self) -> LogState | None:
-        """Return the state that the newest checkpoint holds; None where there is no checkpoint."""
+        """Return the state in the newest checkpoint; None if there is no checkpoint."""
         while newest := newest_number(self.store, CHECKPOINTS):
             try:
                 return self._state_of(newest)
@@ -261,7 +261,7 @@ class CommitLog:
         raise LogCorrupted(path, 0, f"it is {what}: the log was restored from a copy, or damaged")
 
     def follow_checkpoints(self) -> None:
-        """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
+        """Adopt the newest checkpoint if it has a compaction or a trim, which the entries do not have."""
         number, newest = self.state.checkpoint, None
         while (header := read_header(self.store, number + 1)) is not None:
             number, newest = header.number, header
@@ -275,7 +275,7 @@ class CommitLog:
             self.state.note_checkpoint(newest, None)
 
     def read_newest_checkpoint(self) -> None:
-        """Read what only a maker of checkpoints needs of the newest one: its CRC, and the files to delete."""
+        """Read the newest checkpoint's CRC and files to delete, which only a maker of checkpoints needs."""
         assert not self._reads_only
         with self._lock:
             if self.state.checkpoint_crc is None:
@@ -285,14 +285,14 @@ class CommitLog:
                 self.state.checkpoint_crc = crc
 
     def _state_of(self, number: int) -> LogState:
-        """Return the state that a checkpoint holds."""
+        """Return the state in a checkpoint."""
         state = read_state(self.store, number, self._name, self.uuid)
         if self._reads_only:
             state.removed.clear()
         return state
 
     def _adopt(self, state: LogState) -> None:
-        """Put the tables of a checkpoint in the place of this log's."""
+        """Replace the tables of this log's state by those of a checkpoint's state."""
         if state.checkpoint >= self.state.checkpoint:
             self._durable_entry = max(self._durable_entry, state.last_entry)
             past = _PAST_COMMITS_MAX if self._reads_only else 0
@@ -307,12 +307,12 @@ class CommitLog:
         entry = self.state.last_entry
         if self._durable_entry >= entry:
             return
-        # 1. A mark of the last entry covers all before it: they are names in one folder.
+        # 1. A mark of the last entry covers all entries before it: their names are in one folder.
         marked = self._is_marked()
-        # 2. Its sync is under way. A writer that does not mark is waited for only once.
+        # 2. The writer's sync is in progress. Wait only once for a writer that does not mark its entries.
         if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
-        # 3. It was killed in between, or marks nothing.
+        # 3. The writer was killed in between, or does not mark its entries.
         if not marked:
             self.store.make_durable(ENTRIES)
             marked = self._is_marked()  # its writer, too, has synced by now
@@ -323,14 +323,14 @@ class CommitLog:
         self._marks = self._marks or marked
 
     def _show(self, view: LogView, wait: Wait | None = None) -> None:
-        # What a publication releases is durable already: its writer synced the entries before it was created.
+        # Versions that a publication releases are durable: its writer synced the entries before it created it.
         if view.published == self.state.published_by_entry:
             self.make_durable(wait)
         self.committed = view.committed
         self.view = view
 
     def _is_marked(self) -> bool:
-        """Return whether the writer of the last entry has said that its name is durable."""
+        """Return True if the writer has marked the name of the last entry as durable."""
         arrivals = self.store.arrivals
         return (
             arrivals is not None and arrivals.mark_of(self._last_path) == self.state.last_timestamp
@@ -351,7 +351,7 @@ class CommitLog:
             state.apply_publication(path, *found)
 
     def follow_entries(self, count_max: int | None = None) -> ReadEntry | None:
-        """Read the entries that are new, to the end or as many as are known of; return the last of them."""
+        """Read the new entries, at most ``count_max`` if given; return the last one."""
         state, last = self.state, None
         # 1. Apply what is there. With a known count, the miss at the end, a system call, is spared.
         for _ in itertools.count() if count_max is None else range(count_max):
@@ -365,8 +365,8 @@ class CommitLog:
             self._note_durable(last.entry.number, marked=True)
         if self._reads_only:
             state.removed.clear()
-        # 3. Entries exist before what publishes them. So one that is missing now is lost, unless the catalog
-        #    was replaced meanwhile, or a checkpoint covers it.
+        # 3. Entries exist before the publication that names them. So an entry that is missing now is lost,
+        #    unless the catalog was replaced meanwhile, or a checkpoint covers the entry.
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             self.check_folder()
@@ -383,11 +383,11 @@ class CommitLog:
         return last
 
     def read_schemas(self) -> SchemaHistory:
-        """Read the schemas that are named and not read yet; return all.
+        """Read the schemas that entries name and that were not read yet; return all schemas.
 
         Raises:
-            LogCorrupted: One is missing or damaged.
-            LogUnreadable: One has a newer format version.
+            LogCorrupted: A schema is missing or damaged.
+            LogUnreadable: A schema has a newer format version.
         """
         for version, id in self.state.schemas[len(self.schemas) :]:
             self.schemas.read(self.store, version, id)
@@ -406,9 +406,9 @@ class CommitLog:
         return found
 
     def read_ahead(self, name: str) -> ReadEntry | None:
-        """Read the next entry by its temporary name, so that it need not be read once it is there.
+        """Read the next entry by its temporary name, so that it need not be read after it has its final name.
 
-        Return it, or None if it is not the next one. Nothing that it says is true yet.
+        Return the entry, or None if the name is not that of the next entry. The entry is not valid yet.
         """
         with self._lock:
             number = self.state.last_entry + 1
@@ -423,7 +423,7 @@ class CommitLog:
             self._arriving = None
 
     def _refuse_hole(self) -> None:
-        """Notice that the next entry or publication is lost: what can only come after it is there."""
+        """Raise LogCorrupted if the next entry or publication is missing, but an object after it exists."""
         while True:
             state = self.state
             last = last_objects(state)
@@ -442,18 +442,18 @@ class CommitLog:
                 raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
 
     def committed_view(self) -> LogView:
-        """Return a view of all that is committed, for the catalog's writer; readers see what is published."""
+        """Return a view of all committed versions, for the catalog's writer; readers see the published ones."""
         with self._lock:
             self.read_schemas()
             return self._make_view(self.state.last_version)
 
     def published_view(self) -> LogView:
-        """Return a view of what is published, for times and bytes: its newest schemas may not be read."""
+        """Return a view of the published versions, for times and bytes; its newest schemas may be missing."""
         with self._lock:
             return self._make_view()
 
     def durable_view(self) -> tuple[LogView, int]:
-        """Read what is new; return a view of all that is committed and durable, and its last entry.
+        """Read the new objects; return a view of all committed and durable versions, and its last entry.
 
         Only for the tables of a gate: other readers may not see unpublished versions. Errors as
         ``refresh``.

@@ -1,11 +1,11 @@
-"""Notes of commits that are kept beyond their entries: repeated batches, and updates without the row before.
+"""Notes of commits that outlive their entries: repeated batches, and updates without the row before.
 
-A batch that is repeated after a restart is recognised by the last commits of its writer, ``KnownCommits``, also
+A batch that is repeated after a restart is recognised by the last commits of its writer, ``KnownCommits``, even
 if their entries have been deleted.
 
-PostgreSQL sends updates without the row before, with its default replica identity. Such a record names every
-column of ``after`` as changed; the columns that did change are unknown. The writer notes that among the source
-positions of the commit, and again when it is over. Only the newest note of an entity type counts::
+With its default replica identity, PostgreSQL sends updates without the row before. Such a record names every
+column of ``after`` as changed; the columns that did change are unknown. The writer notes this among the source
+positions of the commit, and again when the row before is sent. Only an entity type's newest note is valid::
 
     before:orders  missing        before:orders  sent
 """
@@ -29,10 +29,10 @@ _SENT: Final = "sent"
 def unknown_changes_after(
     known: tuple[str, ...], source_positions: Mapping[str, int | str]
 ) -> tuple[str, ...]:
-    """Return the entity types, sorted, after the source positions of a commit; the same object if none is new.
+    """Return the entity types, sorted, whose newest updates came without the row before, as of a commit.
 
     Args:
-        known: Those before the commit.
+        known: These entity types before the commit; returned if the commit has no such note.
         source_positions: What the commit advances; or all of a log, with ``known`` empty.
     """
     notes = {
@@ -47,11 +47,11 @@ def unknown_changes_after(
 
 
 def notes_after(updates: Mapping[str, bool], known: Collection[str]) -> dict[str, int | str]:
-    """Return as source positions what the updates of a commit change.
+    """Return the source positions by which the updates of a commit change the notes.
 
     Args:
         updates: Entity types with updates; True if any of them came without ``before``.
-        known: The entity types whose newest updates came without.
+        known: The entity types whose newest updates came without ``before``.
     """
     return {
         f"{_BEFORE}{entity_type}": _MISSING if missing else _SENT
@@ -61,9 +61,9 @@ def notes_after(updates: Mapping[str, bool], known: Collection[str]) -> dict[str
 
 
 BATCH_NOTES: Final = "batch:"
-"""Begins the source positions that number the batches of a source; see source_batches.py."""
+"""Prefix of the source positions that number the batches of a source; see source_batches.py."""
 _FLUSHES_MAX: Final = 64
-"""Flushes of one batch that are remembered, the newest."""
+"""The number of flushes of one batch that are remembered, the newest ones."""
 
 KnownCommits = dict[str, tuple[KnownCommit, ...]]
 """Writer → the commits of its last batch id; note of a source's batches → the commit that wrote it last."""

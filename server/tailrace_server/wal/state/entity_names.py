@@ -1,7 +1,7 @@
 """The name of one entity type, version by version.
 
 An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
-have the name of that time. One without columns is known by its name alone.
+have the name of that time. An entity type without columns is identified by its name alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EntityNames:
         self._known: dict[int, str | None] = {}
 
     def name_in(self, schema: Schema) -> str | None:
-        """Return what the entity type is called in a schema; None where it is not known."""
+        """Return the entity type's name in a schema; None if the schema does not have it."""
         if schema.id not in self._known:
             self._known[schema.id] = next(
                 (
@@ -41,7 +41,7 @@ class EntityNames:
         return self._known[schema.id]
 
     def columns_in(self, schema: Schema) -> tuple[Column, ...]:
-        """Return the columns of the entity type in a schema; none where it is not known."""
+        """Return the entity type's columns in a schema; empty if the schema does not have it."""
         return schema.entity_types.get(self.name_in(schema) or "", ())
 
     def rows_in(
@@ -51,7 +51,7 @@ class EntityNames:
         entity_types: tuple[str, ...],
         versions: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Return which rows are of the entity type, each under the name that it had at its version.
+        """Return a mask of the rows of the entity type, compared by its name at the version of each row.
 
         Args:
             view: The log that they are of.
@@ -69,7 +69,7 @@ class EntityNames:
         return ours
 
     def first_name(self, view: PublishedSchemas) -> str:
-        """Return what the entity type was called when the log first knew it: the same in every later view."""
+        """Return the entity type's first name in the log, which is the same in every later view."""
         # No schema forgets an entity type, and a log keeps its schemas when it is trimmed. So the first
         # version that knows this one is found by halving.
         low, high = 0, view.published

@@ -1,4 +1,4 @@
-"""The records of one entity type in a log, version by version, whatever the type was called when.
+"""The records of one entity type in a log, version by version, across renames of the entity type.
 
 An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
 have the name of that time. Published versions only.
@@ -64,7 +64,7 @@ class EntityRecords:
         """Bind to the entity type that has a name now.
 
         Raises:
-            InvalidRequest: No entity type of the newest published schema is called so.
+            InvalidRequest: No entity type of the newest published schema has the name.
         """
         self._log = log
         self._reader = reader
@@ -125,7 +125,7 @@ class EntityRecords:
                 return
 
     def is_late(self, version: int) -> bool:
-        """Return whether a version holds what came too late for the one it belongs to, as its lead says."""
+        """Return True if a version has changes that came too late for their own version, as its lead says."""
         missed = ""
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Which records have no bodies any more: those of some entity types below a version of each.
+"""Records whose bodies have expired: for some entity types, all records below a version.
 
-Heads stay, so positions, running numbers and counts do. That a body is missing is never read off the record,
-as many records have none: it is said by entity type and version, in the checkpoint (docs/wal-format.md).
+Heads are retained, and so are positions, running numbers and counts. A record does not show whether its bodies
+have expired, since many never had any: the checkpoint lists entity types and versions (docs/wal-format.md).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.schema_history import Schemas
 
 BodiesFrom = tuple[tuple[str, int], ...]
-"""Of entity types without old bodies: the first version that has them, behind the name in its schema."""
+"""Entity types with expired bodies: the first version with bodies, after the type's name in its schema."""
 
 
 class ExpiredBodies:
-    """Tells the records without bodies. Threads may share it."""
+    """Looks up the records whose bodies have expired. Threads may share it."""
 
     __slots__ = ("_schemas", "_stop", "_types", "bodies_from")
 
     def __init__(self, bodies_from: BodiesFrom, schemas: Schemas) -> None:
-        """Bind to what the checkpoint says, and to all schemas of the log."""
+        """Take the checkpoint's list, and all schemas of the log."""
         self.bodies_from = bodies_from
         self._schemas = schemas
         self._stop = max((version for _, version in bodies_from), default=0)
@@ -48,26 +48,26 @@ class ExpiredBodies:
         return self._schemas.at(version)
 
     def may_be_in(self, ref: BatchRef) -> bool:
-        """Return whether a batch may hold records without bodies; False: it has none."""
+        """Return False if no record of a batch has expired bodies, True if some may have."""
         return ref.first.version < self._stop
 
     def first_kept(self, entity_type: str, version: int) -> int:
-        """Return from which version on an entity type has bodies; 0 where all that are kept have.
+        """Return the first version from which an entity type has bodies; 0 if none have expired.
 
         Args:
-            entity_type: Its name in the schema of …
-            version: … this version.
+            entity_type: The entity type's name in the schema of ``version``.
+            version: A version.
         """
         return self.by_name(version).get(entity_type, 0) if self._types else 0
 
     def by_name(self, version: int) -> dict[str, int]:
-        """Return the first version with bodies, by the name at a version of each entity type without some."""
+        """Return the first version with bodies, by the name at a version of each type with expired bodies."""
         schema = self.schema_of(version)
         found = ((names.name_in(schema), first) for names, first in self._types)
         return {name: first for name, first in found if name is not None}
 
     def rows_in(self, head: BatchHead) -> npt.NDArray[np.bool_] | None:
-        """Return which records of a batch have no bodies any more; None: all have, and none is looked at."""
+        """Return a mask of the records of a batch with expired bodies; None if there are certainly none."""
         if not self.may_be_in(head.ref):
             return None
         found = np.zeros(len(head.versions), np.bool_)
@@ -82,14 +82,14 @@ class ExpiredBodies:
         return found
 
     def refuse(self, head: BatchHead, rows: Sequence[int] | npt.NDArray[Any]) -> None:
-        """Refuse to show bodies of some records of a batch, if one of them has none any more.
+        """Check that the bodies of some records of a batch have not expired.
 
         Args:
             head: The head of the batch.
-            rows: Offsets in it; the first that is refused is named.
+            rows: Offsets in the batch; the error names the first expired one.
 
         Raises:
-            BodiesExpired: It is so.
+            BodiesExpired: The bodies of one of the records have expired.
         """
         gone = self.rows_in(head)
         if gone is None:
@@ -99,7 +99,7 @@ class ExpiredBodies:
             raise self.error(head, int(rows[int(np.argmax(wanted))]))
 
     def error(self, head: BatchHead, row: int) -> BodiesExpired:
-        """Return the error of one record of a batch, which has no bodies any more."""
+        """Return the error for one record of a batch, whose bodies have expired."""
         version, name = int(head.versions[row]), head.entity_types[int(head.type_codes[row])]
         oldest = Position(self.first_kept(name, version), 0)
         return BodiesExpired(Position(version, int(head.indexes[row])), name, oldest)

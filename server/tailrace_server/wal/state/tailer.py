@@ -1,8 +1,8 @@
-"""Following a log: a new view as soon as there is one.
+"""The follower of a log, which yields a new view as soon as there is one.
 
-A pool of threads gives the log a turn when it has changed, and reads; the event loop only receives views. Where
-the store reports changes (inotify, for local files), everything is still read once in a while, in case a report
-was lost. Elsewhere the log is polled, 1 ms after a change, doubling to 50 ms while nothing comes.
+A thread of the pool reads the log when it has changed; the event loop only receives views. If the store reports
+changes (inotify, for local files), the whole log is still read once in a while, in case a report was lost.
+Otherwise the log is polled, 1 ms after a change, doubling to 50 ms without changes.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Tailer:
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _read_new(self, waits: FileWait) -> float:
-        """Read what is new; return the seconds until the next turn at the latest."""
+        """Read what is new; return the longest wait until the next turn, in seconds."""
         now = time.monotonic()
         if now < self._not_before:
             return self._not_before - now

@@ -46,14 +46,14 @@ class LogView:
     log that was restored from a copy has the same uuid, paths, offsets, revisions and ids."""
     name: str
     published: int
-    """Highest version that may be seen; 0 for none."""
+    """Highest visible version; 0 for none."""
     oldest: Position
     """First position that is retained; (1, 0) until something is trimmed."""
     end_row: int
     """Running number after the last published record."""
     committed: int
-    """Newest version that was committed when the view was made, for information: what lies above ``published``
-    cannot be read through this."""
+    """Newest version that was committed when the view was made, for information: versions above ``published``
+    cannot be read through the view."""
     newest_timestamp: int
     """Commit timestamp of ``published``, µs; 0 for none."""
     revision: int
@@ -65,7 +65,7 @@ class LogView:
     whole_removals: WholeRemovals
     """True if the images of removed rows are known to be whole."""
     bodies: ExpiredBodies
-    """Which records have no bodies any more."""
+    """The records whose bodies have expired."""
     _batches: npt.NDArray[np.int64]
     _batch_count: int
     _segments: SegmentTable
@@ -80,7 +80,7 @@ class LogView:
         return self._batch_count
 
     def __bool__(self) -> bool:
-        """Return True: a view without batches is a view."""
+        """Return True, also for a view without batches."""
         return True
 
     def batch(self, place: int) -> BatchRef:
@@ -94,16 +94,16 @@ class LogView:
         return int(self._batches[ROWS, place])
 
     def find(self, position: Position) -> int:
-        """Return the first batch whose last position is at or after one; ``len(self)`` if there is none."""
+        """Return the place of the first batch that ends at or after a position; ``len(self)`` if none does."""
         return find_position(self._batches, self._batch_count, position)
 
     def find_row(self, row: int) -> int:
-        """Return the batch of a running number: the first for a lower one, ``len(self)`` past the end."""
+        """Return the place of the batch with a running number: 0 below the first, ``len(self)`` after all."""
         return find_row(self._batches, self._batch_count, row)
 
     @property
     def first_row(self) -> int:
-        """Running number of the first record that is retained in its batch."""
+        """Running number of the first record in the first retained batch."""
         return int(self._batches[FIRST_ROW, 0]) if self._batch_count else self.end_row
 
     def timestamp_of(self, version: int) -> int:
@@ -111,9 +111,9 @@ class LogView:
         return int(self.timestamps_of(np.array([version], np.int64))[0])
 
     def known_timestamp_of(self, version: int) -> int | None:
-        """Return the commit timestamp of any version, µs; 0 above ``published``, None where it is forgotten.
+        """Return the commit timestamp of any version, µs; None if the commit was trimmed and is unknown.
 
-        That of version 0, before the first, is 0 too. The commits of trimmed versions are forgotten.
+        The timestamp is 0 for version 0 and for versions above ``published``.
         """
         if not 0 < version <= self.published:
             return 0
@@ -122,13 +122,13 @@ class LogView:
         return self.timestamp_of(version)
 
     def cursor(self, version: int, index: int, ordinal: int = END) -> Cursor:
-        """Return the cursor that has passed a place in this log."""
+        """Return the cursor after a place in this log."""
         return Cursor(self.uuid, version, index, ordinal, self.known_timestamp_of(version))
 
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps, µs, of retained, published versions that do not fall.
+        """Return the commit timestamps, µs, of retained, published versions, given in rising order or equal.
 
-        If a batch begins with trimmed versions, those with forgotten commits get the oldest known one.
+        If a batch begins with trimmed versions, versions of unknown commits get the oldest known timestamp.
         """
         count = self._commit_count
         if not count or not len(versions):
@@ -146,7 +146,7 @@ class LogView:
         return found
 
     def known_timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps, µs, of published versions in any order; 0 where they are forgotten."""
+        """Return the commit timestamps, µs, of published versions in any order; 0 if a commit is unknown."""
         if not len(versions) or not self._commit_count:
             return np.zeros_like(versions)
         if (versions[1:] >= versions[:-1]).all():  # in order already, as changes are
@@ -178,7 +178,7 @@ class LogView:
         return self._schemas.up_to(self.published)
 
     def had_entity_type(self, name: str) -> bool:
-        """Return whether any published version knew an entity type by a name."""
+        """Return True if the schema of any published version has an entity type of a name."""
         return self._schemas.had_entity_type(name, self.published)
 
     def schema_of(self, version: int) -> Schema:
@@ -193,7 +193,7 @@ class LogView:
     def schemas_of(
         self, versions: npt.NDArray[np.int64]
     ) -> tuple[list[Schema], npt.NDArray[np.int64]]:
-        """Return the schemas that some versions were written with, and for each version which of them.
+        """Return the schemas of some versions, and for each version the place of its schema among them.
 
         Args:
             versions: Published ones in any order, shape (n,).
@@ -223,7 +223,7 @@ class LogView:
         return replace(self, _schemas=schemas, part=part, unknown_changes=unknown_changes)
 
     def bytes_from(self, position: Position) -> int:
-        """Return the bytes of the segments that have what can be seen from a position on."""
+        """Return the bytes of the segments with visible records at or after a position."""
         place = self.find(position)
         if place == self._batch_count:
             return 0
@@ -231,7 +231,7 @@ class LogView:
         return int(self._segments.sizes[first : last + 1].sum())
 
     def first_within(self, size: int) -> int:
-        """Return the first version of the newest segments that have so many bytes; the newest is always one."""
+        """Return the first version in the newest segments of ``size`` bytes at most, one segment at least."""
         if not self._batch_count:
             return self.published + 1
         segments = self._batches[SEGMENT, : self._batch_count]
@@ -249,7 +249,7 @@ class LogView:
         return self._segments.paths(0, int(self._batches[SEGMENT, self._batch_count - 1]) + 1)
 
     def batches_in(self, path: str) -> list[BatchRef]:
-        """Return the batches of a segment, in log order; none where the log does not name the path."""
+        """Return the batches of a segment, in log order; empty if the log does not name the path."""
         paths = self.segment_paths()
         if path not in paths:
             return []
@@ -259,7 +259,7 @@ class LogView:
         return [self.batch(batch) for batch in range(first, stop)]
 
     def segments(self) -> list[SegmentRef]:
-        """Return the segments that hold what can be seen, in log order."""
+        """Return the segments with visible records, in log order."""
         if not self._batch_count:
             return []
         last = int(self._batches[SEGMENT, self._batch_count - 1])

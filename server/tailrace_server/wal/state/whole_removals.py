@@ -1,11 +1,11 @@
-"""Versions in which the image of every removed row is whole, so that a null in it is the row's own null.
+"""Versions in which the image of every removed row is complete, so that a null in an image is a real null.
 
-Many sources send the key of a removed row, and beside it nulls that look like values. A writer knows if that is
-not so, and notes it by entity type among the source positions of a commit::
+Many sources send only the key of a removed row, with nulls in the place of the other values. A writer knows if
+its source sends complete images, and notes this by entity type among the source positions of a commit::
 
     removed:orders    1-40,57-      versions 1 to 40, and from 57 on
 
-Only the newest note counts. For an entity type without one this is unknown in every version.
+Only the newest note of an entity type is valid. Without a note this is unknown for every version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _REMOVED: Final = "removed:"
 _SPANS_MAX: Final = 64
-"""Spans that a note has; older ones are forgotten, and nothing is known of them then."""
+"""The most spans in a note; older spans are dropped, and their versions are then unknown."""
 _OPEN: Final = 1 << 62
 
 Spans = tuple[tuple[int, int], ...]
@@ -34,14 +34,14 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class WholeRemovals:
-    """The notes of a log. It does not change."""
+    """The notes of a log. Immutable."""
 
     def __init__(self, spans: Mapping[str, Spans] | None = None) -> None:
         """Begin with the spans of some entity types, by the names that they have in those versions."""
         self._spans: Mapping[str, Spans] = spans or {}
 
     def after(self, source_positions: Mapping[str, int | str]) -> WholeRemovals:
-        """Return what is known after the source positions of a commit; the same object if nothing is new."""
+        """Return the notes extended by a commit's source positions; the same object without new notes."""
         notes = {
             name.removeprefix(_REMOVED): _read(str(text))
             for name, text in source_positions.items()
@@ -50,11 +50,11 @@ class WholeRemovals:
         return WholeRemovals({**self._spans, **notes}) if notes else self
 
     def notes_after(self, removals: Mapping[str, bool], first_version: int) -> dict[str, int | str]:
-        """Return as source positions what the removals of a commit change.
+        """Return the source positions by which the removals of a commit change the notes.
 
         Args:
-            removals: Entity types with removed rows; True if the image of any may lack values.
-            first_version: Of the commit.
+            removals: Entity types with removed rows; True if the image of any of these rows may lack values.
+            first_version: The commit's first version.
         """
         found: dict[str, int | str] = {}
         for entity_type, lacking in removals.items():
@@ -71,10 +71,10 @@ class WholeRemovals:
         return found
 
     def of(self, entity_type: str, versions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return of some versions whether the images of all rows that were removed then are whole.
+        """Return a mask of the versions in which the images of all removed rows are complete.
 
         Args:
-            entity_type: By the name that it has in them.
+            entity_type: The entity type's name in these versions.
             versions: In any order, shape (n,).
         """
         found = np.zeros(len(versions), np.bool_)
@@ -90,13 +90,13 @@ def removals_in(
     keys: pa.StringArray,
     before: pa.BinaryArray,
 ) -> dict[str, bool]:
-    """Return the entity types with removed rows; True if an image of one certainly lacks values.
+    """Return the entity types with removed rows; True if an image of such a row certainly lacks values.
 
     Args:
         entity_types: Names.
-        type_codes: Place of each row's entity type among them, shape (n,).
+        type_codes: The place in ``entity_types`` of each row's entity type, shape (n,).
         operations: Operation of each row.
-        keys: Null for a truncate, which is no removal of a row.
+        keys: The keys; null for a truncate, which is no removal of a row.
         before: The images of the rows.
     """
     removes = operations == Operation.REMOVE
