@@ -1,7 +1,7 @@
 """Links an object file of LLVM to code that can be mapped at any address and needs nothing from outside.
 
 Of an ELF object, which LLVM makes for x86-64 and AArch64, this takes the sections that are in memory when code
-runs and cannot be written to: code and constants. They are put one behind the other. A *relocation* is a place
+runs and cannot be written to: code and constants. They are put one after the other. A *relocation* is a place
 in them that depends on the distance to a symbol; here the distances are known, so each one is filled in.
 
 Source: System V ABI, chapter 4 (object files); its supplements for x86-64 and AArch64 (relocations).

@@ -1,6 +1,6 @@
-"""The compiled loops of this machine: where their file is, how it is checked, mapped and, if missing, made.
+"""The loader of this machine's compiled loops: finds, checks and maps their file, and makes a missing one.
 
-A file is one line of JSON, its head, and the code behind it::
+A file is one line of JSON, its head, and the code after it::
 
     {"key": …, "sha256": of the code, "functions": {name: [place in the code, number of arguments]}}
 
@@ -82,10 +82,10 @@ _rows = 0
 
 
 def loops(rows: int) -> Loops | None:
-    """Return the loops, for so many rows; None where there are none, or none yet. Any thread may call it.
+    """Return the loops, to handle a number of rows; None if they are not available (yet). Thread-safe.
 
-    The first call loads them. Where they are not made yet, a process of low priority makes them once this
-    process has handled some thousand rows; until then the caller's plain way does the work.
+    The first call loads the loops. If their file does not exist, a process of low priority makes it once this
+    process has handled some thousand rows; until then the caller uses its implementation in Python.
     """
     global _rows
     if _loops is None and _maker is None and _key != "":
@@ -114,7 +114,7 @@ def prepare(*, make: bool = True) -> threading.Thread | None:
 
 
 def loops_made() -> Loops:
-    """Return the loops, made first if need be.
+    """Return the loops; make their file first if it is missing.
 
     Raises:
         OSError: They cannot be made; the log says why.
@@ -127,7 +127,7 @@ def loops_made() -> Loops:
 
 
 def address(array: NDArray[Any], kind: np.dtype[Any]) -> int:
-    """Return the address of an array, which has the type and lies one element behind the other."""
+    """Return the address of an array, which has the type and lies one element after the other."""
     assert array.dtype == kind, (array.dtype, kind)
     return int(pa.py_buffer(array).address)  # refuses what does not lie so
 
@@ -223,7 +223,7 @@ def _load(key: str) -> None:
 
 
 def _make(key: str) -> None:
-    """Have a process make the file, and load it."""
+    """Start a process that makes the file, and load the file."""
     _log.info("compiling loops once for this machine; until then plain Python does their work")
     bound = (sys.executable, end_with_parent.__file__, str(os.getpid()))
     made = subprocess.run(

@@ -50,7 +50,7 @@ def _came_before(start: Any, length: Any, seen: Any, members: Any) -> Any:
 def _cut_object(
     at: Any, end: Any, to: Any, columns: Any, name_offsets: Any, name_bytes: Any, seen: Any
 ) -> Any:
-    """Write an object without its hidden members; return the place behind it, 0 if in doubt."""
+    """Write an object without its hidden members; return the place after it, 0 if in doubt."""
     origin, begun = at, to
     at = behind_space(at, end)
     if at >= end or uint8_at(at) != _BRACE:
@@ -152,7 +152,7 @@ def cut_members(
         offsets: Address of its offsets, int32.
         values: Address of its bytes.
         rules: An int32 a row: -1 = left to the parser, 0 = copied as it is, n = cut to the set n - 1.
-        sets: Three int64 a set of columns: 1 if those are visible, 0 if hidden; first name; behind the last.
+        sets: Three int64 a set of columns: 1 if those are visible, 0 if hidden; first name; after the last.
         name_offsets: Address of the offsets of the names, int32.
         name_bytes: Address of their bytes.
         cut_offsets: Written: an int32 a row, and one for the end.

@@ -222,7 +222,7 @@ def write_frames(
         changed_tag: The tag of a list of changed columns.
         sizes: As `measure_frames` wrote it.
         offsets: The same.
-        starts: The same, and behind the last message the number of captures.
+        starts: The same, and after the last message the number of captures.
         origins: Where each message's contents begin, less the bytes of the messages before it, int64.
         messages: The number of messages.
     """

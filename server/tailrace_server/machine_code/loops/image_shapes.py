@@ -1,6 +1,6 @@
 """Loops over whole columns of images: their shapes, what updates have changed, the hashes of keys.
 
-The *shape* of an image is its names in their order, with the kind of value behind each; see
+The *shape* of an image is its names in their order, with the kind of value after each; see
 `schema.column_types.TypeInference`. A hash identifies it. As in json_objects.py, whose grammar this uses, the
 code may be wrong in one direction only: an image that it calls doubtful goes to a parser. Doubtful is all
 that the check doubts, and beyond it: escapes in a name, and whole numbers that 64 bits do not hold.

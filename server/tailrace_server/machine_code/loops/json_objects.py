@@ -1,7 +1,7 @@
 """The grammar of JSON objects, and two loops: are the rows of a column valid, and are their names known?
 
 The code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
-Texts are read eight bytes at a time, but never past the end of a row: the bytes behind it may not be allocated.
+Texts are read eight bytes at a time, but never past the end of a row: the bytes after it may not be allocated.
 
 The helpers take and return places: the address of a byte. 0 means "doubtful".
 """
@@ -77,7 +77,7 @@ def _is_hex(byte: Any) -> Any:
 
 @called
 def behind_text(at: Any, end: Any) -> Any:
-    """Return the place behind the quote that ends a text; 0 if that is doubtful."""
+    """Return the place after the quote that ends a text; 0 if that is doubtful."""
     while True:
         at = next_stop(at, end)
         if at >= end:
@@ -85,7 +85,7 @@ def behind_text(at: Any, end: Any) -> Any:
         byte = uint8_at(at)
         if byte == _QUOTE:
             return at + 1
-        # A control character is not allowed in a text, and a backslash needs a character behind it.
+        # A control character is not allowed in a text, and a backslash needs a character after it.
         if byte != _BACKSLASH or at + 1 >= end:
             return 0
         byte = uint8_at(at + 1)
@@ -114,7 +114,7 @@ def _behind_digits(at: Any, end: Any) -> Any:
 
 @called
 def behind_number(at: Any, end: Any) -> Any:
-    """Return the place behind a number; 0 if it is no JSON number."""
+    """Return the place after a number; 0 if it is no JSON number."""
     begun = at + 1 if uint8_at(at) == _MINUS else at
     at = _behind_digits(begun, end)
     # At least one digit, and no zero in front of others.
@@ -138,7 +138,7 @@ def behind_number(at: Any, end: Any) -> Any:
 
 @inlined
 def behind_word(at: Any, end: Any) -> Any:
-    """Return the place behind ``true``, ``false`` or ``null``; 0 if it is none of them."""
+    """Return the place after ``true``, ``false`` or ``null``; 0 if it is none of them."""
     if at + 4 <= end and (uint32_at(at) == _TRUE or uint32_at(at) == _NULL):
         return at + 4
     if at + 5 <= end and uint8_at(at) == _F and uint32_at(at + 1) == _ALSE:
@@ -158,7 +158,7 @@ def behind_space(at: Any, end: Any) -> Any:
 
 @called
 def behind_scalar(at: Any, end: Any) -> Any:
-    """Return the place behind a text, number, ``true``, ``false`` or ``null``; 0 if that is doubtful."""
+    """Return the place after a text, number, ``true``, ``false`` or ``null``; 0 if that is doubtful."""
     byte = uint8_at(at)
     if byte == _QUOTE:
         return behind_text(at + 1, end)
@@ -169,7 +169,7 @@ def behind_scalar(at: Any, end: Any) -> Any:
 
 @called
 def _behind_name(at: Any, end: Any) -> Any:
-    """Return the place of the value behind a name and its colon; 0 if that is doubtful."""
+    """Return the place of the value after a name and its colon; 0 if that is doubtful."""
     if at >= end or uint8_at(at) != _QUOTE:
         return 0
     at = behind_text(at + 1, end)
@@ -189,7 +189,7 @@ def _end_of(objects: Any) -> Any:
 
 @called
 def behind_nested(at: Any, end: Any) -> Any:
-    """Return the place behind an object or array, which begins at ``at``; 0 if that is doubtful.
+    """Return the place after an object or array, which begins at ``at``; 0 if that is doubtful.
 
     There is no recursion: ``objects`` is a stack of bits, one for each open bracket, 1 for an object.
     """
@@ -222,7 +222,7 @@ def behind_nested(at: Any, end: Any) -> Any:
                 return at + 1
             at = behind_space(at + 1, end)
             objects >>= np.uint64(1)
-        # 3. Something is still open, so a comma and a further value must follow. A bracket behind the
+        # 3. Something is still open, so a comma and a further value must follow. A bracket after the
         #    comma is no value: step 1 refuses it, by way of the name or of the word.
         if at >= end or uint8_at(at) != _COMMA:
             return 0
@@ -239,7 +239,7 @@ def _is_object(at: Any, end: Any) -> Any:
     if at >= end or uint8_at(at) != _BRACE:
         return False
     at = behind_nested(at, end)
-    return at != 0 and behind_space(at, end) == end  # nothing may stand behind the object
+    return at != 0 and behind_space(at, end) == end  # nothing may stand after the object
 
 
 def first_doubtful(validity: Any, offsets: Any, values: Any, first: Any, stop: Any) -> Any:
@@ -292,10 +292,10 @@ def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
         if byte == _QUOTE:
             start = at
             at = next_stop(at, end)
-            # Any other stop is a backslash: it and the character behind it are passed over.
+            # Any other stop is a backslash: it and the character after it are passed over.
             while at < end and uint8_at(at) != _QUOTE:
                 at = next_stop(at + 2, end)
-            # A text is a name if it is the first one behind the brace or a comma of the outer object.
+            # A text is a name if it is the first one after the brace or a comma of the outer object.
             if expected:
                 value = _hash(group, start, at)
                 if uint64_at(table + np.int64(8 * (value >> shift))) != value:

@@ -95,7 +95,7 @@ _move4, _move8, _move16, _move64 = _move(32), _move(64), _move(128), _move(512)
 def copy(to: Any, origin: Any, length: Any) -> None:
     """Copy bytes from address to address, by moves of whole registers."""
     # The last move ends with the last byte and may overlap the one before, so that no byte beyond the
-    # text is read or written: behind it another column's memory may begin, or none.
+    # text is read or written: after it another column's memory may begin, or none.
     if length >= 16:
         last = length - 16
         at = 0
@@ -136,7 +136,7 @@ def is_present(validity: Any, row: Any) -> Any:
 
 @inlined
 def borders_of(offsets: Any, values: Any, row: Any) -> Any:
-    """Return the address of a row's first byte, and the one behind its last."""
+    """Return the address of a row's first byte, and the one after its last."""
     at = offsets + 4 * row
     return values + np.int64(int32_at(at)), values + np.int64(int32_at(at + 4))
 

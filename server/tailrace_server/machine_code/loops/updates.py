@@ -191,7 +191,7 @@ def cut_messages(
         progress: Written, int64: for each progress statement its message, then lower, upper and counts, each
             as (number of elements, elements), a count being two numbers. They are at most four for a message
             and one for a byte.
-        done: Written, four int64: updates, numbers of progress, whole messages, the place behind the last
+        done: Written, four int64: updates, numbers of progress, whole messages, the place after the last
             whole one.
     """
     at, end = data, data + size
@@ -230,7 +230,7 @@ def cut_messages(
             store(progress + 8 * numbers, np.int64(message))
             numbers += 1
             for part in range(3):
-                # The number of elements is known behind the last block; its place is kept free.
+                # The number of elements is known after the last block; its place is kept free.
                 elements, counted = progress + 8 * numbers, np.int64(0)
                 numbers += 1
                 while True:
@@ -325,7 +325,7 @@ def mark_distinct(
 
 
 def gather(data: Any, pieces: Any, starts: Any, lengths: Any, out: Any, offsets: Any) -> Any:
-    """Copy pieces of bytes one behind the other; return the place behind the last.
+    """Copy pieces of bytes one after the other; return the place after the last.
 
     Args:
         data: Address of the bytes.

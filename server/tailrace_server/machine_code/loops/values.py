@@ -129,7 +129,7 @@ def _sextet(byte: Any) -> Any:
 
 @called
 def _unbase64(at: Any, end: Any, to: Any) -> Any:
-    """Write the bytes of a base64 text; return the place behind them, 0 if it is none, or has escapes."""
+    """Write the bytes of a base64 text; return the place after them, 0 if it is none, or has escapes."""
     if (end - at) & 3:
         return 0
     while at < end:
@@ -246,7 +246,7 @@ def _moment(at: Any, end: Any, zoned: Any) -> Any:
         return _UNREAD
     if uint8_at(at + 10) != _UPPER_T and uint8_at(at + 10) != _SPACE:
         return _UNREAD
-    # The zone begins at the first letter behind the seconds that is neither digit nor point.
+    # The zone begins at the first letter after the seconds that is neither digit nor point.
     zone = at + 19
     while zone < end and (_is_digit(zone) or uint8_at(zone) == _POINT):
         zone += 1
@@ -318,7 +318,7 @@ def read_numbers(
         states: Written: a byte a row, one of `ValueState`.
         out: Written: an int64 a row. There must be 16 bytes more.
         notation: One of `Notation`.
-        scale: The digits behind the point, for decimals.
+        scale: The digits after the point, for decimals.
         least: The smallest number that is accepted.
         greatest: The largest.
     """
