@@ -53,7 +53,7 @@ cut such a number off silently. Other values may have them too; then the bytes a
 
 DEPTH_MAX: Final = 100
 """Depth to which rows of a record that holds itself may nest. JSON and Python's stack have bounds of their
-own behind this one, with less clear errors."""
+own beyond this one, with less clear errors."""
 
 
 def _with_branch(

@@ -295,7 +295,7 @@ class ValueReader:
             *(address(placeholder_offsets, INT), address(placeholder_bytes, BYTE)),
             *(address(states, BYTE), address(out, BYTE), int(notation)),
         )
-        # 2. Numbers come as such, all others as bytes one behind the other.
+        # 2. Numbers come as such, all others as bytes one after the other.
         if not texts:
             left = loops.read_numbers(*arguments, form.scale, form.least, form.greatest)
             return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states, left)

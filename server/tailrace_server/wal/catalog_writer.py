@@ -271,7 +271,7 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish and state.gate is None,
             )
-            # 4. The creation decides. The loser reads the winner's entry, is fenced by it or goes on behind it.
+            # 4. The creation decides. The loser reads the winner's entry, is fenced by it or goes on after it.
             if self._entries.create(entry, carried):
                 if publish:
                     self._run_upkeep()

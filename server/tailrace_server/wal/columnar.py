@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TransactionRecords:
-    """Rows of transactions with their leads, and with the records of schema changes behind these."""
+    """Rows of transactions with their leads, and with the records of schema changes after these."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TransactionRecords:
         return self._lead_text(place, dict(counts), changes)
 
     def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
-        """Return the records of transactions; ``schema_records`` come behind the lead of the first one.
+        """Return the records of transactions; ``schema_records`` come after the lead of the first one.
 
         If there are any, that lead and they are not among the records returned.
         """

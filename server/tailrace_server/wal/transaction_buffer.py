@@ -36,7 +36,7 @@ _Mark = tuple[int, int, int, int, dict[str, bool]]
 
 @dataclass(slots=True)
 class Buffer:
-    """Batches of records, and behind them records by columns."""
+    """Batches of records, and after them records by columns."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
@@ -54,7 +54,7 @@ class Buffer:
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
     def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Add records behind all others."""
+        """Add records after all others."""
         self.batches += [*self._batches_of_columns(), *batches]
         self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
 

@@ -65,7 +65,7 @@ COLUMNAR_FROM: Final = ROWS_MAX
 that an entry can carry is appended and committed in a third of the time, a mutation at a time (ADR 0126)."""
 
 _COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
-"""The description, in a lead, of the records behind it."""
+"""The description, in a lead, of the records after it."""
 
 
 class TransactionWriter:
@@ -140,7 +140,7 @@ class TransactionWriter:
         """Buffer one transaction, which becomes one version; without mutations it is its lead alone.
 
         Args:
-            mutations: In source order; they get the indexes 1, 2, …, behind the records of what they change
+            mutations: In source order; they get the indexes 1, 2, …, after the records of what they change
                 about the schema. At most one for each key.
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.

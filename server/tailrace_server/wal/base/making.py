@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 8
 _DUE_RECORDS: Final = 1 << 20
-"""Records behind the newest base before another is due, …"""
+"""Records after the newest base before another is due, …"""
 _DUE_SHARE: Final = 2
 """… and at least one for so many of its rows."""
 _KEPT: Final = 2

@@ -170,7 +170,7 @@ def copied_folder(root: Path, document: CatalogDocument) -> Iterator[Path]:
 
 
 def read_catalog(path: Path) -> CatalogDocument:
-    """Return what a catalog's folder says that it is.
+    """Return the catalog.json of a folder.
 
     Raises:
         LogUnreadable: It is not a catalog, may not be read, or has a newer format.
@@ -189,7 +189,7 @@ def read_catalog(path: Path) -> CatalogDocument:
 
 
 def read_named(root: Path, name: str) -> CatalogDocument:
-    """Return what a catalog's folder says that it is, which must be a catalog of the folder's name.
+    """Return the catalog.json of a folder, which must be that of a catalog of the folder's name.
 
     A copy of a folder beside the original would be a second log of the same name and uuid.
 
@@ -245,9 +245,9 @@ def list_catalogs(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
 
 
 def is_catalog(path: Path) -> bool:
-    """Whether a folder is a catalog's; one that may not be entered counts as such.
+    """Return True if a folder is a catalog's, or if its content cannot be read for lack of permission.
 
-    Opening it then fails for the permission, and not because there is no catalog of its name.
+    So opening such a folder fails because of the permission, and not because the catalog is unknown.
     """
     try:
         os.stat(path / CATALOG_FILE)
@@ -259,7 +259,7 @@ def is_catalog(path: Path) -> bool:
 
 
 def has_folder(root: Path, name: str) -> bool:
-    """Whether there is a folder of a catalog's name, be it a catalog or not."""
+    """Return True if there is a folder of a catalog's name, whether or not it is a catalog."""
     return os.path.isdir(root / name)
 
 

@@ -42,7 +42,7 @@ _ONLY_DIRECTORIES: Final = 0x01000000
 _READ_BYTES: Final = 8_192
 _event: Final = struct.Struct("iIII").unpack_from
 _EVENT_BYTES: Final = 16
-"""A watch, a mask, a cookie and the length of the name behind them."""
+"""A watch, a mask, a cookie and the length of the name after them."""
 _EVENT_BYTES_MAX: Final = _EVENT_BYTES + 256
 _STATFS_BYTES: Final = 256
 """More than the struct of any architecture; only its first word, the type, is read."""
@@ -90,7 +90,7 @@ class Event(NamedTuple):
     watch: int
     """The number of the watch."""
     padded_name: bytes
-    """Name of the file in the folder, with zeros behind it."""
+    """Name of the file in the folder, with zeros after it."""
 
     @property
     def is_overflow(self) -> bool:

@@ -76,7 +76,7 @@ class NumberedSequence(Generic[_N]):
     """The log's."""
     failpoint: str
     retained: int | None = None
-    """Superseded objects that stay, so that a concurrent listing finds one that still exists; None: all."""
+    """Number of superseded objects to retain, so that a concurrent listing has one that exists; None: all."""
 
     def newest_number(self) -> int:
         """Return the number of the newest object; 0 where there is none."""
@@ -86,9 +86,9 @@ class NumberedSequence(Generic[_N]):
         """Return the newest object.
 
         Raises:
-            CatalogReplaced: It is of another log.
-            LogCorrupted: It is damaged or missing.
-            LogUnreadable: It has a newer format version.
+            CatalogReplaced: The object is of another log.
+            LogCorrupted: The object is damaged or missing.
+            LogUnreadable: The object has a newer format version.
         """
         for _ in range(_ATTEMPTS):
             number = self.newest_number()
@@ -105,10 +105,10 @@ class NumberedSequence(Generic[_N]):
         raise self._contended()
 
     def change(self, decide: Callable[[Newest[_N]], _N | None]) -> Newest[_N]:
-        """Bring the sequence to what is decided, whoever else changes it; return the newest object then.
+        """Create the next object as ``decide`` says, again if another process comes first; return the newest.
 
         Args:
-            decide: Given the newest object, returns the next one; None: it stays. It may be called several
+            decide: Returns the next object, given the newest one; None: no change. It may be called several
                 times, and may raise.
 
         Raises:
@@ -153,7 +153,7 @@ class NumberedSequence(Generic[_N]):
         return Newest(number, crc, created)
 
     def check(self, remedy: str, *, chained: bool = True) -> Iterator[LogCorrupted]:
-        """Yield the faults of a sequence of which no object is deleted; continue behind each.
+        """Yield the faults of a sequence whose objects are never deleted; continue after each fault.
 
         Args:
             remedy: What to do about a fault.

@@ -192,7 +192,7 @@ class SubscriptionDocument(Struct, frozen=True):
     id: UUID
     """Its own: one of the same name that was created after it was deleted has another."""
     name: str
-    """The name in the log: the given one, and behind an ``@`` a digest of the owner, if there is one."""
+    """The name in the log: the given one, and after an ``@`` a digest of the owner, if there is one."""
     created: int
     owner: str
     """The caller that created it, as the server knows callers; empty: a command at the log's folder."""

@@ -27,13 +27,13 @@ def os_errors(doing: str) -> Iterator[None]:
 
 
 def is_scarce(error: BaseException) -> bool:
-    """Whether an error comes of a process without file descriptors or memory: it passes, and is no fault."""
+    """Return True if the process lacks file descriptors or memory: a passing error, no fault of the log."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _SCARCE
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room."""
+    """Return True if an error says that there is no room."""
     return error.errno in _FULL
 
 

@@ -172,7 +172,7 @@ def first_repeated_key(
     triples = triples[at]
     if pc.count_distinct(pa.array(triples)).as_py() == len(at):
         return None
-    # Equal triples stay in the order of rows, so each that repeats lies behind the row that it repeats.
+    # Equal triples stay in the order of rows, so each that repeats lies after the row that it repeats.
     order = np.argsort(triples, kind="stable")
     ordered = triples[order]
     return int(at[order[1:][ordered[1:] == ordered[:-1]].min()])
@@ -221,7 +221,7 @@ def repeated_member(image: bytes, members: Mapping[str, msgspec.Raw]) -> str | N
         image: The text of a JSON object.
         members: What it decodes to: of a repeated member the last value.
     """
-    # Each member of the text has a colon behind its name, and other colons lie in names and values. If those of
+    # Each member of the text has a colon after its name, and other colons lie in names and values. If those of
     # distinct members and of their values are all, there are no further members. Mostly that shows at once.
     further = image.count(b":") - len(members)
     if not further or further == sum(bytes(value).count(b":") for value in members.values()):

@@ -56,7 +56,7 @@ def addresses_of(array: pa.StringArray | pa.BinaryArray) -> Addresses:
 
 
 def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return texts one behind the other: where each begins and the last ends, and their bytes."""
+    """Return texts one after the other: where each begins and the last ends, and their bytes."""
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum([*map(len, texts)], out=offsets[1:])
     return offsets, np.frombuffer(b"".join(texts) or b"\0", np.uint8)
@@ -83,7 +83,7 @@ class _Column:
         """Whether every record is null."""
         if self._validity is None:
             return self._rows == 0
-        # Whole bytes of the bitmap first; bits of the last byte behind the column may be anything.
+        # Whole bytes of the bitmap first; bits of the last byte after the column may be anything.
         octets, bits = divmod(self._rows, 8)
         if self._validity[:octets].tobytes().count(0) < octets:
             return False

@@ -38,7 +38,7 @@ _UNICODE: Final = re.compile(r"\\u[0-9a-f]{4}")
 
 
 class Unavailable:
-    """Tells values that a source did not send."""
+    """Recognises values that a source did not send."""
 
     __slots__ = ("_forms", "_marks")
 
@@ -68,11 +68,11 @@ class Unavailable:
         return self._forms
 
     def is_one(self, value: bytes) -> bool:
-        """Return whether the JSON text of a value is a placeholder."""
+        """Return True if the JSON text of a value is a placeholder."""
         return value in self._forms
 
     def is_one_parsed(self, value: object) -> bool:
-        """Return the same of a value that is parsed."""
+        """Return True if a parsed value is a placeholder."""
         return isinstance(value, str | list | dict) and orjson.dumps(value) in self._forms
 
     def may_be_in(self, image: bytes) -> bool:

@@ -239,7 +239,7 @@ class SchemaBuilder:
         return declared is not None and declared.sql_type is not None
 
     def _is_dropped(self, entity_type: str, name: str) -> bool:
-        """Whether the mapping declares a column dropped, even if values of it still come."""
+        """Return True if the mapping declares a column dropped, even if the source still sends its values."""
         declared = self._declaration(entity_type, name)
         return declared is not None and declared.dropped
 

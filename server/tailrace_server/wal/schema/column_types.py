@@ -168,7 +168,7 @@ _OTHERS: Final = (
 
 
 def known_type(sql_type: str) -> bool:
-    """Whether a mapping may declare this SQL type."""
+    """Return True if a mapping may declare this SQL type."""
     found = _TYPE.fullmatch(sql_type)
     if found is None or found[1] not in _PLAIN:
         return False
@@ -177,7 +177,7 @@ def known_type(sql_type: str) -> bool:
 
 
 def known_encoding(encoding: str) -> bool:
-    """Whether a mapping may declare this encoding."""
+    """Return True if a mapping may declare this encoding."""
     if encoding.startswith("debezium."):
         return encoding.removeprefix("debezium.") in _ENCODINGS
     return encoding in _OTHERS or _DECIMAL_BYTES.fullmatch(encoding) is not None
@@ -327,7 +327,7 @@ def _shown(value: bytes) -> str:
 def joined(
     before: tuple[str | None, str], after: tuple[str | None, str]
 ) -> tuple[str | None, str] | None:
-    """Return the one of two (type, encoding) that reads the text of both alike; None if neither does.
+    """Return the one of two (type, encoding) pairs that reads the texts of both alike; None if neither does.
 
     Whole numbers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more
     characters. Types of different encodings never join: the same text means different values.

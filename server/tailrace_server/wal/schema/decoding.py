@@ -1,4 +1,4 @@
-"""Values decoded: what a person, or a program that knows no encodings, is shown of a column's values.
+"""The decoder of a column's values, for people and for programs that do not know the encodings.
 
 ===================================  ============  ==================================================
 encoding                             kind          becomes
@@ -45,7 +45,7 @@ LAST_HOUR: Final = 838
 YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
 HOURS: Final = "from -838:59:59 to 838:59:59"
 _SCALE_MAX: Final = 16_383
-"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
+"""PostgreSQL's; a number of more digits after its point is none that a source has."""
 _UNSCALED_BYTES_MAX: Final = 1_785
 """Python writes whole numbers of 4,300 digits, and so does every one of so many bytes."""
 
@@ -60,7 +60,7 @@ class Undecodable(ValueError):
 
 
 class Decoding(NamedTuple):
-    """How the values of an encoding are decoded."""
+    """The decoder of the values of one encoding."""
 
     kind: str
     """Their kind: Decimal, Date, Time or Timestamp."""
@@ -78,7 +78,7 @@ class Decoding(NamedTuple):
 
 
 def decoding_of(column: Column) -> Decoding | None:
-    """Return how the values of a column are decoded; None where they say themselves what they are."""
+    """Return the decoder of a column's values; None if the values are readable as they are."""
     encoding = column.encoding
     if encoding == "json":
         return None

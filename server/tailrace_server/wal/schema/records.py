@@ -1,6 +1,6 @@
 """SCHEMA records: how the log states a schema change, and how it is put into a segment.
 
-There is one record for each entity type that changes, behind the lead of the first transaction that needs it::
+There is one record for each entity type that changes, after the lead of the first transaction that needs it::
 
     index 0   the lead; its counts include the SCHEMA records, "schema_changes" is their number.
           1   area SCHEMA, operation UPSERT, entity type "order", no key, the first change
@@ -274,7 +274,7 @@ def insert_schema_records(
 def _with_records(
     catalog: Path, receipt: SegmentReceipt, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> SegmentReceipt:
-    """Write a segment again with records behind the leads of some versions, and delete the old file."""
+    """Write a segment again with records after the leads of some versions, and delete the old file."""
     store, old = LocalFiles(catalog), catalog / receipt.path
     file = store.open(receipt.path)
     if file is None:

@@ -136,7 +136,7 @@ def restated(
 def restated_or_shown(
     value: bytes, written: Stated, wanted: Stated, unavailable: Unavailable = DEFAULT
 ) -> bytes | None:
-    """Return the same as `restated`; as a text also what shows a value that is none, as readers do.
+    """Return a value as `restated` does; in a text type, a value that is no text becomes its text for readers.
 
     A moment is its ISO 8601 text, as in GraphQL; a truth and an object are their JSON text.
     """
@@ -261,7 +261,7 @@ def conversion_of(read: Column, wanted: Stated) -> tuple[Stated, Stated] | None:
 
 
 def carries_all(old: Column, new: Column) -> bool:
-    """Return whether a column's new type certainly holds every value of its old one, exactly."""
+    """Return True if a column's new type certainly holds every value of its old type exactly."""
     if old.sql_type is None or new.sql_type in (None, JSON):
         return True
     assert new.sql_type is not None
@@ -287,7 +287,7 @@ def misread(written: str, read: str) -> bool:
 
 
 def _meaning(value: bytes, written: Stated) -> _Meaning | None:
-    """Return what a value means; None where nothing but its own type and encoding says it."""
+    """Return the meaning of a value; None if only its own type and encoding can express it."""
     sql_type, encoding = written
     if encoding in UNITS:
         kind, unit = UNITS[encoding]
@@ -310,7 +310,7 @@ def _meaning(value: bytes, written: Stated) -> _Meaning | None:
 
 
 def _shown(count: _Count) -> str:
-    """Return the ISO 8601 text of a day, moment or time; six digits behind a second, or nine, or none."""
+    """Return the ISO 8601 text of a day, moment or time; six digits after a second, or nine, or none."""
     if count.kind == "day":
         return str(np.datetime64(count.value, "D"))
     seconds, rest = divmod(count.value if count.kind == "moment" else abs(count.value), _SECOND)

@@ -22,7 +22,7 @@ class ShownColumns:
     """Follows the schema of a log from transaction to transaction."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None) -> None:
-        """Go on from a schema; ``mapping`` declares columns."""
+        """Continue from a schema; ``mapping`` declares columns."""
         self.schema = schema
         """That of the transaction finished last."""
         self._mapping = mapping or SchemaMapping()
@@ -51,11 +51,11 @@ class ShownColumns:
             builder.see(entity_type, [(name, None) for name in names])
 
     def teaches(self, image: bytes) -> bool:
-        """Whether an image shows the types of all its values: none of them may be a placeholder."""
+        """Return True if an image shows the types of all its values: it contains no placeholder."""
         return not DEFAULT.may_be_in(image)
 
     def may_rename(self, entity_types: Collection[str]) -> bool:
-        """Whether the mapping renames columns of one of some entity types."""
+        """Return True if the mapping renames columns of one of some entity types."""
         return any(
             column.renamed_from is not None
             for entity_type in entity_types
@@ -72,7 +72,7 @@ class ShownColumns:
         return schema_records(self.schema, self._builder.schema())
 
     def finish(self) -> Schema:
-        """Have the schema so far be that of a finished transaction; return it."""
+        """Mark the schema so far as that of a finished transaction; return the schema."""
         self.schema = self._builder.schema()
         return self.schema
 

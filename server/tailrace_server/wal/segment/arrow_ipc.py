@@ -12,7 +12,7 @@ The flatbuffer tables and the fields used here (number of the field in its table
                  1 nodes: vector of struct { int64 length; int64 null_count }, of each array
                  2 buffers: vector of struct { int64 offset; int64 length } into the body
 
-pyarrow tells neither, and the log needs both: a head is read without the body behind it.
+pyarrow tells neither, and the log needs both: a head is read without the body after it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def number_places(data: Any) -> NumberPlaces:
 
 
 def _vector(data: Any, table: int, number: int) -> int:
-    """Return the place of a vector that is a table's field: its count, and its elements behind that."""
+    """Return the place of a vector that is a table's field: its count, and its elements after that."""
     place = _field(data, table, number)
     return int(place + _uint32(data, place)[0])
 

@@ -131,7 +131,7 @@ class TakenRecords:
     operations: NDArray[np.uint8]
     primary_keys: pa.StringArray
     changed: pa.BooleanArray
-    """True or null: the names stay behind, as each segment has other codes for them."""
+    """True or null: the names are left out, as each segment has other codes for them."""
     bodies: Mapping[str, pa.BinaryArray]
 
     def __len__(self) -> int:

@@ -118,7 +118,7 @@ class GrowingColumns:
             grown[:, : self._length] = self._columns[:, : self._length]
             self._columns = grown
             self._flat = grown.data.cast("B").cast("q")
-            """The same memory, column behind column."""
+            """The same memory, column after column."""
 
 
 class SegmentTable(GrowingColumns):

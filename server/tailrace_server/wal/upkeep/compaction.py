@@ -98,7 +98,7 @@ def is_due(state: LogState) -> bool:
 
 
 def holds_entries(state: LogState) -> bool:
-    """Return True if entries cannot be deleted because an old one carries records that the log names."""
+    """Return True if entries cannot be deleted because an old entry carries records that the log names."""
     segments = state.batches.segments
     return any(_is_old_entry(state, path) for path in segments.paths(0, published_segments(state)))
 
@@ -111,7 +111,7 @@ def _is_old_entry(state: LogState, path: str) -> bool:
 
 
 def compact(path: Path, now: int) -> Compaction | None:
-    """Compact all small neighbours of a catalog; None when there are none. Any process may, at any time.
+    """Compact all small neighbours of a catalog; None if there are none. Any process may call it, at any time.
 
     Args:
         path: The catalog's folder.
@@ -136,7 +136,7 @@ def compact(path: Path, now: int) -> Compaction | None:
 
 
 def _compact(path: Path, now: int, damaged: Collection[str]) -> Compaction | None:
-    """Compact all small neighbours but some segments that are damaged."""
+    """Compact all small neighbours, without some damaged segments."""
     for _ in range(_ATTEMPTS):
         # 1. Choose by a state that is read anew in each attempt: another process may have compacted or trimmed.
         log = CommitLog.open(path)
@@ -161,14 +161,14 @@ def rewrite(
     bodies_from: BodiesFrom | None = None,
     may_name: Callable[[CommitLog], bool] = lambda log: True,
 ) -> Compaction | None:
-    """Put new segments in the place of old ones; None, and nothing is changed, if another came first.
+    """Replace old segments by new ones; return None, with the log unchanged, if another process came first.
 
     Args:
-        log: As it is now.
-        stretches: What to rewrite, published, in the order of the log.
+        log: The log as it is now.
+        stretches: The published segments to rewrite, in the order of the log.
         now: µs since the epoch.
-        bodies_from: Of which records the log has no bodies any more from then on: these are left out. None: of
-            the same as before.
+        bodies_from: First versions with bodies from now on: earlier bodies are left out. None: the same as
+            before.
         may_name: Called with the log just before its next checkpoint names the new segments; False: give up.
 
     Raises:
@@ -188,7 +188,7 @@ def rewrite(
             written.append(_rewrite(log, stretch, expired))  # noqa: PERF401 - kept if one fails
         named = _name(log, stretches, written, now, gone, may_name)
     except SegmentMissing:
-        # Another process has replaced or trimmed the old files, and they had their grace.
+        # Another process has replaced or trimmed the old files, and their grace period is over.
         if CommitLog.open(log.path).state.revision == log.state.revision:
             raise
     finally:
@@ -206,7 +206,7 @@ def rewrite(
 
 
 def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> None:
-    """Delete files that no checkpoint names; all stay if that is not certain."""
+    """Delete files that no checkpoint names; keep all if that is not certain."""
     # The device may fail, or the process be interrupted, after the checkpoint was created: then it names them,
     # and without them the log would be damaged.
     with suppress(LogError):
@@ -224,10 +224,10 @@ def _name(
     bodies_from: BodiesFrom,
     may_name: Callable[[CommitLog], bool],
 ) -> bool:
-    """Name what was written by the next checkpoint; False when another compaction or a trim came first.
+    """Create a checkpoint that names the new segments; return False if another compaction or a trim came first.
 
-    A checkpoint that only sums up entries may take the number too. It changes no place in the tables, so
-    the files get the next number and are named by that one.
+    If a checkpoint that only sums up entries takes the number, the places in the tables are unchanged. Then the
+    files are renamed for the next number, and that checkpoint names them.
     """
     revision = log.state.revision
     for _ in range(_ATTEMPTS):
@@ -267,7 +267,7 @@ def _path_of(state: LogState, stretch: Stretch) -> str:
 def _small_runs(state: LogState, besides: Collection[str] = ()) -> list[range]:
     """Return the runs of neighbouring small published segments, as places in the table of segments.
 
-    ``besides`` are paths of segments that are in none.
+    ``besides`` are paths of segments to leave out.
     """
     # Versions that are not published are left alone: a gate may still be at work on their segments. A large or
     # damaged segment ends a run, since only neighbours may be joined: records stay in the order of the log.
@@ -286,7 +286,7 @@ def _small_runs(state: LogState, besides: Collection[str] = ()) -> list[range]:
 
 
 def published_segments(state: LogState) -> int:
-    """Return how many segments hold nothing but published records."""
+    """Return the number of segments whose records are all published."""
     count = state.published_batches()
     if count == len(state.batches):
         return len(state.batches.segments)
@@ -304,7 +304,7 @@ def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
     lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
     owners = state.batches.columns[SEGMENT, : len(state.batches)]
     stretches, start, rows, size = [], run.start, 0, 0
-    # Neighbours are joined until the next one would make the new segment too large. The place behind the run
+    # Neighbours are joined until the next one would make the new segment too large. The place after the run
     # closes the last stretch.
     for place in (*run, run.stop):
         full = place == run.stop or (

@@ -1,19 +1,20 @@
-"""A copy of a log, made while it is written to: what one state of the log names, then read and verified.
+"""A verified copy of a log that is being written to: the files that one state of the log names.
 
-A log is many files that change together: to copy a folder name by name gives a publication without its entry,
-or a checkpoint without its segments. So the log is opened first, and then exactly what that state names is
-copied. Segments may be deleted, and entries cut down, ten minutes after a compaction or trim has replaced them;
-so may the files of bases. A copy that was overtaken by that continues with a newer state. Of entries,
-publications and checkpoints the copy has the newest ones without a gap, as far back as the log has them.
+The files of a log change together: copying its folder file by file could give a publication without its entry,
+or a checkpoint without its segments. So the log is opened first, and then exactly the files that its state
+names are copied. Ten minutes after a compaction or trim, replaced segments and files of bases may be deleted,
+and entries cut down. If that happens during the copy, it continues with a newer state. The copy has the newest
+entries, publications and checkpoints without a gap, as far back as the log has them.
 
-Named subscriptions go along, each with its newest object. They are read before the log is opened, so none is
-ahead of the copy: who goes on by a name gets what was acknowledged since once more, and misses nothing.
+Named subscriptions are copied with their newest objects. They are read before the log is opened, so each of
+them is at or before the end of the copy: a reader that resumes gets again what was acknowledged since, and
+misses nothing.
 
-Key files are not copied but made from the copy's records, which costs no more than to verify them. So a copy
-has all that its log can have, and never one that is damaged or of other records.
+Key files are made from the copy's records, which costs as much as verifying copied ones. So the copy has every
+key file that it can have, and each fits its records.
 
-Left out is what the log does not name: Spark's checkpoint, which would be ahead of the copy and pass over lines
-that it lacks, and the quarantine.
+Files that the log does not name are left out: the quarantine, and Spark's checkpoint, which would be ahead of
+the copy and would make Spark skip lines that the copy lacks.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def copy_log(source: Path, root: Path, *, with_damage: bool = False) -> LogCopy:
         with_damage: Copy damaged parts too, as they are, if the log can be opened.
 
     Raises:
-        LogUnreadable: The source is no catalog, or the target is there already.
-        LogCorrupted: The source is damaged, and that is not allowed; the error names the first fault.
+        LogUnreadable: The source is no catalog, or the target exists.
+        LogCorrupted: The source is damaged, and ``with_damage`` is False; the error names the first fault.
         LogFull: No room.
     """
     document = read_catalog(source)
@@ -111,7 +112,7 @@ def copy_log(source: Path, root: Path, *, with_damage: bool = False) -> LogCopy:
                     break
                 fault = result.faults[0]
                 raise LogCorrupted(fault.path, fault.offset, fault.reason)
-        # 4. What was read before the log is behind what was copied of it.
+        # 4. What was read before the log lags behind what was copied of it.
         named = SubscriptionSequences(folder, document.uuid)
         for each in subscriptions:
             named.create(each)
@@ -143,7 +144,7 @@ def _copy_newest(store: ObjectStore, target: ObjectStore, folder: str, last: int
     """Copy the objects of a sequence up to a number, and return their paths.
 
     The newest one comes first, because the old ones may be deleted meanwhile. Where one is missing the copy
-    begins behind it, and what an earlier turn copied of the objects before goes too.
+    begins after it, and what an earlier turn copied of the objects before goes too.
     """
     copied: list[str] = []
     for number in range(last, 0, -1):
@@ -164,14 +165,14 @@ def _named_by(known: KnownBases) -> Iterator[str]:
 
 
 def _said_of(store: ObjectStore) -> Iterator[str]:
-    """Yield the paths of what is set and defined of the catalog."""
+    """Yield the paths of the catalog's settings and definitions."""
     for folder in _SEQUENCES:
         for number in range(1, newest_number(store, folder) + 1):
             yield numbered_path(folder, number)
 
 
 def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
-    """Copy an object, unless the target has it or the source has it no more; return its bytes."""
+    """Copy an object unless the target has it; return its size, 0 if the source does not have it any more."""
     held = target.size(path)
     if held is not None:
         return held

@@ -1,18 +1,18 @@
-"""Letting bodies go: old records of an entity type are rewritten without their images.
+"""Expiry of bodies: old records of an entity type are rewritten without their images.
 
-The setting ``bodies`` of an entity type says how long; what a named subscription holds keeps them as well.
-Heads stay, so positions, running numbers, counts and what a reader of heads is sent do. Before the images go, a
-base is made of the version before the first that keeps them. So the state of the table stays readable from
-there on::
+The setting ``bodies`` of an entity type is the time for which bodies are retained; holds of named subscriptions
+retain them longer. Heads stay, so positions, running numbers, counts and the captures without bodies stay too.
+Before bodies expire, a base is made of the version just before the first that retains them. So the state of the
+table stays readable from there on::
 
     heads     ────────────────────────────────────────────▶
     bodies                        ┃───────────────────────▶
                                   ┃◀──── bodies ──────────  now
     bases                        ▲
 
-The first version that has bodies, and the files without the others, are named by one checkpoint. So what the
-log says of a record and what lies on the disk never differ. As with trims, an eighth of the time is waited for
-before it is done again: each time makes a base, and rewrites the segments that hold the end.
+One checkpoint states both the first version with bodies and the rewritten files. So the log and the files on
+the disk always agree. As with trims, bodies are retained for an eighth longer than the setting, because each
+expiry makes a base and rewrites the segments at the border.
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ class _Due(NamedTuple):
     """The bodies of one entity type that are to be deleted."""
 
     entity_type: str
-    """Its newest name."""
+    """The entity type's newest name."""
     names: EntityNames
     first: int
-    """First version that keeps its bodies."""
+    """First version whose bodies are retained."""
     segments: npt.NDArray[np.int64]
-    """Places of the segments that hold bodies below."""
+    """Places of the segments with bodies of earlier versions."""
 
 
 def expiry_is_due(log: CommitLog, settings: Mapping[str, Mapping[str, int]], now: int) -> bool:
-    """Return whether bodies of some entity type have been kept for an eighth longer than they need be.
+    """Return True if bodies of some entity type were retained for an eighth longer than its setting requires.
 
     Args:
         log: The log.
-        settings: Of its entity types, by their newest names.
+        settings: The settings of the entity types, by their newest names.
         now: µs since the epoch.
     """
     return bool(_due(log, settings, now, at_once=False))
 
 
 def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
-    """Let go of bodies that are due, of a few GiB of segments at most; return what was rewritten, or None.
+    """Remove expired bodies, from a few GiB of segments at most; return the result, or None if none are due.
 
-    Any process may, at any time.
+    Any process may call this at any time.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch.
-        at_once: Also of what is not due yet.
+        at_once: Remove also bodies that are not due yet.
 
     Raises:
-        LogFull: No room for the base or the new segments; the log is as it was.
-        LogCorrupted: A batch to be rewritten, or what the base would be made from, is damaged.
-        LogError: Others changed the settings, bases or checkpoints all the time; the log is as it was.
+        LogFull: No room for the base or the new segments; the log is unchanged.
+        LogCorrupted: A batch to rewrite, or a part of the log or of a base to make the base from, is damaged.
+        LogError: Other processes kept changing the settings, bases or checkpoints; the log is unchanged.
     """
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
@@ -123,10 +123,10 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
 
 
 def _may_go(log: CommitLog, *, begins: Sequence[_Due], now: int, at_once: bool) -> bool:
-    """Return True if bodies may still go, and the next checkpoint keeps the state of what has none.
+    """Return True if the bodies may still be removed, and state stays readable after the next checkpoint.
 
-    Bases and new segments take long to write. Meanwhile somebody may have set a longer time, begun to hold
-    something by name, or made checkpoints so that the bases are reserved for none any more.
+    Bases and new segments take long to write. Meanwhile a user may have set a longer time or created a
+    subscription that holds bodies, or other checkpoints may have used up the reservations of the bases.
     """
     newest = CommitLog.open(log.path)
     if newest.state.checkpoint > log.state.checkpoint:
@@ -184,7 +184,7 @@ def _segments_with(
 
 
 def _unpublished(state: LogState) -> int:
-    """Return the version from which on segments hold what is not published, and so stay as they are."""
+    """Return the first version of the first segment with unpublished records; from there on segments stay."""
     count = published_segments(state)
     if count == len(state.batches.segments):
         return state.published + 1
@@ -197,7 +197,7 @@ def _first_version(state: LogState, segment: int) -> int:
 
 
 def _end_of_step(state: LogState, due: Iterable[_Due]) -> int:
-    """Return the version up to which one step goes, exclusive: at least one that something is due below."""
+    """Return the version at which one step ends, exclusive; the step includes at least one due segment."""
     places = sorted({place for each in due for place in each.segments.tolist()})
     sizes = state.batches.segments.sizes
     begin, size = _first_version(state, places[0]), 0
@@ -210,7 +210,7 @@ def _end_of_step(state: LogState, due: Iterable[_Due]) -> int:
 
 
 def _joined(log: CommitLog, begins: Iterable[_Due]) -> BodiesFrom:
-    """Return from where on each entity type has bodies, by its name there; the others as before."""
+    """Return the first version with bodies of each entity type, by its name there, after this step."""
     view = log.view
     newer = [(each.names.name_in(view.schema_of(each.first)), each) for each in begins]
     changed = {each.entity_type for each in begins}

@@ -1,4 +1,4 @@
-"""The part of a log that a catalog's settings keep, and by how much a log is larger than they allow.
+"""The part of a log that a catalog's settings retain, and the excess of a log over ``max_bytes``.
 
 ::
 
@@ -6,12 +6,13 @@
     versions  ───────────────┃──────────────────────────▶ published
                              ┃◀──── max_lookback ───────  now
 
-``max_lookback`` is a promise and a bound. Nothing younger goes, for whatever reason. What is older goes once
-the oldest version is an eighth older still: each trim makes a base, so it should let go of something.
+``max_lookback`` is a promise and a limit. Younger versions are always retained. Older versions are trimmed once
+the oldest exceeds the limit by an eighth: each trim makes a base, so a trim should remove enough for its cost.
 
-``max_bytes`` counts the segments of what is published, without bases and without files in their grace. Where no
-lookback is set, the oldest versions go as soon as the log is larger, down to seven eighths; the newest segment
-stays. Where one is set, a log that is too large lets go at once of what is older.
+``max_bytes`` counts the segments of published versions, without bases and files in their grace period. If
+``max_lookback`` is not set, the oldest versions are trimmed as soon as the log is larger, down to seven eighths
+of ``max_bytes``; the newest segment stays. If ``max_lookback`` is set, a log that is too large is trimmed to it
+at once.
 
 A log may stay too large, which ``excess_of`` reports: an operator can make room, but cannot bring back what was
 promised. The reasons are that
@@ -20,8 +21,8 @@ promised. The reasons are that
 - its newest segment alone is larger;
 - no process trims: no writer publishes, or its upkeep fails. Only time shows that no trim is under way.
 
-Age is that of the commit, by the clock of the process that asks. Commit timestamps never fall. So a clock that
-was ahead and was set back makes versions look younger than they are, and they stay longer.
+The age of a version is the time since its commit, by the clock of the process that compares. Commit timestamps
+never fall. So if a clock was ahead and was set back, versions look younger than they are, and stay longer.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ class Keeping(NamedTuple):
     """A log compared with its settings."""
 
     before: int
-    """First version to keep; that of the oldest position where nothing is to go."""
+    """First version to retain; the oldest version if there is nothing to trim."""
     due: bool
-    """Whether a trim is due by the rule above; what is not due may go all the same."""
+    """True if a trim is due by the rule above; a trim that is not due is allowed too."""
     bytes: int
-    """Of the segments of what is published."""
+    """Bytes of the segments of published versions."""
     bytes_over: int
-    """By how much they exceed ``max_bytes`` after such a trim; 0 where they do not."""
+    """Bytes above ``max_bytes`` after such a trim; 0 if there are none."""
 
 
 def judge(view: LogView, settings: Mapping[str, int], now: int) -> Keeping:
-    """Return what the settings of a catalog let go of its log.
+    """Compare a log with its catalog's settings: return the part to retain, and whether a trim is due.
 
     Args:
-        view: What is published of the log.
-        settings: Of the catalog, by name.
+        view: The published versions of the log.
+        settings: The catalog's settings, by name.
         now: µs since the epoch.
     """
     lookback, bytes_max = settings.get(MAX_LOOKBACK), settings.get(MAX_BYTES)
@@ -87,17 +88,17 @@ def judge(view: LogView, settings: Mapping[str, int], now: int) -> Keeping:
 
 
 def slack_of(kept: int) -> int:
-    """Return for how long, µs, what need be kept for a time is kept beyond it: each trim makes a base."""
+    """Return the extra time, µs, for which data is retained beyond its limit: each trim makes a base."""
     return max(kept // _SLACK, _SLACK_MIN)
 
 
 def first_after(view: LogView, time: int) -> int:
-    """Return the first published version that was committed after a time, µs; the one to come if none was."""
+    """Return the first published version that was committed after a time, µs; the next version if none was."""
     return view.version_at(time + 1)
 
 
 def is_worth(view: LogView, verdict: Keeping, kept: int) -> bool:
-    """Return whether enough may go, where all from a version ``kept`` on is held: each trim makes a base."""
+    """Return True if a trim is worth its base, given that all from a version ``kept`` on is held."""
     return (
         kept >= verdict.before
         or (verdict.bytes - view.bytes_from(Position(kept, 0))) * _WORTH >= verdict.bytes
@@ -105,18 +106,18 @@ def is_worth(view: LogView, verdict: Keeping, kept: int) -> bool:
 
 
 _SHOWN: Final = 3
-"""So many names of subscriptions are in a reason."""
+"""The most names of subscriptions in a reason."""
 
 
 class Excess(NamedTuple):
-    """By how much a log is too large."""
+    """The excess of a log over its ``max_bytes``."""
 
     bytes: int
-    """Of its segments."""
+    """Bytes of the log's segments."""
     bytes_over: int
-    """How many of them are more than ``max_bytes``."""
+    """Bytes above ``max_bytes``."""
     is_due: bool
-    """Whether a trim that is due makes it small enough; else it stays as large."""
+    """True if a trim that is due makes the log small enough; else the log stays too large."""
     reason: str
     """The cause and the remedy, as the end of a sentence."""
 
@@ -134,12 +135,12 @@ def excess_of(
     subscriptions: Iterable[SubscriptionDocument],
     now: int,
 ) -> Excess | None:
-    """Return by how much a log is larger than its ``max_bytes``, or None: it is not, or none is set.
+    """Return the excess of a log over its ``max_bytes``; None if there is none, or ``max_bytes`` is not set.
 
     Args:
-        view: What is published of the log.
-        settings: Of the catalog, by name.
-        subscriptions: The named ones, which may hold what would go.
+        view: The published versions of the log.
+        settings: The catalog's settings, by name.
+        subscriptions: The named subscriptions, which may hold versions back from a trim.
         now: µs since the epoch.
     """
     verdict, bytes_max = judge(view, settings, now), settings.get(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Retention: what leaves the log, first by name and then from the disk.
+"""Retention: removal of old versions from the log, and later of their files from the disk.
 
 A trim first makes a base of the version before the new ``oldest`` (base/making.py), so that the state of every
 table stays readable from there on. Then it moves ``oldest`` in a new checkpoint; files that hold nothing at or
@@ -70,17 +70,17 @@ DELETE_OBJECTS: Final = 65_536
 """Most objects that one run of a writer's upkeep deletes of a sequence; it takes about a second."""
 DELETE_FILES: Final = 4_096
 """Most files that one run of a writer's upkeep deletes, oldest first. They take some seconds, so neither a
-compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
+compaction nor the end of the writer waits long for the files of a large trim; the next run continues."""
 
 _ATTEMPTS: Final = 8
 DUE_OBJECTS: Final = 256
 """Objects of a sequence that make a deletion due."""
 _CHECKPOINTS_KEPT: Final = 2
-"""Newest checkpoints that stay whatever their age."""
+"""Number of newest checkpoints that are retained at any age."""
 
 
 class FirstNumbers(NamedTuple):
-    """The lowest number that stays of each sequence; what is below may be deleted."""
+    """The lowest retained number of each sequence; objects below may be deleted."""
 
     entries: int
     publications: int
@@ -92,17 +92,17 @@ class FirstNumbers(NamedTuple):
 
 
 def first_numbers(log: CommitLog, before: int) -> FirstNumbers | None:
-    """Return what stays of each sequence; None where no checkpoint is old enough.
+    """Return the lowest retained number of each sequence; None if no checkpoint is old enough.
 
     Args:
         log: The log; it has read which files wait for their deletion.
-        before: Time, µs, up to which a checkpoint has had its grace.
+        before: Time, µs; the grace period of checkpoints made up to then is over.
 
     Raises:
         LogCorrupted: A checkpoint's header is damaged.
     """
     state, number = log.state, log.state.checkpoint - _CHECKPOINTS_KEPT + 1
-    # Find the newest checkpoint that had its grace: older readers have had that long to read past it.
+    # Find the newest checkpoint whose grace period is over: older readers had that long to read past it.
     header = read_header(log.store, number) if number > 0 else None
     while header is not None and header.timestamp > before:
         number -= 1
@@ -132,12 +132,12 @@ def deletion_of_objects_is_due(log: CommitLog, before: int) -> bool:
 
 
 def delete_old_objects(log: CommitLog, before: int, objects_max: int | None = None) -> list[str]:
-    """Delete what ``first_numbers`` does not keep, and return the paths.
+    """Delete the objects below ``first_numbers``; return their paths.
 
     Args:
         log: As of ``first_numbers``.
         before: As of ``first_numbers``.
-        objects_max: How many to delete of a sequence, the lowest numbers first; None: all.
+        objects_max: The most objects to delete of each sequence, the lowest numbers first; None: all.
 
     Raises:
         LogError: The device failed; what is left goes the next time.
@@ -156,7 +156,7 @@ def delete_old_objects(log: CommitLog, before: int, objects_max: int | None = No
 
 
 def first_in(log: CommitLog, folder: str, last: int) -> int:
-    """Return the lowest number of a sequence that is left; ``last`` + 1 for none up to ``last``."""
+    """Return the lowest existing number of a sequence; ``last`` + 1 if the sequence is empty."""
     return min(object_numbers(log.store.names(folder)), default=last + 1)
 
 
@@ -168,25 +168,26 @@ def _entries_in(paths: Iterable[str]) -> list[int]:
 
 
 def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
-    """Give up all versions below ``before``; return the oldest position that is kept now.
+    """Give up all versions below ``before``; return the oldest position that is retained now.
 
-    ``before`` above the newest published version gives up everything published. Nothing is deleted yet; see
-    ``delete_unnamed``. What a named subscription holds within its cap stays; a hold beyond it is broken.
+    ``before`` above the newest published version gives up everything published. Files are deleted later, by
+    ``delete_unnamed``. A part that a named subscription holds within its cap stays; a hold beyond it is broken.
 
     Args:
         path: The catalog's folder.
         before: First version to keep.
         now: µs since the epoch.
-        keeps_state: Make a base first, if what is given up can be summed up. Without one, the rows that were
-            written last below ``before`` are lost, and no state can be read any more.
+        keeps_state: Make a base first, if the state of the given up part can be read. Without a base, rows last
+            written below ``before`` are lost, and no state can be read any more.
 
-    On a full disk, files that had their grace are deleted first, as they make room for what a trim writes.
+    On a full disk, files whose grace period is over are deleted first, to make room for the trim's files.
 
     Raises:
-        InvalidRequest: Something of it is younger than the catalog's ``max_lookback``; the log is as it was.
-        LogFull: No room for the base or the checkpoint all the same; the log is as it was. Says what is needed.
-        LogCorrupted: What the base would be made from is damaged; the log is as it was.
-        LogError: Others changed bases or checkpoints all the time; the log is as it was.
+        InvalidRequest: A version to trim is younger than the catalog's ``max_lookback``; the log is unchanged.
+        LogFull: Still no room for the base or the checkpoint; the log is unchanged. The error says how much is
+            needed.
+        LogCorrupted: The log or a base to make the base from is damaged; the log is unchanged.
+        LogError: Other processes kept changing bases or checkpoints; the log is unchanged.
     """
     has_made_room = False
     before = min(before, CommitLog.open(path).state.published + 1)
@@ -200,7 +201,7 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
         oldest = Position(before, 0)
         if oldest <= state.oldest:
             return state.oldest
-        # 2. The base may take long to make, so the decision is made again behind it.
+        # 2. The base may take long to make, so the decision is made again after it.
         if keeps_state and not making.keeps_state(log, before):
             has_made_room |= _make_base(path, before - 1, now)
             reach("trim.has_base")
@@ -226,12 +227,12 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
 
 
 def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
-    """Trim what the settings of a catalog let go, if that is due; return what they say. See keeping.py.
+    """Trim the log by the settings of its catalog, if that is due; return the comparison. See keeping.py.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch.
-        at_once: Trim also what is not due yet.
+        at_once: Trim even if a trim is not due yet.
 
     Raises:
         LogError: As ``trim``; or the settings are damaged.
@@ -316,10 +317,10 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
 
 
 def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
-    """Return whether files that nothing names any more have had their grace and are there still.
+    """Return True if unnamed files whose grace period is over still exist.
 
-    They are deleted in a fixed order. So only the last of those that are due is asked for: if it is gone, all
-    are, and the log's state forgets them.
+    Files are deleted in a fixed order. So only the last of the due files is looked up: if it is gone, all of
+    them are, and the log's state forgets them.
 
     Raises:
         LogError: The device failed.
@@ -336,16 +337,16 @@ def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S
 def delete_unnamed(
     path: Path, now: int, *, grace_s: float = DELETE_GRACE_S, files_max: int | None = None
 ) -> list[str]:
-    """Delete what nothing names any more and has had its grace, and the orphans; return their paths.
+    """Delete unnamed files whose grace period is over, and orphans; return their paths.
 
-    Any process may, at any time.
+    Any process may call this at any time.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch.
-        grace_s: Seconds for which a file stays that nothing names.
-        files_max: How many to delete, those first that have waited longest; None: all. Old objects of the log
-            do not count.
+        grace_s: Seconds for which an unnamed file is retained.
+        files_max: The most files to delete, the longest unnamed first; None: all. Old objects of the log do not
+            count.
 
     Raises:
         LogError: The device failed; what is left goes the next time.
@@ -381,7 +382,7 @@ def delete_unnamed(
 
 
 def unnamed(log: CommitLog) -> list[str]:
-    """Return the files that nothing names any more and that are there still, those first that go first.
+    """Return the unnamed files that still exist, in the order of their deletion.
 
     Raises:
         LogError: The device failed.
@@ -399,7 +400,7 @@ def _before(now: int, grace_s: float) -> int:
 def _due(state: LogState, before: int) -> list[tuple[int, str]]:
     """Return since when files have been unnamed, up to a time inclusive, and what they are.
 
-    Every process deletes them in the order of these pairs, so that the last one tells of all.
+    Every process deletes the files in the order of these pairs, so once the last is gone, all are gone.
     """
     return [(since, file) for file, since in state.removed.items() if since <= before]
 
@@ -419,12 +420,12 @@ def _delete(store: ObjectStore, file: str) -> bool:
 
 
 def orphans(log: CommitLog) -> list[str]:
-    """Return the files below ``segments`` that nothing names and nothing can name any more."""
+    """Return the unnamed files below ``segments`` that no entry or checkpoint can name any more."""
     return _orphans_in(log, log.store.names(SEGMENTS))
 
 
 def last_writer_left_orphans(log: CommitLog) -> bool:
-    """Return whether there are orphans of the epoch before the newest; lists that one's folder alone.
+    """Return True if there are orphans of the epoch before the newest; lists only that epoch's folder.
 
     Raises:
         LogError: The device failed.
@@ -449,7 +450,7 @@ def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
 
 
 def _is_spent(state: LogState, file: str) -> bool:
-    """Return whether nothing can name a file any more that nothing names now."""
+    """Return True if no entry or checkpoint can name an unnamed file any more."""
     _, folder, name = file.split("/", 2)
     if folder == "compact":
         number = name.partition("-")[0]

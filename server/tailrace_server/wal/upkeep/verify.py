@@ -1,6 +1,6 @@
 """Verification of a whole log: checksums, the chain of entries, and what records claim of each other.
 
-It reads everything and continues behind a fault, so that one run names all damage. Checked:
+It reads everything and continues after a fault, so that one run names all damage. Checked:
 
 * objects: the checksum of each entry, publication and checkpoint, and that each continues its chain; that each
   schema is there under its own id; the same of what is set of the catalog;

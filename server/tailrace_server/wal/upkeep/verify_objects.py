@@ -82,7 +82,7 @@ class Verification:
 
 
 def verify_objects(path: Path, result: Verification) -> LogState:
-    """Read entries and publications from the first on; behind a fault each is checked by itself."""
+    """Read entries and publications from the first on; after a fault each is checked by itself."""
     store = LocalFiles(path)
     document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
@@ -117,7 +117,7 @@ def verify_objects(path: Path, result: Verification) -> LogState:
 
 
 def _verify_behind(store: ObjectStore, folder: str, number: int, result: Verification) -> None:
-    """Note the damaged objects of a sequence behind one whose chain is broken."""
+    """Note the damaged objects of a sequence after one whose chain is broken."""
     for later in object_numbers(store.names(folder, after=object_name(number))):
         try:
             if folder == ENTRIES:
@@ -210,7 +210,7 @@ _REMEDY: Final = (
 
 
 def check_sequences(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
-    """Yield the faults in the settings and definitions of a catalog; continue behind each."""
+    """Yield the faults in the settings and definitions of a catalog; continue after each."""
     yield from setting_sequence(store, uuid).check(_REMEDY.format("set"))
     yield from definition_sequence(store, uuid).check(_REMEDY.format("define"))
 
