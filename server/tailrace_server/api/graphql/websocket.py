@@ -30,7 +30,6 @@ from tailrace_server.api.graphql.catalog import asked_of
 from tailrace_server.api.graphql.codec import SEPARATOR
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.send_guard import on_end
-from tailrace_server.api.websocket.admission import admit_at_init, renew
 from tailrace_server.api.websocket.messages import malformed
 
 if TYPE_CHECKING:
@@ -67,15 +66,6 @@ class GraphqlSocketFace:
         self._turn = asyncio.Lock()
         """Of queries, so that a client that does not read holds one answer, however many it requests."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
-
-    async def on_init(self, payload: object) -> object:
-        """Let in who brings a token, now or in the handshake."""
-        await admit_at_init(self.entrance, payload)
-        return None
-
-    async def renew(self, payload: object) -> None:
-        """Let the socket stay by a newer token."""
-        await renew(self.entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a list of GraphQL errors."""

@@ -32,7 +32,6 @@ from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json, int
 from tailrace_server.api.requests import has_many_keys, reading
 from tailrace_server.api.rest.forms import CaptureForm, form_of
 from tailrace_server.api.send_guard import on_end
-from tailrace_server.api.websocket.admission import admit_at_init, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,15 +84,6 @@ class LiveFace:
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
         """Types of messages beside those of the sub-protocol; not kept, as each is bound to this object."""
         return {"request": self._request}
-
-    async def on_init(self, payload: object) -> object:
-        """Let in who brings a token, now or in the handshake."""
-        await admit_at_init(self.entrance, payload)
-        return None
-
-    async def renew(self, payload: object) -> None:
-        """Let the socket stay by a newer token."""
-        await renew(self.entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a Problem Details object."""

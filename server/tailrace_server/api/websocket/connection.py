@@ -24,7 +24,7 @@ from tailrace_server.api.connection_age import REASON, EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
-from tailrace_server.api.websocket.admission import refused
+from tailrace_server.api.websocket.admission import admit_at_init, refused, renew
 from tailrace_server.api.websocket.messages import (
     ClientMessage,
     Close,
@@ -103,12 +103,6 @@ class Face(Protocol):
     """The identity that the socket has proven."""
     takes_tokens: bool
     """True if a message of the type ``token`` may renew the identity; the payload of a ping always may."""
-
-    async def on_init(self, payload: object) -> object:
-        """Return the payload of the acknowledgement (None: none); raise `Close` to refuse."""
-
-    async def renew(self, payload: object) -> None:
-        """Renew the identity by the token in a payload; raise `Close` if the token is not accepted."""
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
@@ -337,9 +331,9 @@ class SocketConnection:
         assert self._patience is not None
         if not self._stopping:
             self._patience.reschedule(None)
-        answer = await self._face.on_init(payload)
+        await admit_at_init(self._face.entrance, payload)
         self._socket.initialised()
-        await self._socket.send(whole("connection_ack", None, answer))
+        await self._socket.send(whole("connection_ack"))
         self._acknowledged = True
 
     async def _ping(self, message: ClientMessage) -> None:
@@ -353,7 +347,7 @@ class SocketConnection:
     async def _renew(self, payload: object) -> None:
         if not self._acknowledged:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
-        await self._face.renew(payload)
+        await renew(self._face.entrance, payload)
         self._refused_at = None
 
     async def _subscribe(self, message: ClientMessage, size: int, tasks: asyncio.TaskGroup) -> None:

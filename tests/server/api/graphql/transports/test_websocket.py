@@ -100,12 +100,12 @@ async def test_contract_44_a_graphql_complete_for_an_unknown_id_is_ignored(
 async def test_contract_44_an_init_that_is_refused_closes_with_4403(
     serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No face refuses one yet; where one does, this is what its client is told."""
+    """A server without identities refuses no init; here one is made to."""
 
-    async def refuse(_face: object, _payload: object) -> object:
+    async def refuse(_entrance: object, _payload: object) -> None:
         raise Close(CloseCode.FORBIDDEN, "not this one")
 
-    monkeypatch.setattr("tailrace_server.api.graphql.websocket.GraphqlSocketFace.on_init", refuse)
+    monkeypatch.setattr("tailrace_server.api.websocket.connection.admit_at_init", refuse)
     served = await serve()
     async with client(served, init=False) as one:
         await one.socket.send(INIT)
