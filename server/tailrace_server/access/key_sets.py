@@ -40,6 +40,7 @@ import structlog
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey, import_key
 
+from tailrace_server.access.policy_file import texts_of
 from tailrace_server.errors import ConfigError
 from tailrace_server.resources.faults import ServerFault
 
@@ -124,8 +125,8 @@ def _issuer(table: Any, where: str, folder: Path) -> Issuer:
     name = table.get("issuer")
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{where}: issuer must be a text, `iss` of its tokens")
-    audiences = _texts(table.get("audience"), f"{where}: audience")
-    algorithms = _texts(table.get("algorithms"), f"{where}: algorithms")
+    audiences = texts_of(table.get("audience"), f"{where}: audience")
+    algorithms = texts_of(table.get("algorithms"), f"{where}: algorithms")
     for each in algorithms:
         if each not in ALGORITHMS:
             raise ConfigError(f"{where}: algorithms: {each!r} is none of {', '.join(ALGORITHMS)}")
@@ -169,17 +170,6 @@ def require_address(text: str, where: str) -> None:
     raise ConfigError(
         f"{where}: must be an https:// address (http:// on loopback only), not {text[:100]!r}"
     )
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    values = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(values, list)
-        or not values
-        or not all(isinstance(each, str) and each for each in values)
-    ):
-        raise ConfigError(f"{where} must be a text, or a list of at least one")
-    return tuple(values)
 
 
 class KeysUnavailable(Exception):

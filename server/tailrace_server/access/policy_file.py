@@ -130,8 +130,8 @@ def _rule(table: dict[str, Any], place: int, where: str) -> PolicyRule:
     return PolicyRule(
         name,
         _who(table.get("who"), where),
-        _texts(table["catalogs"], f"{where}: catalogs"),
-        None if types is None else frozenset(_texts(types, f"{where}: entity_types")),
+        texts_of(table["catalogs"], f"{where}: catalogs"),
+        None if types is None else frozenset(texts_of(types, f"{where}: entity_types")),
         _columns(table, where),
         None if keys is None else _keys(keys, f"{where}: primary_key"),
         bodies,
@@ -200,15 +200,15 @@ def _columns(table: dict[str, Any], where: str) -> Columns:
     if "columns" in table and "hidden_columns" in table:
         raise ConfigError(f"{where}: give columns or hidden_columns, not both")
     if "columns" in table:
-        names = _texts(table["columns"], f"{where}: columns")
+        names = texts_of(table["columns"], f"{where}: columns")
         return Columns(frozenset(names), listed=True)
     if "hidden_columns" in table:
-        return Columns(frozenset(_texts(table["hidden_columns"], f"{where}: hidden_columns")))
+        return Columns(frozenset(texts_of(table["hidden_columns"], f"{where}: hidden_columns")))
     return ALL_COLUMNS
 
 
 def _keys(value: object, where: str) -> tuple[str, ...]:
-    keys = _texts(value, where)
+    keys = texts_of(value, where)
     for key in keys:
         if _BRACES.search(_PLACE.sub("", key)):
             raise ConfigError(f"{where}: {key!r}: braces stand around the name of a claim")
@@ -241,7 +241,7 @@ def _condition(table: dict[str, Any], where: str) -> ClaimedCondition | None:
 def _actions(value: object, where: str) -> frozenset[Action]:
     if value is None:
         return READING
-    names = _texts(value, f"{where}: actions")
+    names = texts_of(value, f"{where}: actions")
     known = {each.value for each in Action}
     for name in names:
         if name not in known:
@@ -249,7 +249,12 @@ def _actions(value: object, where: str) -> frozenset[Action]:
     return frozenset(map(Action, names))
 
 
-def _texts(value: object, where: str) -> tuple[str, ...]:
+def texts_of(value: object, where: str) -> tuple[str, ...]:
+    """Return the texts of a setting that is one text, or a list of at least one.
+
+    Raises:
+        ConfigError: The setting is neither; the error names the place, ``where``.
+    """
     values = [value] if isinstance(value, str) else value
     if (
         not isinstance(values, list)
