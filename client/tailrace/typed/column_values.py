@@ -49,7 +49,7 @@ _JSON: Final = json.JSONDecoder(parse_float=Decimal)
 
 _BITS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_UNITS: Final[Mapping[str, tuple[str, int]]] = {
+UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "debezium.Date": ("day", 1),
     "connect.Date": ("day", 1),
     "debezium.Time": ("time", 1_000_000),
@@ -63,7 +63,8 @@ _UNITS: Final[Mapping[str, tuple[str, int]]] = {
 }
 """Encodings that count → what of, and its units in one: days, or nanoseconds."""
 _TYPE: Final = re.compile(r"[A-Z]+(?: [A-Z]+)*")
-_SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
+SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
+"""Encoding of an unscaled number → its scale."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
@@ -163,10 +164,10 @@ def convert_of(column: Column) -> Callable[[Any], object] | None:
     base = "JSON" if found is None else found[0]
     if base == "JSON":
         return _document if encoding == "debezium.Json" else None
-    if encoding in _UNITS:
-        what, unit = _UNITS[encoding]
+    if encoding in UNITS:
+        what, unit = UNITS[encoding]
         return _day_of if what == "day" else partial(_COUNTED[what], unit)
-    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+    if (scaled := SCALED.fullmatch(encoding)) is not None:
         return partial(_scaled, int(scaled[1]))
     if encoding != "json":
         return _ENCODED.get(encoding, _text)

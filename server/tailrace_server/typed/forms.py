@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from tailrace.typed.column_values import SCALED, UNITS
 from tailrace_server.machine_code.loops.codes import Notation
 from tailrace_server.wal.schema.column_types import parts_of
 from tailrace_server.wal.schema.decoding import (
@@ -53,7 +54,6 @@ from tailrace_server.wal.schema.decoding import (
     Undecodable,
     decoding_of,
 )
-from tailrace_server.wal.schema.restating import SCALED, UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
+from tailrace.typed.column_values import UNITS
 from tailrace_server.machine_code.loader import loops
 from tailrace_server.typed.forms import Misfit, form_of, shown
 from tailrace_server.typed.values import ABSENT, Members
-from tailrace_server.wal.schema.restating import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.typed.column_values import SCALED, UNITS
 from tailrace_server.wal.schema.column_types import DECIMAL, JSON, VARCHAR, joined, parts_of
-from tailrace_server.wal.schema.restating import AS_TEXT, NUMERIC, SCALED, TEXTS, UNITS, base_of
+from tailrace_server.wal.schema.restating import AS_TEXT, NUMERIC, TEXTS, base_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

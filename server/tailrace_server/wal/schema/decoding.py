@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tailrace_server.wal.schema.restating import SCALED, UNITS
+from tailrace.typed.column_values import SCALED, UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,6 +32,7 @@ import msgspec
 import numpy as np
 import orjson
 
+from tailrace.typed.column_values import SCALED, UNITS
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.column_types import (
@@ -46,7 +47,7 @@ from tailrace_server.wal.schema.column_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.record.unavailable import Unavailable
@@ -59,21 +60,6 @@ Conversions = dict[str, tuple[Stated, Stated]]
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 NUMERIC: Final = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", DECIMAL)
 """Types whose values are numbers."""
-SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
-"""Encoding of an unscaled number → its scale."""
-UNITS: Final[Mapping[str, tuple[str, int]]] = {
-    "debezium.Date": ("day", 1),
-    "connect.Date": ("day", 1),
-    "debezium.Time": ("time", 1_000_000),
-    "connect.Time": ("time", 1_000_000),
-    "debezium.MicroTime": ("time", 1_000),
-    "debezium.NanoTime": ("time", 1),
-    "debezium.Timestamp": ("moment", 1_000_000),
-    "connect.Timestamp": ("moment", 1_000_000),
-    "debezium.MicroTimestamp": ("moment", 1_000),
-    "debezium.NanoTimestamp": ("moment", 1),
-}
-"""Encodings that count → what of, and its units in one: days, or nanoseconds."""
 TEXTS: Final = tuple(
     f"debezium.{name}"
     for name in (
