@@ -275,12 +275,12 @@ class Criteria:
 
     @property
     def wants_columns(self) -> bool:
-        """Whether it asks for column-level captures."""
+        """True if it asks for column-level captures."""
         return bool(self.container_name or self.column_types)
 
     @property
     def wants_entities(self) -> bool:
-        """Whether it asks for entity-level captures (ordinal 0)."""
+        """True if it asks for entity-level captures (ordinal 0)."""
         return not self.wants_columns or ContainerType.ENTITY in self.container_type
 
     @property

@@ -252,7 +252,7 @@ class Link:
         self._epoch = 0
         """That of the last acknowledgement of a named subscription; 0: none."""
         self._begun = False
-        """Whether a capture has come, ever. Until then a resume sends the start by time again."""
+        """True if a capture has come, ever. Until then a resume sends the start by time again."""
         self._patience_s = 0.0
         self._wait_s = 0.0
         """For so long the server may wait for a version before it acknowledges."""
@@ -265,7 +265,7 @@ class Link:
 
     @property
     def has_start(self) -> bool:
-        """Whether the request names a start; else the server chooses it, and later it would choose another.
+        """True if the request names a start; else the server chooses it, and later it would choose another.
 
         One that begins with a state begins with it again until a row was finished with.
         """

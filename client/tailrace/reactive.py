@@ -93,7 +93,7 @@ class StreamSubscription:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nothing more is to be signalled."""
+        """True if nothing more is to be signalled."""
         return self._subscriber is None
 
     def request(self, n: int) -> None:

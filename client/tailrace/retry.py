@@ -66,7 +66,7 @@ class Attempts:
         self.number = 0
         """Attempts since the last message; 0 while a connection works."""
         self.acknowledged = False
-        """Whether the server has ever acknowledged the subscription."""
+        """True if the server has ever acknowledged the subscription."""
         self._retry = retry
         self._connect_s = timeouts.connect_s + wait_s
         self._clock = clock

@@ -61,18 +61,18 @@ class Column:
     encoding: str = "json"
     """How the images' text encodes a value: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
     nullable: bool = True
-    """Whether a value may be null or absent."""
+    """True if a value may be null or absent."""
     key: int = 0
     """Place in the primary key, from 1; 0 where it is no part of it."""
     origin: Origin = Origin.INFERRED
     id: int = 0
     """Identity in the catalog, from 1, never used again; a rename keeps it. 0 = not given yet."""
     dropped: bool = False
-    """Whether the source has it no more. Older records, and late ones, still do."""
+    """True if the source has it no more. Older records, and late ones, still do."""
 
     @property
     def inferred(self) -> bool:
-        """Whether it was seen in the data rather than declared."""
+        """True if it was seen in the data rather than declared."""
         return self.origin is Origin.INFERRED
 
 

@@ -90,7 +90,7 @@ class UpdateSubscription(OnOneLoop):
         self._silent_at = 0.0
         """Time of the event loop after which silence is an error."""
         self._is_known = False
-        """Whether this stream was acknowledged, so that its statements are known to be of the same log."""
+        """True if this stream was acknowledged, so that its statements are known to be of the same log."""
         self._reader: Reader[int] | None = None
         self._taken = 0
         """Frontier of what the user has taken; the reader may be further."""

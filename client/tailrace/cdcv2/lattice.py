@@ -36,7 +36,7 @@ class Lattice(Protocol[T]):
         """The time at or before every other."""
 
     def less_equal(self, a: T, b: T) -> bool:
-        """Whether ``a`` is at or before ``b``."""
+        """Return True if ``a`` is at or before ``b``."""
 
     def join(self, a: T, b: T) -> T:
         """Return the earliest time at or after both."""
@@ -69,7 +69,7 @@ class Integers:
     minimum: Final = 0
 
     def less_equal(self, a: int, b: int) -> bool:
-        """Whether ``a`` is at or before ``b``."""
+        """Return True if ``a`` is at or before ``b``."""
         return a <= b
 
     def join(self, a: int, b: int) -> int:
@@ -109,7 +109,7 @@ class Product:
         self.minimum: tuple[int, ...] = (0,) * arity
 
     def less_equal(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-        """Whether ``a`` is at or before ``b`` in every coordinate."""
+        """Return True if ``a`` is at or before ``b`` in every coordinate."""
         return all(map(le, a, b))
 
     def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
 
 
 def reaches(lattice: Lattice[T], bound: tuple[T, ...], time: T) -> bool:
-    """Whether ``time`` is at or after some element of ``bound``."""
+    """Return True if ``time`` is at or after some element of ``bound``."""
     less_equal = lattice.less_equal
     for element in bound:  # noqa: SIM110 - `any` takes three times as long, and this is the hottest call
         if less_equal(element, time):

@@ -105,7 +105,7 @@ class Reader(Generic[T]):
         self._stopped: CdcError | None = None
         """The error that has stopped the reader; None while it is not stopped."""
         self._moved = False
-        """Whether the frontier may be able to move: a time became complete, or an interval was covered."""
+        """True if the frontier may be able to move: a time became complete, or an interval was covered."""
         self._messages = 0
         self._updates = 0
         self._new = 0
@@ -121,7 +121,7 @@ class Reader(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is complete: no update will come any more."""
+        """True if the stream is complete: no update will come any more."""
         return not self._timeline.finished
 
     def receive(self, message: Statement[T], name: Origin = None) -> list[Finished[T]]:

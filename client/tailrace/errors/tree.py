@@ -10,7 +10,7 @@ class TailraceError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
     retriable: bool = False
-    """Whether the same may succeed later."""
+    """True if the same may succeed later."""
     advice: ClassVar[str] = ""
     """The remedy, in a sentence; docs/errors.md has it."""
 

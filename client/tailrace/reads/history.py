@@ -40,7 +40,7 @@ class HistoryHeader:
     oldest: Position
     """Oldest retained position."""
     truncated: bool
-    """Whether a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
+    """True if a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
     unknown_changes: tuple[str, ...] = ()
     """As in `Acknowledgement`."""
     effective_criteria: tuple[Criteria, ...] = ()
@@ -52,7 +52,7 @@ class HistoryEnd:
     """How a read ended."""
 
     has_next: bool
-    """Whether ``limit`` cut it."""
+    """True if ``limit`` cut it."""
     next_cursor: Cursor | None
     """With ``has_next``: ``after`` of the next page reading forward, ``before`` in reverse."""
     captures: int

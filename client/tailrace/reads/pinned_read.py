@@ -89,7 +89,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it was iterated to its end."""
+        """True if it was iterated to its end."""
         return self._end is not None and not self._current
 
     def __aiter__(self) -> Self:

@@ -90,7 +90,7 @@ class ChangeLog:
         self.limit = limit
         self.changes: list[TableChange] = []
         self.overflowed = False
-        """Whether there were more; then none is kept."""
+        """True if there were more; then none is kept."""
 
     def add(self, change: TableChange) -> None:
         """Keep one more."""

@@ -130,7 +130,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         self._replaced: TailraceError | None = None
         """Why its versions are those of another history since the last time."""
         self._ready = False
-        """Whether it has reached what was published when it was entered."""
+        """True if it has reached what was published when it was entered."""
         self._lost: TailraceError | None = None
         self._ended: TailraceError | None = None
         # Kept also where nobody listens: who begins to while a version is applied is told its changes.

@@ -153,7 +153,7 @@ class GrpcTransport:
         )
         self._channel = self._new_channel(credentials)
         self.closed = False
-        """Whether ``close`` was called."""
+        """True if ``close`` was called."""
 
     @property
     def route(self) -> str:
@@ -304,7 +304,7 @@ async def _send(
 
 
 def _cancelled_from_outside() -> bool:
-    """Whether somebody cancels this task, rather than gRPC the call.
+    """Return True if somebody cancels this task, rather than gRPC the call.
 
     In a function of its own: a frame that keeps the task is kept by the error that the task ends with.
     """

@@ -47,7 +47,7 @@ class Target(NamedTuple):
     host: str
     """The host in it, without brackets; empty in gRPC's own names."""
     tls: bool = False
-    """Whether its form says TLS: ``https://`` or ``grpcs://``."""
+    """True if its form says TLS: ``https://`` or ``grpcs://``."""
 
     @classmethod
     def parse(cls, text: object, *, tls: bool = False) -> Target:

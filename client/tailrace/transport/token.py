@@ -36,7 +36,7 @@ class Token:
 
     @property
     def changes(self) -> bool:
-        """Whether the next call may show another one."""
+        """True if the next call may show another one."""
         return self._ask is not None
 
     @property

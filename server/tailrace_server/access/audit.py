@@ -71,7 +71,7 @@ class Audit:
         """When each was recorded last, the oldest first."""
         self._trail: AuditTrail | None = None
         self.has_given_up = False
-        """Whether it has stopped the server."""
+        """True if it has stopped the server."""
         if settings.audit is not None:
             path = None if str(settings.audit) == _STDERR else settings.audit
             self._trail = AuditTrail(AuditFile(path), settings.audit_queue_bytes, monotonic)
@@ -81,7 +81,7 @@ class Audit:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded."""
+        """True if anything is recorded."""
         return self._trail is not None
 
     def authenticated(self, caller: Principal, peer: Peer) -> None:

@@ -246,7 +246,7 @@ class Door:
 
     @property
     def is_open(self) -> bool:
-        """Whether no identity is asked for, so that everybody who reaches the server is let in."""
+        """True if no identity is asked for, so that everybody who reaches the server is let in."""
         return not self._authenticators
 
     async def admit(self, credentials: Credentials) -> Principal:

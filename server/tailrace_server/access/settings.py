@@ -40,7 +40,7 @@ class AccessSettings:
 
     @property
     def asks(self) -> bool:
-        """Whether callers have to say who they are."""
+        """True if callers have to say who they are."""
         named = self.identities is not None or self.api_keys is not None
         return named or self.certificate_identities
 

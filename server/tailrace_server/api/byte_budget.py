@@ -113,7 +113,7 @@ class Readable(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether it is not read until its turn."""
+        """True if it is not read until its turn."""
 
     def hold_reading(self) -> None:
         """Read no more; sets ``held``."""

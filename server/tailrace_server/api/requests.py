@@ -184,9 +184,9 @@ class Wish:
     content: Content
     limits: SubscriptionLimits
     cdcv2: bool = False
-    """Whether the changes are to come as CDCv2 statements."""
+    """True if the changes are to come as CDCv2 statements."""
     decoded: bool = False
-    """Whether values are to be decoded."""
+    """True if values are to be decoded."""
     named: NamedReader | None = None
     """The named subscription that is to be read; None: none."""
 

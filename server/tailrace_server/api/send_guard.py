@@ -137,7 +137,7 @@ class Guarded(ABC):
         self.blocked_since: float | None = None
         """Loop time at which the write under way began; None between writes."""
         self.expired = False
-        """Whether the send deadline, or a lack of memory, has ended the stream."""
+        """True if the send deadline, or a lack of memory, has ended the stream."""
 
     def interrupt(self) -> None:
         """End the stream if a write is under way: there is no memory for a reader that does not read."""

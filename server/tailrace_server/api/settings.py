@@ -291,7 +291,7 @@ class Origins:
                 labels = _LABELS if found[2] else ""
                 patterns.append(f"{re.escape(found[1])}://{labels}{re.escape(found[3])}")
         self.any = ".*" in patterns
-        """Whether every page is allowed."""
+        """True if every page is allowed."""
         self.pattern = re.compile("|".join(patterns) or r"(?!)", re.ASCII)
         """Matches the whole of each origin that is allowed."""
 

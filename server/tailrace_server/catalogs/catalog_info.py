@@ -20,7 +20,7 @@ class WriterInfo:
     host: str
     """The host of the newest writer; empty for an earlier one, as its host is not stored."""
     is_newest: bool
-    """Whether it has the newest epoch: no other one can commit."""
+    """True if it has the newest epoch: no other one can commit."""
     batch: int
     """Its last batch, by its own count; -1 for none."""
     entry: int

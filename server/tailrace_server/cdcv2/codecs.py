@@ -30,7 +30,7 @@ class _Unpacker(Protocol):
 
     @property
     def eof(self) -> bool:
-        """Whether the end has been reached."""
+        """True if the end has been reached."""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         """Return at most ``max_length`` bytes."""

@@ -95,7 +95,7 @@ class AvroForm:
         self._updates_schema = fastavro.parse_schema(marked[0], known)
         self._progress_schema = fastavro.parse_schema(marked[1], known)
         self._nests = schemas.nests(canonical[0])
-        """Whether a record holds itself, so that the depth of a row depends on its bytes."""
+        """True if a record holds itself, so that the depth of a row depends on its bytes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the schema's text, which is compiled again."""

@@ -31,7 +31,7 @@ class AvroType(Protocol):
     kind: str
     """Rows of different kinds are never equal. Rows of one kind may be, even if their types differ."""
     plain: bool
-    """Whether the decoded form is the row form."""
+    """True if the decoded form is the row form."""
 
     def row(self, decoded: Any) -> Hashable:
         """Return the row form of what the Avro library decoded."""

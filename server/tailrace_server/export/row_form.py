@@ -301,19 +301,19 @@ def _avro_type(column: Column) -> str | dict[str, Any]:
 
 
 def _is_json_text(column: Column) -> bool:
-    """Whether the field is a string that holds JSON text."""
+    """Return True if the field is a string that holds JSON text."""
     if column.encoding == "json":
         return column.sql_type in (None, "JSON", "DECIMAL")
     return column.encoding == "debezium.VariableScaleDecimal"
 
 
 def _is_text(column: Column) -> bool:
-    """Whether the column needs the JSON text of its value, not the parsed value."""
+    """Return True if the column needs the JSON text of its value, not the parsed value."""
     return _is_json_text(column) or _is_decimal(column)
 
 
 def _is_decimal(column: Column) -> bool:
-    """Whether a number in the image becomes the bytes of a decimal."""
+    """Return True if a number in the image becomes the bytes of a decimal."""
     return column.encoding == "json" and _DECIMAL.fullmatch(column.sql_type or "") is not None
 
 

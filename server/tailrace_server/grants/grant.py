@@ -58,7 +58,7 @@ class Columns:
 
     @property
     def are_all(self) -> bool:
-        """Whether every column is in the set."""
+        """True if every column is in the set."""
         return not self.listed and not self.names
 
     def __or__(self, other: Columns) -> Columns:
@@ -106,7 +106,7 @@ class Allowance:
     columns: Columns = ALL_COLUMNS
     """Of every entity type that it is for. The key of a row is shown with the row, whatever they are."""
     bodies: bool = True
-    """Whether captures of rows may carry images."""
+    """True if captures of rows may carry images."""
     actions: frozenset[Action] = READING
     rows: Condition | None = None
     """A condition that a row has to meet; it may ask for columns that are not shown. None: every row."""
@@ -117,7 +117,7 @@ class Allowance:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is for every row and column, with images."""
+        """True if it is for every row and column, with images."""
         return (
             self.entity_types is None
             and self.primary_keys is None

@@ -45,7 +45,7 @@ class Narrowed(NamedTuple):
     shown: Visibility | None
     """The visible part of the matches; None: all of it."""
     is_whole: bool
-    """Whether all of the catalog is granted, so that nothing was narrowed."""
+    """True if all of the catalog is granted, so that nothing was narrowed."""
 
 
 def narrowed(

@@ -61,7 +61,7 @@ class Visibility:
     counted: frozenset[str] | None
     """Entity types whose counts leads show; None: all of them."""
     counted_are_all: bool
-    """Whether all that is granted is counted, so that the counts have a sum."""
+    """True if all that is granted is counted, so that the counts have a sum."""
 
     @cached_property
     def identity(self) -> bytes:
@@ -73,7 +73,7 @@ class Visibility:
 
     @property
     def follows_schema(self) -> bool:
-        """Whether the schema of a record says what is shown of it, beside names."""
+        """True if the schema of a record says what is shown of it, beside names."""
         return False
 
     def moves_shown(

@@ -118,7 +118,7 @@ class ViewedRows(Visibility):
 
     @property
     def follows_schema(self) -> bool:
-        """Whether the schema of a record says what is shown of it: always."""
+        """True if the schema of a record says what is shown of it: always."""
         return True
 
     def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:

@@ -65,7 +65,7 @@ class LatestPhase:
 
     @property
     def is_known(self) -> bool:
-        """Whether the newest records are known.
+        """True if the newest records are known.
 
         Raises:
             TailraceError: They cannot be found out.
@@ -147,9 +147,9 @@ class WhenBehind:
         self._publisher = publisher
         self._options = options
         self._due = options.catch_up is CatchUp.LATEST
-        """Whether a phase begins, should there be anything to catch up with."""
+        """True if a phase begins, should there be anything to catch up with."""
         self._until_live = self._due
-        """Whether what the ring does not reach back to is caught up with by another phase."""
+        """True if what the ring does not reach back to is caught up with by another phase."""
         self._phase: LatestPhase | None = None
 
     @classmethod

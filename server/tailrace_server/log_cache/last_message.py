@@ -19,9 +19,9 @@ class LastMessage:
         self._message_bytes = message_bytes
         self._large = large
         self._asked = False
-        """Whether room for a large message was asked for, and is not given back."""
+        """True if room for a large message was asked for, and is not given back."""
         self._takes_large = False
-        """Whether the transport has taken a large message and come back for the next."""
+        """True if the transport has taken a large message and come back for the next."""
         self.frames: Frames | None = None
         """The message; None once the transport has come back for the next."""
         self.handed_at = 0.0
@@ -39,7 +39,7 @@ class LastMessage:
 
     @property
     def has_room(self) -> bool:
-        """Whether the transport has a large message, in the room that all of those share."""
+        """True if the transport has a large message, in the room that all of those share."""
         return self._asked and self.frames is not None
 
     def stalled_for(self, now: float) -> float:

@@ -99,12 +99,12 @@ class StatementWork:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is under way, or waits for a thread."""
+        """True if a job is under way, or waits for a thread."""
         return self._busy
 
     @property
     def is_closed(self) -> bool:
-        """Whether no job may begin any more."""
+        """True if no job may begin any more."""
         return self._closing
 
     def close(self) -> None:
@@ -172,9 +172,9 @@ class SqlRead(LogRead):
         self.answer_bytes = 0
         """Handed over so far."""
         self.is_answered = False
-        """Whether it was read to its end."""
+        """True if it was read to its end."""
         self.is_refused = False
-        """Whether an error ended it."""
+        """True if an error ended it."""
         self._interruption = Interruption()
         self._on_closed = on_closed
         self._work = StatementWork(threads, self._give_back)
@@ -199,7 +199,7 @@ class SqlRead(LogRead):
 
     @property
     def is_computing(self) -> bool:
-        """Whether a thread works for it."""
+        """True if a thread works for it."""
         return self._work.is_busy
 
     def resume_cursor(self) -> None:

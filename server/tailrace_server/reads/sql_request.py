@@ -73,7 +73,7 @@ class SqlRequest:
 
     @property
     def is_poll(self) -> bool:
-        """Whether the server binds a range of versions."""
+        """True if the server binds a range of versions."""
         return bool(self._begins)
 
     @property

@@ -39,7 +39,7 @@ class StateRequest:
     columns: tuple[str, ...] = ()
     """Of the images; empty: all of them."""
     keys_only: bool = False
-    """Whether rows come without images."""
+    """True if rows come without images."""
     limit: int | None = None
     """How many rows at most."""
     wait_for_version: int | None = None

@@ -56,7 +56,7 @@ class ViewRows:
     written: dict[str, str]
     """Name in the view → name at the version."""
     shows_all: bool
-    """Whether these are all that the caller is granted, so that images are not cut for it."""
+    """True if these are all that the caller is granted, so that images are not cut for it."""
     by_view: ViewGrant | None
     """The rights from grants that name it; None: the grants of its entity type apply."""
 

@@ -96,7 +96,7 @@ class LoopTurns:
 
     @property
     def under_way(self) -> bool:
-        """Whether a turn is measured; it is not while nothing happens."""
+        """True if a turn is measured; it is not while nothing happens."""
         return bool(self._until)
 
     async def turn(self, whose: Hashable) -> None:

@@ -32,7 +32,7 @@ class Images(Protocol):
 
     @property
     def gone(self) -> NDArray[np.bool_] | None:
-        """Whether each record has no image any more; None: all have theirs."""
+        """True if each record has no image any more; None: all have theirs."""
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""
@@ -107,7 +107,7 @@ class BatchImages:
     """Returns the images of a name, ``before`` or ``after``; may read them from the log."""
     written: WrittenSchemas
     gone: NDArray[np.bool_] | None = None
-    """Whether each record has no image any more; None: all have theirs."""
+    """True if each record has no image any more; None: all have theirs."""
 
     def after(self) -> pa.BinaryArray:
         """Return the batch's ``after`` images."""

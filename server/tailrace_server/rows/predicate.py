@@ -235,23 +235,23 @@ class Predicate:
         """Digest of the criteria, for keys of the cache: bytes keep their hash, a tuple computes it anew."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.has_conditions = any(each.condition is not None for each in self.alternatives)
-        """Whether an alternative judges rows by their values."""
+        """True if an alternative judges rows by their values."""
         self.is_condition = _is_condition(self.alternatives)
-        """Whether one condition says all of the rows that it takes, of what is shown."""
+        """True if one condition says all of the rows that it takes, of what is shown."""
         wants_columns = any(each.criteria.wants_columns for each in self.alternatives)
         self.images: tuple[str, ...] = ("after",) if wants_columns else ()
         """The images that selecting reads; empty: it reads the head alone."""
         if self.has_conditions:
             self.images = ("before", "after")
         self.has_keys = any(each.keys for each in self.alternatives)
-        """Whether an alternative names keys; the router finds those faster than ``select``."""
+        """True if an alternative names keys; the router finds those faster than ``select``."""
         names_all = all(each.keys for each in self.alternatives)
         self.keys_named = sum(len(each.keys) for each in self.alternatives) if names_all else 0
         """The number of keys if each match has one of them; 0: a match may have any key."""
 
     @property
     def needs_images(self) -> bool:
-        """Whether selecting reads row images, not the head alone."""
+        """True if selecting reads row images, not the head alone."""
         return bool(self.images)
 
     def select(

@@ -54,7 +54,7 @@ class ConditionText:
     parameters: tuple[tuple[str, str], ...] = ()
     """Sorted by name."""
     is_granted: bool = False
-    """Whether it comes from a grant, and not from who asks: errors tell nothing of it."""
+    """True if it comes from a grant, and not from who asks: errors tell nothing of it."""
 
 
 class RowCondition:

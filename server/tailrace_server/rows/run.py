@@ -203,7 +203,7 @@ class Run:
     first: Position
     """Position of the record of the first capture."""
     crowded: bool = False
-    """Whether the publishers match so much of the batch together that it is encoded whole, once."""
+    """True if the publishers match so much of the batch together that it is encoded whole, once."""
     committed_at: float = NEVER
     """When the batch's last version was committed, by `latency.committed_at`."""
     kind: CaptureKind = CaptureKind.CHANGE

@@ -65,7 +65,7 @@ class ChangeRecord:
 
     operation: int
     keyed: bool
-    """Whether it has a key; a removal without one is of all rows."""
+    """True if it has a key; a removal without one is of all rows."""
     changed: Sequence[str] | None
     """Columns that changed; None where there was no row before, as far as the source says."""
     change: bytes | None

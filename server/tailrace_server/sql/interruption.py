@@ -39,7 +39,7 @@ class Interruption:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the statement has to end."""
+        """True if the statement has to end."""
         return self.reason is not None
 
     def ask(self, reason: str) -> None:

@@ -135,9 +135,9 @@ class Query:
         """The error of the log while DuckDB read it."""
         self._is_closed = False
         self._is_clean = True
-        """Whether its database can be used again: nothing is left half done there."""
+        """True if its database can be used again: nothing is left half done there."""
         self._is_over = False
-        """Whether nothing of it is to be ended any more: then its database is not interrupted."""
+        """True if nothing of it is to be ended any more: then its database is not interrupted."""
         self._databases = databases or HERE
         self._taken: Database | None = None
         self.interruption = interruption or Interruption()

@@ -86,7 +86,7 @@ class TableUse:
     versions: Span = EVERYTHING
     """Of a change table the versions among ``changes`` that alone can matter."""
     newest_first: bool = False
-    """Whether a change table is given from its end."""
+    """True if a change table is given from its end."""
     change_types: frozenset[str] | None = None
     """Of a change table the kinds of changes that alone can matter; None: all."""
     form: ShownChanges | None = None
@@ -136,11 +136,11 @@ class Tables:
     unknown: Callable[[str], InvalidRequest]
     """Returns the error of a name that means nothing."""
     pushes: bool = True
-    """Whether conditions let scans leave rows out; False changes no answer."""
+    """True if conditions let scans leave rows out; False changes no answer."""
     through: Callable[[str], ViewShown | None] = lambda name: None
     """Returns how a view is shown that is granted by its name; None: it is not."""
     is_poll: bool = False
-    """Whether its range may begin above the newest version, which a server has that is behind."""
+    """True if its range may begin above the newest version, which a server has that is behind."""
 
 
 def bound(query: exp.Query, tables: Tables) -> Statement:

@@ -144,7 +144,7 @@ class Live:
     key: str
     """Response key of its field."""
     signalled: bool
-    """Whether the client asked for acknowledgement and heartbeats."""
+    """True if the client asked for acknowledgement and heartbeats."""
 
 
 class _Executor(Executor[Any]):

@@ -91,7 +91,7 @@ class Document:
         return next(iter(self.operations.values()))
 
     def reads_schema_only(self, operation: OperationDefinitionNode) -> bool:
-        """Whether every field of an operation is introspection, those of its fragments included."""
+        """Return True if every field of an operation is introspection, those of its fragments included."""
         spread: set[str] = set()
         waiting = [operation.selection_set]
         while waiting:
@@ -381,5 +381,5 @@ def _named(node: TypeNode) -> str:
 
 
 def is_subscription(operation: OperationDefinitionNode) -> bool:
-    """Whether an operation is a subscription."""
+    """Return True if an operation is a subscription."""
     return operation.operation is OperationType.SUBSCRIPTION

@@ -202,7 +202,7 @@ class GraphqlFace:
 
 
 def _wants_page(request: Request) -> bool:
-    """Whether a browser opens the path, rather than a client that asks for something."""
+    """Return True if a browser opens the path, rather than a client that asks for something."""
     wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
     return (
         request.method in ("GET", "HEAD")

@@ -163,7 +163,7 @@ def _descriptors() -> Iterator[int]:
 
 
 def _is_of(copy: socket.socket, peer: tuple[str, str], port: int) -> bool:
-    """Whether a socket connects a port of ours to a host and port."""
+    """Return True if a socket connects a port of ours to a host and port."""
     if not _is_to(copy, port):
         return False
     host, source = copy.getpeername()[:2]
@@ -171,7 +171,7 @@ def _is_of(copy: socket.socket, peer: tuple[str, str], port: int) -> bool:
 
 
 def _is_to(copy: socket.socket, port: int) -> bool:
-    """Whether a socket is a connection to a port of ours; the listener has no peer, and is left alone."""
+    """Return True if a socket is a connection to the given port, and not the listener, which has no peer."""
     return copy.family in _FAMILIES and copy.getsockname()[1] == port and bool(copy.getpeername())
 
 

@@ -198,7 +198,7 @@ class CaptureForm:
 
     @property
     def is_cloud(self) -> bool:
-        """Whether captures are the data of CloudEvents."""
+        """True if captures are the data of CloudEvents."""
         return self.format == "cloudevents"
 
     def split(self, frame: bytes) -> tuple[bytes, int]:

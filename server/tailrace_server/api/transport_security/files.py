@@ -150,7 +150,7 @@ class TlsFiles:
 
     @property
     def client_certificates(self) -> bool:
-        """Whether clients must show a certificate."""
+        """True if clients must show a certificate."""
         return self._settings.tls_client_ca is not None
 
     def faults(self) -> tuple[ServerFault, ...]:

@@ -331,7 +331,7 @@ class GuardedSocket(Guarded):
         self._guard = guard
         self._turn = asyncio.Lock()
         self.dropped = False
-        """Whether it was cut for want of memory."""
+        """True if it was cut for want of memory."""
 
     def __enter__(self) -> GuardedSocket:
         self._guard.watch(self)

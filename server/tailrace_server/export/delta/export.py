@@ -72,7 +72,7 @@ class DeltaSettings:
     entity_types: tuple[str, ...] = ()
     """Empty: all, those too that come later."""
     gate: bool = False
-    """Whether publication waits for the tables."""
+    """True if publication waits for the tables."""
     on_misfit: OnMisfit = OnMisfit.RAISE
     tidy_every: int = 100
     """Commits of a table after which its small files are joined and old ones deleted; 0: never."""
@@ -87,7 +87,7 @@ class DeltaProgress:
     version: int
     """Of the catalog, that all tables show."""
     published: bool
-    """Whether the gate has published it now."""
+    """True if the gate has published it now."""
     steps: tuple[TableStep, ...] = ()
     """Of the tables that had changes."""
 
@@ -104,9 +104,9 @@ class DeltaExport:
         self._tables: dict[int | str, TableExport] = {}
         """By identity of the entity type."""
         self._gated = False
-        """Whether the gate is up, as this process knows."""
+        """True if the gate is up, as this process knows."""
         self._notified = False
-        """Whether changes of the log are reported; otherwise it is looked at."""
+        """True if changes of the log are reported; otherwise it is looked at."""
         self._stopping = Event()
         self._watcher, self._waits = LocalWatcher(), FileWait()
         self._open = ExitStack()

@@ -73,7 +73,7 @@ class LakeColumns:
     reader: ColumnReader
     """Reads them out of images."""
     counted: bool
-    """Whether rows have no key, and are counted."""
+    """True if rows have no key, and are counted."""
     schema: pa.Schema
     """Of the table."""
 

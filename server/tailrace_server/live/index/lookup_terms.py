@@ -41,7 +41,7 @@ class RangeEnd(NamedTuple):
     value: Any
     """As of ``sortable``."""
     is_behind: bool
-    """Whether the range begins, or ends, right behind the value, and not right before it."""
+    """True if the range begins, or ends, right behind the value, and not right before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LookupTerm:
     ends: tuple[RangeEnd, ...] = ()
     """It ends at the first of them; none: above all values."""
     is_empty: bool = False
-    """Whether no value is in the range, whatever its ends."""
+    """True if no value is in the range, whatever its ends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -72,7 +72,7 @@ class ConditionKind:
     asked: tuple[Column, ...]
     """Those of them that readers have named."""
     is_granted: bool
-    """Whether a grant has part in them."""
+    """True if a grant has part in them."""
 
 
 class Indexed:

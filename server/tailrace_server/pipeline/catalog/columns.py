@@ -48,7 +48,7 @@ class Sighting(NamedTuple):
     columns: str | None = None
     """The source's list of the columns of the entity type (`column_listing`)."""
     late: bool = False
-    """Whether the listing came with late rows, and says only how these are written."""
+    """True if the listing came with late rows, and says only how these are written."""
 
 
 class ColumnInference:

@@ -190,7 +190,7 @@ class CatalogDriver:
 
     @property
     def publishes_at_once(self) -> bool:
-        """Whether a commit publishes itself."""
+        """True if a commit publishes itself."""
         return not self._publish_window_s
 
     def publish_committed(self) -> None:

@@ -292,7 +292,7 @@ def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
 
 
 def needs_last_image(change: Change, settings: IngestSettings) -> bool:
-    """Whether it takes the last image of its row to make a change whole.
+    """Return True if it takes the last image of its row to make a change whole.
 
     Either it may come without something that the image has, or its row may have expired.
     """

@@ -89,15 +89,15 @@ class Cdcv2Driver(CatalogDriver):
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is complete."""
+        """True if the stream is complete."""
         return self.control.frontier is None
 
     def is_consumed(self, name: str) -> bool:
-        """Whether the log holds the messages of a file."""
+        """Return True if the log holds the messages of a file."""
         return f"file:{name}" in self.writer.state.source_positions
 
     def is_small(self, files: Sequence[SourceFile]) -> bool:
-        """Whether a batch and the state that it meets are small enough for this process."""
+        """Return True if a batch and the state that it meets are small enough for this process."""
         rows = self.settings.small_batch_rows
         size = sum(file.bytes for file in files)
         return size <= rows * _BYTES_PER_ROW and self.control.rows(UPDATES_KIND) <= 10 * rows

@@ -51,7 +51,7 @@ class Cdcv2Outcome(NamedTuple):
     waiting_more: int
     """Number of further reasons."""
     closed: bool
-    """Whether the stream is complete."""
+    """True if the stream is complete."""
     signal: int | None
     """The signal that ended it; None if none did."""
 

@@ -55,7 +55,7 @@ class StateFile(msgspec.Struct, frozen=True):
     """It holds the slots that are ``part`` modulo ``parts``."""
 
     def has_slots_of(self, part: int, parts: int) -> bool:
-        """Whether it may hold a slot of a share of the updates or keys."""
+        """Return True if it may hold a slot of a share of the updates or keys."""
         return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
 
 

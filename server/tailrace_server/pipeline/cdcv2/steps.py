@@ -311,7 +311,7 @@ class FoldKeys(BatchStep):
     tier: int
     """Number of the tier that this commit writes: its batch."""
     keyed: bool
-    """Whether there are key columns."""
+    """True if there are key columns."""
     shares: int
     ranges: tuple[int, ...]
     """The first time of each range except the first."""
@@ -369,7 +369,7 @@ class WriteSegments(BatchStep):
 
 
 def _is_share(rows: pa.RecordBatch, share: int, shares: int) -> bool:
-    """Whether all rows are of a share."""
+    """Return True if all rows are of a share."""
     return bool((slots(rows.column("hash").to_numpy()) % np.uint16(shares) == share).all())
 
 

@@ -78,7 +78,7 @@ class Contradiction(NamedTuple):
     """A count, and the place of its message."""
     second: tuple[int, int]
     exceeded: bool = False
-    """Whether the second is the number of received updates; else it is another count."""
+    """True if the second is the number of received updates; else it is another count."""
 
 
 class UpdatedTimes(NamedTuple):

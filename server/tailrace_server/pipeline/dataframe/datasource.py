@@ -91,7 +91,7 @@ class TailraceDataSource(DataSource):
     """Registers under the name ``tailrace``."""
 
     _travelled = False
-    """Whether this object was pickled. Spark pickles the one whose writer commits a stream's batches."""
+    """True if this object was pickled. Spark pickles the one whose writer commits a stream's batches."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mark the copy at the other end as travelled."""

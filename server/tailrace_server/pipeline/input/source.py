@@ -132,7 +132,7 @@ class Source(Protocol):
         return transaction_id
 
     def tells_shape(self, reason: str) -> bool:
-        """Whether the reason of a message for quarantine says what came in its place, as a CSV file would.
+        """Return True if a quarantine reason says what the message really is, such as a line of a CSV file.
 
         Such a reason is a constant text, ``what it is: what to do``; an ingest counts each at its end.
         """

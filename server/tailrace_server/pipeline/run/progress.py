@@ -280,7 +280,7 @@ class ProgressReporter:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody may read along: it writes to a terminal."""
+        """True if somebody may read along: it writes to a terminal."""
         return self._console.is_terminal and not self._console.quiet
 
     def progress(

@@ -73,7 +73,7 @@ class InputGone(TailraceError):
 
 
 def is_query_id(writer: str) -> bool:
-    """Whether a writer's name is the id of a Spark query; other writers have words for names."""
+    """Return True if a writer's name is the id of a Spark query; other writers have words for names."""
     try:
         return str(UUID(writer)) == writer
     except ValueError:

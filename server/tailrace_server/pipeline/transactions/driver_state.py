@@ -141,7 +141,7 @@ def pending_after(
 
 
 def is_tallies(table: pa.Table) -> bool:
-    """Whether a pending file holds tallies; else it holds rows."""
+    """Return True if a pending file holds tallies; else it holds rows."""
     return "segments" in table.schema.names
 
 

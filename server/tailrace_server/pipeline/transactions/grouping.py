@@ -52,7 +52,7 @@ class Released(NamedTuple):
 
     @property
     def snapshot(self) -> bool:
-        """Whether it is a cut of snapshot rows."""
+        """True if it is a cut of snapshot rows."""
         return self.tally.key.startswith(CUT)
 
 

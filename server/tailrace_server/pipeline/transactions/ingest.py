@@ -265,7 +265,7 @@ class Ingest:
         )
 
     def _is_whole(self, size: int | None) -> bool:
-        """Whether a batch is probably all that the folder had.
+        """Return True if a batch is probably all that the folder had.
 
         Spark does not say so. A batch that is at most half full left no file out, unless that file alone
         takes more than half of a batch.
@@ -298,7 +298,7 @@ def checkpoint_folder(settings: IngestSettings) -> Path:
 
 
 def _is_large(folder: Path) -> bool:
-    """Whether the files of a folder are large together; stops reading sizes once they are."""
+    """Return True if the files of a folder are large together; stops reading sizes once they are."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -241,7 +241,7 @@ class RowCounts:
 
 
 def is_counts(table: pa.Table) -> bool:
-    """Whether a pending file holds counts."""
+    """Return True if a pending file holds counts."""
     return _STATE in (table.schema.metadata or {})
 
 

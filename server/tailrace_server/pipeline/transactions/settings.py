@@ -168,7 +168,7 @@ class IngestSettings:
 
     @property
     def makes_images_whole(self) -> bool:
-        """Whether images of any entity type are filled."""
+        """True if images of any entity type are filled."""
         types = () if self.mapping is None else self.mapping.entity_types.values()
         return self.whole_images or any(declared.whole_images for declared in types)
 
@@ -183,7 +183,7 @@ class IngestSettings:
 
     @property
     def expires(self) -> bool:
-        """Whether rows of any entity type expire."""
+        """True if rows of any entity type expire."""
         return self.mapping is not None and any(
             declared.time_to_live is not None for declared in self.mapping.entity_types.values()
         )

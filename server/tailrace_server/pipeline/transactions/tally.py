@@ -120,12 +120,12 @@ class Tally:
 
     @property
     def counted(self) -> bool:
-        """Whether END has come and all that it announces is there."""
+        """True if END has come and all that it announces is there."""
         return self.expected is not None and self.rows + self.quarantined >= self.expected
 
     @property
     def empty(self) -> bool:
-        """Whether it has no rows, none in quarantine, and END announced none."""
+        """True if it has no rows, none in quarantine, and END announced none."""
         return not (self.rows or self.quarantined or self.expected)
 
 

@@ -84,7 +84,7 @@ class _DatabaseBeside:
         self.bounds = (0, 1)
         """Of the statement that has it: memory in bytes, and threads."""
         self._has_begun = False
-        """Whether the process has ever answered."""
+        """True if the process has ever answered."""
         self._process = self._started()
 
     @staticmethod

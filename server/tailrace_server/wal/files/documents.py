@@ -367,7 +367,7 @@ class ReadEntry(NamedTuple):
     data: bytes
     """The whole file, with the records that it carries."""
     marked: bool
-    """Whether its writer had said by then that its name is durable."""
+    """True if its writer had said by then that its name is durable."""
 
 
 def read_entry(store: ObjectStore, number: int) -> ReadEntry | None:

@@ -36,7 +36,7 @@ WRITE_BUFFERS_MAX: Final = 512
 """Buffers in one write; the system's bound is 1,024."""
 
 UNNAMED_FILES: Final = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
-"""Whether the system can give a name to a file without one; file systems that cannot are asked each time."""
+"""True if the system can give a name to a file without one; file systems that cannot are asked each time."""
 
 _NO_UNNAMED_FILES: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 """How file systems, and kernels before 3.11, say that they have none."""

@@ -48,7 +48,7 @@ class BaseTableDocument(Struct, frozen=True):
     hashed_as: str
     """The name under which its keys are hashed: the one that it had first."""
     counted: bool
-    """Whether its rows have no key, and are counted."""
+    """True if its rows have no key, and are counted."""
     rows: int
     files: list[BaseFileDocument]
     """In the order of key hashes."""

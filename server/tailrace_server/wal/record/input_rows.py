@@ -250,7 +250,7 @@ def rows_of_mutations(
 
 
 def _all_texts(changed: Sequence[tuple[str, ...] | None]) -> bool:
-    """Whether all names are texts: Arrow would take bytes too."""
+    """Return True if all names are texts: Arrow would take bytes too."""
     return all(type(name) is str for names in changed if names for name in names)
 
 
@@ -305,7 +305,7 @@ def _in_form(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether values of a type may be cast to a column's: numbers are not taken for texts, for instance."""
+    """Return True if values of a type may be cast to a column's type: a number is not a text, for instance."""
     if pa.types.is_null(given):
         return True
     if kind == pa.int64():

@@ -80,7 +80,7 @@ class _Column:
 
     @property
     def all_null(self) -> bool:
-        """Whether every record is null."""
+        """True if every record is null."""
         if self._validity is None:
             return self._rows == 0
         # Whole bytes of the bitmap first; bits of the last byte after the column may be anything.

@@ -103,7 +103,7 @@ class DeclaredType:
     key: tuple[str, ...] = ()
     renamed_from: str | None = None
     whole_images: bool | None = None
-    """Whether an ingest fills what the source leaves out of its images; None if the mapping does not say."""
+    """True if an ingest fills what the source leaves out of its images; None if the mapping does not say."""
     time_to_live: TimeToLive | None = None
     """When an ingest lets its rows expire; None for never. Their images are filled then."""
 

@@ -71,7 +71,7 @@ class SegmentReceipt:
     transactions: int
     """Distinct versions in it."""
     continues: bool
-    """Whether its first row continues the last transaction of the segment before it."""
+    """True if its first row continues the last transaction of the segment before it."""
     counts: dict[str, int]
     """Records by entity type; leads are not counted."""
     batches: tuple[BatchRow, ...]

@@ -87,7 +87,7 @@ class CommitLog:
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
-        """Whether the writer marks entries as durable. False after it did not, until a mark is seen again."""
+        """True if the writer marks entries as durable. False after it did not, until a mark is seen again."""
         self._arriving: ArrivingEntry | None = None
         """The entry that has been read ahead."""
         self.schemas = SchemaHistory()

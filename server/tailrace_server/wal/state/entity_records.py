@@ -42,7 +42,7 @@ class Record(NamedTuple):
     key: str | None
     """None: all rows of the entity type (a truncate)."""
     updated: bool
-    """Whether the record itself says that there was a row before: it names the columns that changed."""
+    """True if the record itself says that there was a row before: it names the columns that changed."""
     change: bytes | None
     before: bytes | None
     after: bytes | None

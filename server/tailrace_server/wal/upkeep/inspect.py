@@ -96,7 +96,7 @@ class LogSummary:
     counts: dict[str, int]
     """Records in the segments by entity type, most first; leads are not counted."""
     holds_trimmed: bool
-    """Whether trimmed versions are among them: a segment goes once all of its versions are."""
+    """True if trimmed versions are among them: a segment goes once all of its versions are."""
     schemas: int
     pending: tuple[str, ...]
     """Files of transactions that are not complete."""
@@ -130,9 +130,9 @@ class EntrySummary:
     segments: int
     pending: int
     published: bool
-    """Whether readers see it; an entry without versions counts with the one before."""
+    """True if readers see it; an entry without versions counts with the one before."""
     publishes: bool
-    """Whether it releases itself, and what comes before it, without a publication."""
+    """True if it releases itself, and what comes before it, without a publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class RecordDetail:
     before: bytes | None
     after: bytes | None
     bodies_expired: bool
-    """Whether it has no bodies any more, whatever it had."""
+    """True if it has no bodies any more, whatever it had."""
     segment: str
     batch_offset: int
     """Byte offset of its batch in the segment."""

@@ -421,7 +421,7 @@ class DebeziumDecoder:
 
 
 def _is_message(text: bytes) -> bool:
-    """Whether a JSON value before a TAB is a message by itself, not the key of the one behind it."""
+    """Return True if a JSON value before a TAB is a message by itself, not the key of the one behind it."""
     try:
         message = unwrap(text)[0]
         return message is not None and (message.source is not None or message.op is None)

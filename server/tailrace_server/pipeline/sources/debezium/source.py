@@ -182,7 +182,7 @@ class Debezium(Source):
         return restated(change)
 
     def tells_shape(self, reason: str) -> bool:
-        """Whether a reason names a shape of input that is no message of Debezium."""
+        """Return True if a reason names a shape of input that is no message of Debezium."""
         from tailrace_server.pipeline.sources.debezium.refusals import SHAPES
 
         return reason in SHAPES

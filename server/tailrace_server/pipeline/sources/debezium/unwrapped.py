@@ -103,7 +103,7 @@ class EventContent(NamedTuple):
 
 
 def is_event(names: Mapping[str, msgspec.Raw]) -> bool:
-    """Whether an object with these members is a CloudEvent."""
+    """Return True if an object with these members is a CloudEvent."""
     return "specversion" in names and ("data" in names or "data_base64" in names)
 
 
@@ -174,7 +174,7 @@ _WITHOUT_SCHEMAS: Final = frozenset(("mysql", "mariadb", "mongodb", "vitess"))
 
 
 def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> bool:
-    """Whether a row says its table with all levels: tables of one name in two schemas are not one.
+    """Return True if a row says its table with all levels: tables of one name in two schemas are not one.
 
     The transformation adds a member that a connector does not have as null, which says as much.
     """
@@ -190,7 +190,7 @@ def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> b
 
 
 def is_flattened(names: Mapping[str, msgspec.Raw]) -> bool:
-    """Whether an object with these members is such a row."""
+    """Return True if an object with these members is such a row."""
     return _OP in names or _DELETED in names
 
 
