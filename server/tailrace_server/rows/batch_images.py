@@ -1,4 +1,4 @@
-"""The part of a batch that predicates read beside its head: images and their schemas."""
+"""The row images of a batch and their schemas, which some predicates read in addition to the batch's head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Images(Protocol):
-    """Gives a predicate what the head does not hold: row images and schemas."""
+    """Interface to the row images of a batch, and to the schemas that the images were written with."""
 
     def after(self) -> pa.BinaryArray:
         """Return the batch's ``after`` images."""
@@ -28,28 +28,28 @@ class Images(Protocol):
         """Return the batch's ``before`` images."""
 
     def is_expired(self, row: int) -> bool:
-        """Return whether a record has no image any more."""
+        """Return True if the images of a record are no longer retained."""
 
     @property
     def gone(self) -> NDArray[np.bool_] | None:
-        """True if each record has no image any more; None: all have theirs."""
+        """Mask of the records whose images are no longer retained; None: all images are retained."""
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""
 
     def schemas_of(self, versions: NDArray[np.int64]) -> tuple[Sequence[Schema], NDArray[np.int64]]:
-        """Return the schemas that versions were written with, and for each version which of them."""
+        """Return the schemas that versions were written with, and each version's index among these schemas."""
 
     def stated(self) -> Mapping[int, Column]:
-        """Return, by id, each column as it was first stated."""
+        """Return column id → the column as the source first declared it (not as inferred from values)."""
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """True if the images of removed rows are known to be whole."""
+        """The versions in which the images of removed rows are known to have every column."""
 
 
 class _NoImages:
-    """Stands for images where no predicate may ask for them."""
+    """Images of a batch whose reader must not need any; every access is an assertion error."""
 
     def after(self) -> pa.BinaryArray:
         raise AssertionError("the predicate reads heads only")
@@ -83,31 +83,32 @@ NO_IMAGES: Final = _NoImages()
 
 
 class WrittenSchemas(Protocol):
-    """Knows the schemas that versions were written with, as a view does."""
+    """Interface to the schemas of a log; ``LogView`` implements it."""
 
     def schema_of(self, version: int) -> Schema:
-        """Return that of a version."""
+        """Return the schema that a version was written with."""
 
     def schemas_of(self, versions: NDArray[np.int64]) -> tuple[list[Schema], NDArray[np.int64]]:
-        """Return those of some versions, and for each version which of them."""
+        """Return the schemas that versions were written with, and each version's index among these schemas."""
 
     def schemas(self) -> Iterator[Schema]:
-        """Yield all of the log, oldest first."""
+        """Yield all schemas of the log, oldest first."""
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """True if the images of removed rows are known to be whole."""
+        """The versions in which the images of removed rows are known to have every column."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchImages:
-    """The images of one batch for a predicate with columns or conditions."""
+    """The images of one batch, for predicates that select by columns or by conditions on values."""
 
     body: Callable[[str], pa.BinaryArray]
-    """Returns the images of a name, ``before`` or ``after``; may read them from the log."""
+    """Function that returns the images named ``before`` or ``after``; it may read them from the log."""
     written: WrittenSchemas
+    """The schemas of the log that the batch belongs to."""
     gone: NDArray[np.bool_] | None = None
-    """True if each record has no image any more; None: all have theirs."""
+    """Mask of the records whose images are no longer retained; None: all images are retained."""
 
     def after(self) -> pa.BinaryArray:
         """Return the batch's ``after`` images."""
@@ -118,7 +119,7 @@ class BatchImages:
         return self.body("before")
 
     def is_expired(self, row: int) -> bool:
-        """Return whether a record has no image any more."""
+        """Return True if the images of a record are no longer retained."""
         return self.gone is not None and bool(self.gone[row])
 
     def schema_of(self, version: int) -> Schema:
@@ -126,14 +127,14 @@ class BatchImages:
         return self.written.schema_of(version)
 
     def schemas_of(self, versions: NDArray[np.int64]) -> tuple[list[Schema], NDArray[np.int64]]:
-        """Return the schemas that versions were written with, and for each version which of them."""
+        """Return the schemas that versions were written with, and each version's index among these schemas."""
         return self.written.schemas_of(versions)
 
     def stated(self) -> Mapping[int, Column]:
-        """Return, by id, each column as it was first stated."""
+        """Return column id → the column as the source first declared it (not as inferred from values)."""
         return first_stated(self.written.schemas())
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """True if the images of removed rows are known to be whole."""
+        """The versions in which the images of removed rows are known to have every column."""
         return self.written.whole_removals

@@ -1,4 +1,4 @@
-"""Column-level captures: the role of their column, and bodies with nothing but this column."""
+"""Captures at column level: the container type of each capture's column, and bodies cut to that column."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def roles_of(
     head: BatchHead, selection: BatchSelection, schema_of: Callable[[int], Schema]
 ) -> NDArray[np.uint8]:
-    """Return the container type of each capture; 0 at entity level."""
+    """Return the container type (role) of each capture's column; 0 for captures at entity level."""
     assert selection.ordinals is not None
     roles = np.zeros(len(selection), np.uint8)
     for place, (row, ordinal) in enumerate(
@@ -38,7 +38,10 @@ def roles_of(
 
 
 def cut_bodies(bodies: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Texts]:
-    """Return each body as an object with the capture's one column; at entity level it stays whole."""
+    """Cut each body to a JSON object with the capture's column alone.
+
+    A capture at entity level, whose name is "", keeps its whole body. A body without the column becomes null.
+    """
     found = {}
     for body, images in bodies.items():
         pairs = zip(images.array.to_pylist(), names, strict=True)

@@ -1,6 +1,6 @@
-"""Criteria as people are shown them: in the form of requests, or in words; long lists are cut short.
+"""Criteria in forms for people: as JSON like that of requests, or in words. Long lists are cut short.
 
-In words: ``order or product, key 17``, ``everything``.
+Examples of the words: ``order or product, key 17``, ``everything``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
 
 _VALUES_SHOWN: Final = 20
-"""Of each list, where a caller says nothing: criteria may name 100,000 keys."""
+"""Default for the most values of each list in JSON: criteria may name 100,000 keys."""
 _IN_WORDS: Final = 3
-"""Of each list, and of the alternatives, on a page."""
+"""The most values of each list, and the most alternatives, in the words for a page."""
 _TEXT_MAX: Final = 40
-"""Characters of a value there."""
+"""The most characters of a value in the words for a page."""
 
 
 def criteria_form(
     criteria: Sequence[Criteria], *, values_shown: int = _VALUES_SHOWN
 ) -> list[dict[str, object]]:
-    """Return criteria as requests have them in JSON; of a long list the first values and their number."""
+    """Return criteria in the JSON form of requests.
+
+    A list of more than ``values_shown`` values is cut, and an entry named ``…Count`` has its full length.
+    """
     shown = []
     for one in criteria[:values_shown]:
         form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
@@ -47,7 +50,7 @@ def criteria_form(
 
 
 def where_form(one: Criteria) -> dict[str, object]:
-    """Return the condition of criteria, with its parameters, as requests have it in JSON."""
+    """Return the condition of criteria and its parameters in the JSON form of requests; {} if there is none."""
     where = read_where(one.where)
     if where is None:
         return {}
@@ -62,7 +65,7 @@ def where_form(one: Criteria) -> dict[str, object]:
 
 
 def in_words(criteria: Sequence[Criteria]) -> str:
-    """Return what criteria select, for a page; of long lists the first values and how many more there are."""
+    """Describe criteria in words for a page; a long list becomes its first values and the count of the rest."""
     words = [
         one_in_words(each, values_shown=_IN_WORDS, text_max=_TEXT_MAX)
         for each in criteria[:_IN_WORDS]
@@ -73,7 +76,13 @@ def in_words(criteria: Sequence[Criteria]) -> str:
 
 
 def one_in_words(one: Criteria, *, values_shown: int, text_max: int | None = None) -> str:
-    """Return what one alternative selects: so many values of each list, each of so many characters."""
+    """Describe one alternative in words.
+
+    Args:
+        one: The alternative.
+        values_shown: The most values of each list.
+        text_max: The most characters of each value; None: no limit.
+    """
 
     def any_of(values: Sequence[str], noun: str = "") -> str:
         shown = [

@@ -1,7 +1,9 @@
-"""Which rows of a batch the conditions of one predicate match, and how each change moves its row.
+"""Evaluation of a predicate's conditions on the rows of a batch.
 
-Alternatives with conditions are one condition together, joined by OR: a row that leaves one and enters another
-stays in. Matches of an alternative without a condition are not evaluated.
+The results are the rows that match each condition, and the transition (enter, update, leave) of each change.
+
+Alternatives with conditions count as one condition, joined by OR: a row that leaves one alternative and enters
+another one stays in. Rows that match an alternative without a condition need no evaluation.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class ColumnSet(Protocol):
-    """A set of names of columns."""
+    """A set of column names."""
 
     def shows(self, name: str) -> bool:
-        """Return True if a column is in the set."""
+        """Return True if the set has a column."""
 
 
 class Right(Protocol):
@@ -43,31 +45,31 @@ class Right(Protocol):
 
     @property
     def columns(self) -> ColumnSet:
-        """The columns, by the names that each version has for them."""
+        """The granted columns; a column that was renamed is in the set under each of its names."""
 
     @property
     def bodies(self) -> bool:
-        """True if images may be read."""
+        """True if the caller may read images, not only headers."""
 
     @property
     def keys(self) -> object | None:
-        """The keys of the rows; None: all."""
+        """The keys of the granted rows; None: all keys."""
 
     @property
     def rows(self) -> Condition | None:
-        """The condition that the rows meet; None: all rows do."""
+        """The condition that granted rows meet; None: no condition."""
 
     def takes(self, key: str | None) -> bool:
-        """Return True if the right is for rows of a key; None, as of a truncate, is a part of every set."""
+        """Return True if the right covers rows with a key; always True for None, the key of a truncate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Rows that one alternative matches, but for its condition."""
+    """Rows that match one alternative so far; only its condition is not evaluated yet."""
 
     condition: RowCondition
     rows: NDArray[np.int32]
-    """Of one entity type, area DATA, with keys; rising, at least one."""
+    """Offsets in the batch, rising, at least one; DATA records with keys, all of one entity type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,14 +77,17 @@ class JudgedRows:
     """The results of conditions for the records of a batch."""
 
     codes: NDArray[np.uint8]
-    """By record, the code of `transitions`; 0 where none of the conditions matches it."""
+    """Code of ``transitions`` for each record of the batch; 0 if no condition matches the record."""
     matched: Sequence[NDArray[np.int32]]
-    """For each of the candidates, in their order, the rows that its own condition matches."""
+    """For each of the given candidates, in the same order, the rows that match its condition."""
     expired: NDArray[np.int32]
-    """Rows that cannot be evaluated any more, as their images have expired."""
+    """Rows that can no longer be evaluated, as their images are no longer retained."""
     open: NDArray[np.int32]
-    """Rows whose grant is unknown. To tell the key may tell of a row that is not, and
-    not to tell it may leave one in that has gone. No code, and matched by none."""
+    """Rows for which it is unknown whether the grant covers them.
+
+    Sending the key may reveal a row that is not granted. Leaving it out may keep a row that has left. So these
+    rows have code 0 and are in no ``matched``; the caller ends the read or subscription at them.
+    """
 
 
 def judged(
@@ -92,24 +97,27 @@ def judged(
     rights_of: RightsOf | None,
     decoded: DecodedBatch | None = None,
 ) -> JudgedRows:
-    """Return what conditions say.
+    """Evaluate conditions on the rows of a batch.
 
     Args:
         head: The head of a batch.
-        images: Its images.
-        asked: The conditions to evaluate.
-        rights_of: Returns the caller's rights to rows of an entity type; None: all columns are granted.
-        decoded: The same images, decoded for others as well; None: those of the candidates are decoded.
+        images: The images of the batch.
+        asked: The conditions to evaluate, each with its candidate rows.
+        rights_of: Function that returns the caller's rights to rows of an entity type; None: all columns are
+            granted.
+        decoded: The images, already decoded for the conditions of several predicates; None: this call decodes
+            the images of the candidates.
 
     Raises:
-        ConditionRefused: One of them cannot be evaluated with the schema of the batch.
+        ConditionRefused: One of the conditions cannot be evaluated with the schema of the batch.
     """
-    # 1. Whose images are gone is for the reader to know.
+    # 1. Separate the rows whose images are no longer retained: their reader ends with an error there.
     expired = np.empty(0, np.int32)
     if images.gone is not None:
         rows = np.unique(np.concatenate([each.rows for each in asked]))
         expired = rows[images.gone[rows]]
-    # 2. One condition after the other, in the rows that come into question for it.
+    # 2. Evaluate one condition after the other, each on its candidates, or on the rows that an index found for
+    #    it.
     bits = np.zeros(len(head.versions), np.uint8)
     matched: list[NDArray[np.int32]] = []
     types = _typed(head, images, asked, expired, decoded)
@@ -123,9 +131,10 @@ def judged(
             bits[rows] |= verdict.bits
             rows = rows[verdict.is_match]
         matched.append(rows)
-    # 3. A row that is given by the conditions of grants alone is veiled: its reader sees nothing of it outside
-    #    of them, and nothing at all if it is unknown whether it was in. A row that another alternative takes is
-    #    visible whole, inside and outside. Each row is decided by itself, whatever else its batch has.
+    # 3. A row that is granted only by conditions is veiled: its reader sees no image that does not meet them,
+    #    and nothing at all if it is unknown whether the row met them before. A row that another alternative
+    #    takes without a grant's condition is visible whole. The result for a row must not depend on the other
+    #    rows of its batch.
     codes = np.zeros(len(bits), np.uint8)
     is_veiled = np.zeros(len(bits), np.bool_)
     for each in asked:
@@ -135,7 +144,9 @@ def judged(
         if not each.condition.is_granted:
             is_veiled[each.rows] = False
     for rows in matched:
-        codes[rows] = codes_of(bits[rows])  # of few rows of a batch, as a rule
+        codes[rows] = codes_of(
+            bits[rows]
+        )  # only for matches: they are usually few rows of the batch
         codes[rows] |= np.where(is_veiled[rows], np.uint8(VEILED), np.uint8(0))
     is_open = is_veiled & (bits == MAY_HAVE_BEEN)
     open_rows = np.flatnonzero(is_open).astype(np.int32)
@@ -152,7 +163,10 @@ def _typed(
     expired: NDArray[np.int32],
     decoded: DecodedBatch | None,
 ) -> dict[int, TypedImages]:
-    """Return the images by entity type, decoded together for all conditions of it; of those that have rows."""
+    """Return entity type code → its images, decoded once for all conditions on the entity type.
+
+    Entity types without rows to evaluate are left out.
+    """
     by_type: dict[int, list[Candidates]] = {}
     for each in asked:
         by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(each)
@@ -177,7 +191,7 @@ def _typed(
 def _in_question(
     decoded: DecodedBatch, code: int, condition: RowCondition, rows: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Return those of some rows that an index has found for a condition; all, if it was not asked."""
+    """Return those rows that an index has found for a condition; all rows if no index was used for it."""
     found = decoded.found.get(code)
     places = None if found is None else found.places(condition)
     if found is None or places is None:
@@ -197,7 +211,7 @@ def _verdict(
     rows: NDArray[np.int32],
     rights_of: RightsOf | None,
 ) -> ImageVerdict:
-    """Return the answers of a condition for some rows; a row that hides a column of it is out."""
+    """Evaluate a condition on some rows; a row that hides one of the condition's columns does not match."""
     places = None if len(rows) == len(typed.rows) else np.searchsorted(typed.rows, rows)
     verdict = typed.verdict(typed.fitted(condition), places=places)
     if rights_of is None or not condition.asked:
@@ -219,17 +233,17 @@ def shows_columns(
     written: Sequence[Sequence[Column]],
     which: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Return the rows that show some columns, each under the name that it has in the row's version.
+    """Return a mask of the rows in which the reader may see all of some columns.
 
-    A row that hides a column of its reader's condition is out of the condition, whatever its values: else the
-    result would reveal them.
+    A row that hides a column of the reader's condition never meets the condition: otherwise the result would
+    reveal the hidden value. Each column is looked up by its id, under its name in the row's own version.
 
     Args:
-        rights: The reader's, to rows of the table.
-        keys: Returns the key of each row.
-        columns: The columns, followed by their ids.
-        written: The table's columns, in each schema that rows were written with.
-        which: The place of each row's schema in ``written``.
+        rights: The reader's rights to rows of the table.
+        keys: Function that returns the key of each row.
+        columns: The columns that the reader must be able to see.
+        written: The table's columns, once for each schema that rows were written with.
+        which: For each row, the index of its schema in ``written``.
     """
     ids = {column.id for column in columns}
     names = [{each.name for each in one if each.id in ids} for one in written]
@@ -243,7 +257,7 @@ def shows_columns(
 
 
 def all_show(rights: Sequence[Right], names: Iterable[str]) -> bool:
-    """Return True if every row shows columns of some names."""
+    """Return True if the rights show some columns, given by name, in every row."""
     return all(
         right.keys is None and right.bodies and all(map(right.columns.shows, names))
         for right in rights
@@ -251,7 +265,7 @@ def all_show(rights: Sequence[Right], names: Iterable[str]) -> bool:
 
 
 def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:
-    """Return the error of a record if it is unknown whether its row was granted."""
+    """Return the error for a record of which it is unknown whether its row was granted."""
     name, version = head.entity_types[int(head.type_codes[row])], int(head.versions[row])
     return ChangeNotJudged(
         f"where: rows of {name!r} are granted by a condition, and version {version} has a change without the "

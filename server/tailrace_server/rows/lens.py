@@ -1,14 +1,14 @@
-"""The lens: the changes and the rows of one table that a caller may see and has asked for.
+"""The lens: a compiled filter for the changes and rows of one table that a caller may see and has requested.
 
-It is compiled once, from the rights to rows (keys and conditions of grants) and the conditions of a view and
-of a request. Then it answers two questions, and every read of a table asks them here::
+A lens is compiled once, from the caller's rights to rows (keys and conditions of grants) and from the
+conditions of a view and of the request. Every read of a table then uses one of its two sides::
 
     changes(batch)    for each record: a change of a row that is visible, as it is to the caller
     rows(state)       for each row of a state: visible or not, and whether that is certain
 
-A change is evaluated by its row before and after: the row enters what is visible, stays in it or leaves it
-(``transitions``). A row of a state is evaluated as it is. Columns are followed by their ids, whatever each
-version calls them.
+A change is evaluated on its images before and after: its row enters the visible rows, stays among them or
+leaves them (``transitions``). A row of a state has only one image to evaluate. Columns are matched by id,
+because a column may have other names in other versions.
 """
 
 from __future__ import annotations
@@ -60,58 +60,65 @@ _log = structlog.get_logger("tailrace.granting")
 
 
 class SeenChanges(NamedTuple):
-    """A batch as it is to the caller."""
+    """A batch as the caller sees it."""
 
     head: BatchHead
-    """A row that enters is an insert there, and a row that leaves is a removal."""
+    """The head, in which a row that enters is an insert, and a row that leaves is a removal."""
     bodies: Mapping[str, pa.BinaryArray]
-    """Without the images that are not visible."""
+    """The bodies, with null in place of the images that are not visible."""
     rows: NDArray[np.int64]
-    """The records that are visible."""
+    """Offsets of the visible records."""
 
 
 class SeenRows(NamedTuple):
-    """The rows of a state that are visible, or may be."""
+    """The rows of a state that meet the requested conditions, or may meet them."""
 
     rows: StateRows
     is_sure: NDArray[np.bool_]
-    """True if a row certainly meets what is asked for; False if that depends on a value that is not known."""
+    """For each row, True if it certainly meets the conditions; False if that depends on an unknown value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeLens:
-    """The changes of one table that a caller may see and has asked for. Any thread may use it."""
+    """Filter for the changes of one table that a caller may see and has requested. Any thread may use it."""
 
     view: LogView
     names: EntityNames
-    """The table's, version by version."""
+    """The table's names, version by version."""
     parts: tuple[tuple[Right | None, RowCondition | None], ...]
-    """The caller's rights, and for each the condition of right and request together; None: every row."""
+    """Pairs of a right and a condition, which joins those of the right and of the request.
+
+    A right of None grants all rows. A condition of None is met by every row.
+    """
     columns: frozenset[int] | None
-    """Ids of the columns that are asked for: a change of others alone is none. None: every change is one."""
+    """Ids of the requested columns: a change of other columns only is left out. None: no such filter."""
     asked_as: str | None = None
-    """The name of the view that is asked for: a change whose place in it is unknown is refused by that name."""
+    """Name of the requested view, for the error of a change that may be in the view or not.
+
+    None: no view, or a view without a condition; such changes are no error then.
+    """
 
     @property
     def evaluates(self) -> bool:
-        """True if the visibility of a change depends on the values of its row, so that images are needed."""
+        """True if ``changes`` needs images, because visibility depends on the values of rows."""
         return any(condition is not None for _, condition in self.parts)
 
     def changes(
         self, head: BatchHead, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> SeenChanges:
-        """Return a batch as some of its records are to the caller.
+        """Filter records of a batch, and return the batch as the caller sees it.
 
         Args:
             head: The batch's head.
-            rows: Records of the table, rising.
+            rows: Offsets of records of the table, rising.
             bodies: The batch's bodies, at least ``before`` and ``after`` if the lens ``evaluates``.
 
         Raises:
-            ChangeNotJudged: It is unknown whether the row of one of them was granted.
-            InvalidRequest: It is unknown whether the row of one of them is in the view.
+            ChangeNotJudged: It is unknown whether the row of one of the records was granted.
+            InvalidRequest: It is unknown whether the row of one of the records is in the view.
         """
-        # 1. A truncate concerns every row. A right without a condition gives its rows as they are.
+        # 1. Take what needs no evaluation: truncates (key hash 0), which concern every row, and rows of a right
+        #    without a condition.
         is_whole = np.zeros(len(head.versions), np.bool_)
         is_whole[rows[head.key_hashes[rows] == 0]] = True
         keyed = rows[head.key_hashes[rows] != 0].astype(np.int32)
@@ -124,7 +131,8 @@ class ChangeLens:
                 is_whole[mine] = True
             else:
                 asked += (Candidates(condition, each) for each in _by_type(head, mine))
-        # 2. The others are evaluated by the row before and after.
+        # 2. Evaluate the other records on their images before and after. A record from step 1 is visible whole,
+        #    so it gets no code, even if a condition matches it too.
         codes = np.zeros(len(head.versions), np.uint8)
         if asked:
             images = BatchImages(bodies.__getitem__, self.view)
@@ -137,7 +145,8 @@ class ChangeLens:
                 self._refuse_unsure(head, images, codes, asked)
         chosen = rows[is_whole[rows] | (codes[rows] != NONE)]
         chosen = self._that_concern(head, chosen, codes)
-        # 3. As the caller has it: without images outside, and what enters is an insert.
+        # 3. Hide the images that do not meet the conditions. A row that enters becomes an insert: its changed
+        #    columns are relative to an image that the caller never saw.
         if not codes.any():
             return SeenChanges(head, bodies, chosen)
         head, bodies = batch_without_hidden(head, bodies, codes)
@@ -154,10 +163,10 @@ class ChangeLens:
     def _that_concern(
         self, head: BatchHead, rows: NDArray[np.int64], codes: NDArray[np.uint8]
     ) -> NDArray[np.int64]:
-        """Return the records without those that changed columns alone that are hidden or not asked for.
+        """Return the records without those that changed only columns that are hidden or not requested.
 
-        A row that enters or leaves by such a change is visible by that; but not by a column that is hidden,
-        unless the condition of a grant moves it.
+        A record is also visible if its row enters or leaves, provided that it changed a column that is not
+        hidden. If the condition of a grant is the reason for the move, the record is visible in any case.
         """
         rights = self._rights
         if not rights and self.columns is None:
@@ -188,7 +197,7 @@ class ChangeLens:
         codes: NDArray[np.uint8],
         asked: Sequence[Candidates],
     ) -> None:
-        """Refuse the first record of which it is unknown whether its row is in the view, and was."""
+        """Raise InvalidRequest for the first record whose row may be or may have been in the view or not."""
         unsure = (codes & TRANSITION_BITS != NONE) & ((codes & UNSURE != 0) | is_unknown(codes))
         if unsure.any():
             row = int(np.flatnonzero(unsure)[0])
@@ -200,20 +209,20 @@ class ChangeLens:
 
 
 class ViewAsked(NamedTuple):
-    """A view that is asked for, in terms of the columns of its table."""
+    """A requested view, in terms of the columns of its table."""
 
     name: str
     """The view's name, for errors."""
     condition: Condition | None
-    """The rows that it has; None: all."""
+    """The condition that rows of the view meet; None: all rows of the table are in the view."""
     names: Mapping[str, int]
-    """Name in the condition → id of the column."""
+    """Name of each of the table's columns, as the condition names it → id of the column."""
     columns: Mapping[int, str]
-    """Id of each column that it shows → the name there; empty: all."""
+    """Id of each column of the view → its name in the view; empty: all columns of the table."""
 
     @classmethod
     def of(cls, document: ViewDocument, view: LogView) -> ViewAsked:
-        """Return a view as it is defined."""
+        """Create the value from a view's definition; names are those of the version of the definition."""
         from tailrace_server.filters.parsing import parse  # large, and most statements have no view
 
         columns = view.schema_of(document.version).columns(document.entity_type)
@@ -235,22 +244,24 @@ def change_lens(
     *,
     gives_other_columns: bool = False,
 ) -> ChangeLens | None:
-    """Return the lens for the changes of a table; None: every change is visible as it is.
+    """Compile the lens for the changes of a table; None: every change is visible as it is.
 
-    Conditions are bound to the newest columns, or to those of a version if the table is not there any more.
+    Conditions are bound to the newest columns. If the table no longer exists, or a condition does not fit
+    these, they are bound to the columns of ``version``.
 
     Args:
         view: The log.
-        names: The table's names.
-        entity_type: Its name at the version.
-        version: The last one that is read.
-        rights: The caller's; None: all.
-        asked: The view whose changes they are; None: none.
-        gives_other_columns: True if an update of columns that the view does not show is a change of it.
+        names: The table's names, version by version.
+        entity_type: The table's name at ``version``.
+        version: The last version that is read.
+        rights: The caller's rights; None: everything is granted.
+        asked: The view whose changes are requested; None: the table's own changes.
+        gives_other_columns: True if updates that change only columns outside of the view are included.
 
     Raises:
-        NotPermitted: A grant's condition does not fit the columns. The error has no details; the log has them.
-        InvalidRequest: The view's condition does not.
+        NotPermitted: A grant's condition does not fit the columns. The error has no details; the server's log
+            has them.
+        InvalidRequest: The view's condition does not fit the columns.
     """
     if rights is None and asked is None:
         return None
@@ -259,7 +270,7 @@ def change_lens(
     columns = None
     if asked is not None and asked.columns and not gives_other_columns:
         columns = frozenset(asked.columns)
-    # Without a condition of its own a view has every row: grants alone decide.
+    # A view without a condition has every row, so its membership is never unknown: only grants decide.
     own_name = None if asked is None or asked.condition is None else asked.name
     return ChangeLens(view, names, parts, columns, own_name)
 
@@ -267,16 +278,17 @@ def change_lens(
 def row_lens(
     values: TableValues, view: LogView, rights: Sequence[Right] | None, asked: Sequence[RowFilter]
 ) -> RowLens:
-    """Return the lens for the rows of a table as of a version.
+    """Compile the lens for the rows of a table as of a version.
 
     Args:
-        values: Reads the table as of the version.
+        values: Reader of the table's values as of the version.
         view: The log.
-        rights: The caller's; None: all.
-        asked: The conditions that are asked for, bound to the columns of the version.
+        rights: The caller's rights; None: everything is granted.
+        asked: The requested conditions, bound to the columns of the version.
 
     Raises:
-        NotPermitted: As of ``change_lens``.
+        NotPermitted: A grant's condition does not fit the columns. The error has no details; the server's log
+            has them.
     """
     held = None
     if rights is not None:
@@ -290,11 +302,17 @@ def row_lens(
 def columns_named(
     view: LogView, entity_type: str, version: int
 ) -> list[tuple[Sequence[Column], int]]:
-    """Return the columns that a grant's condition may name of a table, and the version that they are of."""
+    """Return the sets of columns of a table that a grant's condition may be bound to, preferred set first.
+
+    Each set comes with its version: the newest columns, if the name still belongs to the same table, then the
+    columns of ``version``.
+    """
     table = TableValues(view, entity_type, version)
     newest = view.schema_of(view.published).entity_types.get(entity_type, ())
     found: list[tuple[Sequence[Column], int]] = [(table.columns, version)]
-    if newest and table.shares(newest):  # else another entity type has the name now, or none
+    if newest and table.shares(
+        newest
+    ):  # otherwise the name is free or belongs to another entity type now
         found.insert(0, (newest, view.published))
     return found
 
@@ -305,7 +323,7 @@ def _condition(
     kinds: Sequence[tuple[Sequence[Column], int]],
     entity_type: str,
 ) -> RowCondition | None:
-    """Return the conditions of a right and of a view as one, bound to the first columns that they fit."""
+    """Join the conditions of a right and of a view, bound to the first set of columns that they fit."""
     granted = (
         () if right is None or right.rows is None else (ConditionText(right.rows, is_granted=True),)
     )
@@ -320,7 +338,7 @@ def _condition(
             texts = (*granted, ConditionText(renamed(own, meant)))
         with suppress(ConditionRefused):
             return RowCondition(texts, columns, since)
-    # None fits: say whose it is that does not.
+    # No set fits. Find out whether the grant or the view is the reason: only the view's error may have details.
     columns, _ = kinds[0]
     try:
         for each in granted:
@@ -337,8 +355,8 @@ def _condition(
 
 
 def unfit(entity_type: str, why: str) -> NotPermitted:
-    """Return the error of a grant's condition that does not fit a table; the log says why."""
-    # Its text has names of columns, and values of claims, that the caller need not know.
+    """Return the error for a grant's condition that does not fit a table, and log the reason."""
+    # The reason has names of columns and values of claims, which must not be revealed to the caller.
     _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=why)
     return NotPermitted(
         f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
@@ -346,7 +364,7 @@ def unfit(entity_type: str, why: str) -> NotPermitted:
 
 
 def _why_unsure(head: BatchHead, images: BatchImages, row: int, condition: RowCondition) -> str:
-    """Return why it is unknown whether a changed row is in a view, and what to do."""
+    """Explain why it is unknown whether a changed row is in a view, and what the user can do about it."""
     table = head.entity_types[head.type_codes.item(row)]
     unknown = TypedImages(head, images, table, np.array([row], np.int32)).unknown_value(condition)
     if unknown is not None and unknown.exists:
@@ -366,23 +384,26 @@ def _why_unsure(head: BatchHead, images: BatchImages, row: int, condition: RowCo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowLens:
-    """The rows of one table as of one version that a caller may see and has asked for; threads may share it."""
+    """Filter for the rows of one table as of one version that a caller may see and has requested.
+
+    Threads may share it.
+    """
 
     values: TableValues
     rights: tuple[tuple[Right, RowFilter | None], ...] | None
-    """The caller's rights, and the conditions of grants; None: every row is granted."""
+    """The caller's rights, each with the condition of its grant, if any; None: every row is granted."""
     asked: tuple[RowFilter, ...] = ()
     """The conditions of the view and of the request; a row has to meet all of them."""
 
     @property
     def has_conditions(self) -> bool:
-        """True if rights have conditions, so that rows are granted by their values."""
+        """True if a right has a condition, so that the values of a row decide whether it is granted."""
         return any(held is not None for _, held in self.rights or ())
 
     def granted(self, rows: StateRows) -> StateRows:
         """Return the rows that are granted.
 
-        A row is granted by a right to its key whose condition it certainly meets.
+        A row is granted if a right covers its key and the row certainly meets the condition of this right.
         """
         if self.rights is None or not len(rows):
             return rows
@@ -406,13 +427,13 @@ class RowLens:
         return rows if keep.all() else rows.taken(np.flatnonzero(keep))
 
     def rows(self, rows: StateRows) -> SeenRows:
-        """Return the rows that are granted and meet what is asked for, or may do so."""
+        """Return the granted rows that meet the requested conditions, or may meet them."""
         rows = self.granted(rows)
         is_true = may_be = np.ones(len(rows), np.bool_)
         for each in self.asked if len(rows) else ():
             values = self.values.of(rows, each.columns)
             truth = truth_of(each.mask, values.batch, values.unknown)
-            # A row that hides a column of the condition is out: the result would reveal the value.
+            # A row that hides a column of the condition never matches: the result would reveal the value.
             shows = self._shows(rows, each.columns, values.written, values.which)
             is_true = is_true & truth.is_true & shows
             may_be = may_be & (truth.is_true | truth.is_undecided) & shows
@@ -444,7 +465,7 @@ def _key_of(head: BatchHead, row: int) -> str | None:
 
 
 def _by_type(head: BatchHead, rows: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:
-    """Yield rows by the name that their table has there; none is empty."""
+    """Yield the rows in groups of one entity type; a table that was renamed has several in one batch."""
     codes = head.type_codes[rows]
     for code in np.unique(codes):
         yield rows[codes == code]

@@ -1,9 +1,9 @@
 """Predicates: criteria compiled to find their captures in a batch. Pure; any thread may call them.
 
-Each alternative (one ``Criteria``) is decided in four steps, from cheap to expensive: by class (area,
-operation, entity type), by key, by its condition on rows, by column. Only the last two need bodies: a condition
-those before and after, a column those of inserts, which change every column. Criteria of many keys are compiled
-off the event loop.
+Each alternative (one ``Criteria``) is evaluated in four steps, from cheap to expensive: by class (area,
+operation, entity type), by key, by its condition on rows, by column. Only the last two steps need bodies. A
+condition needs the images before and after. A column needs the images of inserts, which change every column.
+Criteria of many keys are compiled off the event loop.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ _LEVELS: Final[Mapping[int, ContainerType]] = {
     Area.SCHEMA: ContainerType.CATALOG,
     Area.DATA: ContainerType.ENTITY,
 }
-"""Level of an area's captures at entity level; a lead has none."""
+"""Area → container type of its captures that concern a whole record; TRANSACTION records have none."""
 _HASHES_KEPT_MAX: Final = 1 << 20
-"""Hashes that an alternative keeps, of 8 bytes; of more entity types the keys are compared one by one."""
+"""The most key hashes, of 8 bytes each, that an alternative caches for all entity types together.
+
+For further entity types the keys themselves are compared, one by one.
+"""
 
 
 class Alternative:
@@ -60,20 +63,20 @@ class Alternative:
     )
 
     def __init__(self, criteria: Criteria) -> None:
-        """Compile criteria, which their constructor has validated."""
+        """Compile criteria; the constructor of ``Criteria`` has validated them."""
         self.criteria = criteria
         self.keys = frozenset(criteria.primary_key)
         self.condition = condition_of(criteria)
-        """The condition that its rows have to meet; None: it takes all rows."""
+        """The condition that rows have to meet; None: no condition."""
         self._areas = frozenset({criteria.area} if criteria.area else ())
         self._entity_types = frozenset(criteria.entity_type)
         self._operations = frozenset(criteria.operation)
         self._container_types = frozenset(criteria.container_type)
         self._hashes: dict[str, NDArray[np.uint64]] = {}
-        """Hashes of the keys, sorted, by entity type; kept as long as there are few enough."""
+        """Cache: entity type → sorted hashes of the keys; at most ``_HASHES_KEPT_MAX`` hashes in all."""
 
     def takes(self, record_class: RecordClass) -> bool:
-        """Return whether records of a class can match at all, whatever their keys and columns."""
+        """Return True if records of a class can match, depending on their keys, values and columns."""
         area, operation, entity_type = record_class
         if self._areas and area not in self._areas:
             return False
@@ -92,17 +95,17 @@ class Alternative:
         return True
 
     def hash_own_types(self) -> None:
-        """Hash the keys for the entity types that it names, in whatever thread this is called."""
+        """Compute the hashes of the keys for the named entity types now, in the calling thread."""
         if self.keys:
             for name in self._entity_types:
                 self.hashes(name)
 
     def hashed_types(self, entity_types: Iterable[str]) -> Iterable[str]:
-        """Return the entity types that its keys are of: its own or, if it names none, those given."""
+        """Return the entity types whose keys are meant: the named ones or, if it names none, the given ones."""
         return self._entity_types or entity_types
 
     def hashes(self, entity_type: str) -> NDArray[np.uint64]:
-        """Return the hashes of its keys for an entity type, sorted; equal ones are not made one."""
+        """Return the sorted hashes of the keys for an entity type; duplicates are possible."""
         found = self._hashes.get(entity_type)
         if found is None:
             found = _hashes_of(entity_type, self.criteria.primary_key)
@@ -111,18 +114,18 @@ class Alternative:
         return found
 
     def _keeps_more_hashes(self) -> bool:
-        """Return whether the hashes of one more entity type may be kept."""
+        """Return True if the cache has room for the hashes of one more entity type."""
         return (len(self._hashes) + 1) * len(self.keys) <= _HASHES_KEPT_MAX
 
     def filter_keys(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Keep the rows with one of its keys, and truncates, which concern every key.
+        """Return the rows whose key is one of the alternative's keys, and truncates, which concern every key.
 
         Args:
             head: The head of a batch.
             rows: Offsets of rows of one class, at least one.
         """
-        # 1. Find candidates by hash, which covers type and key together. The hashes are made once for all
-        # batches. A few rows, or keys whose hashes are not kept, are compared at once.
+        # 1. Find candidates by hash, which covers type and key together. The hashes are computed once for all
+        # batches. This step is skipped for a few rows, and if the hashes are not cached.
         name = head.entity_types[int(head.type_codes[rows[0]])]
         if len(rows) > SMALL_LENGTH and (name in self._hashes or self._keeps_more_hashes()):
             wanted, given = self.hashes(name), head.key_hashes[rows]
@@ -135,22 +138,29 @@ class Alternative:
         return rows[np.array(keep, bool)] if keep else rows
 
     def has_key(self, head: BatchHead, row: int) -> bool:
-        """Return whether a record's key is one of its keys, or null, which concerns every key."""
+        """Return True if a record has one of the alternative's keys, or a null key, which means every key."""
         key = head.primary_keys[row].as_py()
         return key is None or key in self.keys
 
     def captures_of(
         self, head: BatchHead, row: int, images: Images, moved: int = NONE
     ) -> list[tuple[int, str]]:
-        """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
+        """Return (ordinal, column name) of each capture of a record; (0, "") is that of the whole record.
 
-        A row that enters the granted rows is an insert to the reader, and a row that leaves them is a removal:
-        the columns that differ from the hidden image are not named. ``moved`` is a code of ``transitions``.
+        A row that enters the granted rows is an insert for the reader, and a row that leaves them is a removal.
+        So the result does not depend on the columns that differ from the hidden image.
 
-        A column that the version's schema does not have is no match: a record must not end subscriptions.
+        A column that is missing from the version's schema never matches: one such record must not end
+        subscriptions.
+
+        Args:
+            head: The head of the batch.
+            row: The record's offset in the batch.
+            images: The images of the batch.
+            moved: The record's code of ``transitions``.
         """
-        # 1. Records without columns: schema records and leads have one capture, and a removal touches no
-        # column, so only entity-level captures are left.
+        # 1. Records without columns: schema records and TRANSACTION records have one capture, and a removal
+        # changes no column, so only captures of the whole record are possible.
         if head.areas[row] != Area.DATA:
             return [(0, "")]
         captures = [(0, "")] if self.criteria.wants_entities else []
@@ -166,11 +176,12 @@ class Alternative:
                 schema.entity_types.get(head.entity_types[code], ()), 1
             )
         }
-        # 3. Where only the image says what the record touched, and is gone, its reader must be told there.
+        # 3. If only the image has the changed columns, and it is no longer retained, add a sentinel: the reader
+        # has to end with an error there, as a match may be missing.
         is_new = not self._has_changed(head, row) or is_veiled(moved, Transition.ENTER)
         if is_new and images.is_expired(row):
             return [*captures, (1, EXPIRED)]
-        # 4. Names that the record touched, in its order. `merge` sorts captures by ordinal.
+        # 4. Add the changed columns, in the order of the record. `merge` sorts captures by ordinal.
         for name in self._changed_columns(head, row, images, is_new=is_new):
             if name not in columns:
                 continue  # without an ordinal there is no capture; `verify` reports the name
@@ -205,7 +216,7 @@ def _hashes_of(entity_type: str, keys: Sequence[str]) -> NDArray[np.uint64]:
 
 
 class Predicate:
-    """The matches of one publisher: records of any of its alternatives, as far as they are visible."""
+    """The compiled criteria of one publisher: a record matches if any alternative matches and it is visible."""
 
     __slots__ = (
         "alternatives",
@@ -224,7 +235,8 @@ class Predicate:
 
         Args:
             criteria: The alternatives.
-            shown: The visible part of the records; a record without one is no match. None: all.
+            shown: The rows and columns that the caller may see; None: all. A record with no visible part does
+                not match.
         """
         self.criteria = tuple(criteria)
         self.shown = shown
@@ -232,44 +244,46 @@ class Predicate:
         if shown is not None:
             digest.update(shown.identity)
         self.identity = digest.digest()
-        """Digest of the criteria, for keys of the cache: bytes keep their hash, a tuple computes it anew."""
+        """Digest of criteria and visibility, for cache keys: bytes cache their hash, tuples do not."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.has_conditions = any(each.condition is not None for each in self.alternatives)
-        """True if an alternative judges rows by their values."""
+        """True if an alternative has a condition on the values of rows."""
         self.is_condition = _is_condition(self.alternatives)
-        """True if one condition says all of the rows that it takes, of what is shown."""
+        """True if one condition alone selects the rows, apart from their visibility."""
         wants_columns = any(each.criteria.wants_columns for each in self.alternatives)
         self.images: tuple[str, ...] = ("after",) if wants_columns else ()
-        """The images that selecting reads; empty: it reads the head alone."""
+        """Names of the images that ``select`` reads; empty: it reads the head alone."""
         if self.has_conditions:
             self.images = ("before", "after")
         self.has_keys = any(each.keys for each in self.alternatives)
-        """True if an alternative names keys; the router finds those faster than ``select``."""
+        """True if an alternative names keys; the router looks up keys faster than ``select`` does."""
         names_all = all(each.keys for each in self.alternatives)
         self.keys_named = sum(len(each.keys) for each in self.alternatives) if names_all else 0
-        """The number of keys if each match has one of them; 0: a match may have any key."""
+        """Number of named keys if every alternative names keys; 0: a match may have any key."""
 
     @property
     def needs_images(self) -> bool:
-        """True if selecting reads row images, not the head alone."""
+        """True if ``select`` reads row images in addition to the head."""
         return bool(self.images)
 
     def select(
         self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None = None
     ) -> BatchSelection:
-        """Return its captures in a batch; uses ``images`` only if ``needs_images``.
+        """Return the captures of a batch that match; ``images`` is used only if ``needs_images``.
 
         Args:
-            grouped: The head of the batch.
-            images: Its images.
-            decoded: These, decoded for the conditions of others as well; None: of no others.
+            grouped: The head of the batch, its records grouped by class.
+            images: The images of the batch.
+            decoded: The images, already decoded for the conditions of several predicates; None: not decoded
+                yet.
 
         Raises:
             ConditionRefused: A condition cannot be evaluated with the schema of the batch.
             InvalidRequest: A view needs a column that the schema of the batch no longer has.
         """
-        # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
-        # sees only what the cheaper ones before it have left.
+        # Each alternative takes whole classes, then drops rows by key, then evaluates columns: every step
+        # gets only what the cheaper steps before it have left. Conditions come after the loop, as those of
+        # all alternatives together decide the transition of a row.
         head = grouped.head
         if self.shown is not None:
             self.shown.check(head)
@@ -303,7 +317,17 @@ class Predicate:
         captures: set[tuple[int, int, str]],
         codes: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Add what an alternative takes of records that it matches; ``codes`` are of the batch's records."""
+        """Add the captures of an alternative's matches to ``rows`` or ``captures``.
+
+        Args:
+            head: The head of the batch.
+            images: The images of the batch.
+            alternative: The alternative.
+            row_groups: Offsets of the records that match.
+            rows: Gets the offsets if the alternative is about whole records.
+            captures: Gets (offset, ordinal, column name) of each capture if the alternative is about columns.
+            codes: The code of each record of the batch; None: no condition was evaluated.
+        """
         if not alternative.criteria.wants_columns:
             rows.extend(row_groups)
             return
@@ -326,10 +350,10 @@ class Predicate:
         captures: set[tuple[int, int, str]],
         decoded: DecodedBatch | None,
     ) -> NDArray[np.uint8]:
-        """Add what meets the conditions, and return the code of each record of the batch."""
+        """Evaluate the conditions, add the captures of their matches, and return the code of each record."""
         rights_of = None if self.shown is None else self.shown.rules_of
         found = judged(head, images, [each for _, each in judging], rights_of, decoded)
-        # What an alternative without a condition has taken is shown as it is.
+        # A record that an alternative without a condition has matched is visible as it is, so it gets no code.
         for taken in rows:
             found.codes[taken] = NONE
         if captures:
@@ -337,7 +361,8 @@ class Predicate:
         for (alternative, _), matched in zip(judging, found.matched, strict=True):
             self._take(head, images, alternative, (matched,), rows, captures, found.codes)
         if len(found.open):
-            # Who asks for columns alone is told nothing of what leaves, so he need not know whether it did.
+            # A reader of columns alone gets no capture for a row that leaves. So an unknown grant concerns only
+            # readers of whole records: they get the sentinel, unless another alternative matched the record.
             asked = (each.rows for one, each in judging if one.criteria.wants_entities)
             wanted = {row for each in asked for row in each.tolist()}
             wanted.difference_update(row for each in rows for row in each.tolist())
@@ -348,7 +373,7 @@ class Predicate:
         return found.codes
 
     def _shows(self, head: BatchHead, row: int, name: str) -> bool:
-        """Return whether a capture is shown: of a column, or of a whole record by the name ""."""
+        """Return True if a capture is visible; ``name`` is its column, or "" for the whole record."""
         shown = self.shown
         if shown is None:
             return True
@@ -363,9 +388,16 @@ class Predicate:
         captures: set[tuple[int, int, str]],
         codes: NDArray[np.uint8] | None = None,
     ) -> BatchSelection:
-        """Join what the alternatives found, each capture once, in order; ``codes`` are of records."""
-        # 1. With column-level captures all become triples, so that sorting puts those of one record
-        # together by ordinal, and the set drops what two alternatives found.
+        """Join the matches of all alternatives to one selection, in order and without duplicates.
+
+        Args:
+            batch_rows: Number of records of the batch.
+            rows: Offsets of records that match as a whole, from each alternative.
+            captures: Other matches, as (offset of the record, ordinal, column name).
+            codes: The code of each record of the batch; None: no condition was evaluated.
+        """
+        # 1. If there are captures of columns, all matches become triples. Then sorting puts the captures of one
+        # record together by ordinal, and the set drops duplicates of two alternatives.
         if captures:
             captures.update((row, 0, "") for found in rows for row in found.tolist())
             ordered = sorted(captures)
@@ -377,8 +409,8 @@ class Predicate:
                 tuple(name for _, _, name in ordered),
                 _of_some(codes, places),
             )
-        # 2. Else rows are enough. A selection of the whole batch must be `whole_batch`, whose identity all
-        # publishers share: only so are its frames encoded once for all of them.
+        # 2. Otherwise rows are enough. A selection of the whole batch must be `whole_batch`, whose identity all
+        # publishers share: only then are its frames encoded once for all of them.
         present = [found for found in rows if len(found)]
         if not present:
             return NO_MATCH
@@ -390,7 +422,7 @@ class Predicate:
 
 
 def _is_condition(alternatives: Sequence[Alternative]) -> bool:
-    """Return whether nothing but a condition chooses among the rows of an entity type."""
+    """Return True if there is one alternative, and its condition alone selects rows of the entity type."""
     if len(alternatives) != 1 or alternatives[0].condition is None:
         return False
     asked = alternatives[0].criteria
@@ -404,7 +436,7 @@ def _candidates(
     condition: RowCondition,
     decoded: DecodedBatch | None,
 ) -> tuple[list[NDArray[np.int32]], list[Candidates]]:
-    """Return what a condition says nothing of, as truncates and records of the schema, and what it judges."""
+    """Split rows into those that match without evaluation, such as truncates, and candidates to evaluate."""
     others, candidates = [], []
     for rows in row_groups:
         if len(rows) and decoded is not None and decoded.are_rows(head.type_codes.item(rows[0])):
@@ -422,7 +454,10 @@ def _candidates(
 def _kept(
     shown: Visibility, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8] | None
 ) -> NDArray[np.int32]:
-    """Return those of some rows that are shown; also what enters or leaves by a change of hidden columns."""
+    """Return the rows that are visible.
+
+    A change of hidden columns alone is visible if the condition makes its row enter or leave.
+    """
     kept = shown.kept(head, rows)
     if codes is None or len(kept) == len(rows):
         return kept
@@ -430,7 +465,7 @@ def _kept(
 
 
 def _of_some(codes: NDArray[np.uint8] | None, rows: NDArray[np.int32]) -> NDArray[np.uint8] | None:
-    """Return the codes of some records; None if no condition was evaluated on them."""
+    """Return the codes of some records; None if all are 0."""
     if codes is None:
         return None
     found = codes[rows]
@@ -447,13 +482,14 @@ def _union(parts: Sequence[NDArray[np.int32]], batch_rows: int) -> NDArray[np.in
 assert COLUMN_TYPES.isdisjoint({ContainerType.CATALOG, ContainerType.ENTITY})
 
 _KEYS_AT_ONCE: Final = 2_000
-"""Keys that are compiled on the event loop, in about a millisecond."""
+"""The most keys that are compiled on the event loop; they take about a millisecond."""
 
 
 async def compiled(criteria: Sequence[Criteria], shown: Visibility | None = None) -> Predicate:
-    """Return the predicate of canonical criteria, and of what is shown.
+    """Compile canonical criteria for a caller who may see ``shown``.
 
-    The keys are hashed by then: 100,000 of them take a thread 50 ms, and the event loop runs on.
+    Many keys are compiled in a thread, which also hashes them: 100,000 keys take 50 ms, too long for the event
+    loop.
     """
     if sum(len(each.primary_key) for each in criteria) <= _KEYS_AT_ONCE:
         return Predicate(criteria, shown)

@@ -1,11 +1,13 @@
-"""The records of a batch grouped by what simple criteria look at: area, operation, entity type.
+"""The records of a batch grouped by class, which is their area, operation and entity type.
 
-A batch has few distinct classes, so a criterion that names no key and no column is decided once per
-class instead of once per record. There are three ways to group, by what a batch is like:
+A batch has few distinct classes, so criteria without keys and columns are evaluated once per class instead of
+once per record. There are three ways to group; the batch decides which one is used:
 
-* a small commit is grouped record by record: numpy costs 65 µs more while its code is not in the caches;
-* few classes are compared for, one after the other: sorting takes a quarter longer for a whole scan;
-* many classes are sorted by one stable radix sort of 16-bit codes.
+* A small commit is grouped record by record: numpy would cost 65 µs more while its code is not in the CPU's
+  caches.
+* With few classes, all records are compared with one class after the other: sorting would make a whole scan
+  a quarter slower.
+* With many classes, the records are sorted by one stable radix sort of 16-bit codes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 _CLASSES_PER_TYPE: Final = 64
 _FEW_CLASSES: Final = 6
-"""Up to so many classes are compared for; more are sorted."""
+"""The most classes of a batch for which records are compared; with more classes they are sorted."""
 
 
 class RecordClass(NamedTuple):
@@ -38,7 +40,7 @@ class RecordClass(NamedTuple):
 
 
 _OBJECTS_BYTES: Final = 5_000
-"""Bytes of the arrays and objects of a head beside its values: nearly all of a small commit."""
+"""Bytes of a head's arrays and objects in addition to its values; nearly all of a small commit's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class GroupedHead:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it owns."""
+        """Memory of head and groups, in bytes."""
         return self.head.nbytes + 4 * len(self.head.versions) + _OBJECTS_BYTES
 
 
@@ -73,8 +75,8 @@ _Groups = list[tuple[int, "NDArray[np.int32]"]]
 def _rows_by_comparing(codes: NDArray[np.integer]) -> _Groups | None:
     """Return the rows of each code, by code; None if there are more than a few codes."""
     groups: _Groups = []
-    # Holds at each turn: `left` marks the rows of codes that are not in `groups` yet, and `first` is
-    # the first of them. Once all have a group, argmax finds no True and returns 0, whose mark is gone.
+    # Invariant of the loop: `left` marks the rows whose codes are not in `groups` yet, and `first` is the
+    # first of these rows. Once all rows have a group, argmax finds no True and returns 0, which is unmarked.
     first, left = 0, np.ones(len(codes), np.bool_)
     while left[first]:
         if len(groups) == _FEW_CLASSES:
@@ -88,7 +90,7 @@ def _rows_by_comparing(codes: NDArray[np.integer]) -> _Groups | None:
 
 
 def _rows_by_sorting(codes: NDArray[np.integer]) -> _Groups:
-    """Return the same for any number of codes."""
+    """Return the rows of each code, by code, for any number of codes."""
     # The sort must be stable: it leaves the rows of a code rising, on which every reader relies.
     order = np.argsort(codes, kind="stable").astype(np.int32)
     ordered = codes[order]

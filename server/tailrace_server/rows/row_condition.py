@@ -1,9 +1,9 @@
-"""Conditions on rows as a part of criteria: bound to the columns of an entity type, and fitted to later ones.
+"""Conditions on rows in criteria: bound to the columns of an entity type, and fitted to later columns.
 
-Names are looked up once, in the newest schema as criteria are compiled, and columns are followed by their id
-from then on. Images of older versions are restated in the types of that schema. Rows of newer versions are
-evaluated in their own types, by the condition bound anew: a column that was widened may hold what the older
-type cannot.
+The names in a condition are looked up once, in the newest schema at the time when the criteria are compiled.
+From then on columns are matched by their ids. Values of older versions are converted to the types of that
+schema. Rows of newer versions are evaluated in the types of their own schema, and for this the condition is
+bound again: a column that was widened may have values that the older type cannot hold.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 _DIGEST_BYTES: Final = 16
 _TERM_BYTES: Final = 1_000
-"""Memory of a column or a value in a bound condition, at most; measured."""
+"""Upper bound of the memory of a column or a value in a bound condition, in bytes; measured."""
 _CRITERIA_BYTES: Final = 1_500
-"""Memory of one compiled criteria, without its texts."""
+"""Memory of one compiled ``Criteria`` without its texts, in bytes."""
 _TEXT_BYTES: Final = 120
-"""Memory of a text and its places in tuples and sets, beside its characters."""
+"""Memory of a text and its references in tuples and sets, without its characters, in bytes."""
 _WIDE_BYTES: Final = 4
-"""Memory of a character, at most, where not all are ASCII."""
+"""Upper bound of the memory of a character in a text that is not all ASCII, in bytes."""
 _HASH_BYTES: Final = 150
-"""Memory of the hash of a key for one entity type, in arrays and in the router's table."""
+"""Memory of the hash of a key for one entity type, in arrays and in the router's table, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionText:
-    """One condition, read: its tree, and the values of its parameters."""
+    """One parsed condition: its tree, and the values of its parameters."""
 
     tree: Condition
     parameters: tuple[tuple[str, str], ...] = ()
-    """Sorted by name."""
+    """Pairs of name and value, sorted by name."""
     is_granted: bool = False
-    """True if it comes from a grant, and not from who asks: errors tell nothing of it."""
+    """True if the condition comes from a grant: errors must not reveal it. False: the caller requested it."""
 
 
 class RowCondition:
-    """Conditions that are all to be met, bound to columns. Equal conditions give equal results.
+    """Conditions joined by AND and bound to columns. Equal objects give equal results.
 
-    It does not change; what it is fitted to is kept. Any thread may use it.
+    The object is immutable, except that it caches its last fitted form. Any thread may use it.
     """
 
     __slots__ = (
@@ -87,12 +87,13 @@ class RowCondition:
 
         Args:
             parts: The conditions; at least one.
-            columns: Those of the entity type, named as the conditions name them.
-            since: The version whose schema has them.
-            shown: Names of columns that an error may tell; None: all.
+            columns: The columns of the entity type, named as the conditions name them.
+            since: The version whose schema has these columns.
+            shown: Names of columns that an error may reveal; None: all.
 
         Raises:
-            ConditionRefused: A column or a parameter is not there, or a value is none of its column's.
+            ConditionRefused: A column or a parameter is missing, or a value does not fit the type of its
+                column.
         """
         self.parts = tuple(parts)
         self.since = since
@@ -105,47 +106,51 @@ class RowCondition:
             each.text for part in parts if not part.is_granted for each in columns_in(part.tree)
         }
         self.asked = tuple(each for each in self.columns if each.name in named)
-        """The columns that its reader has named; a grant may name others."""
+        """The columns that the reader's own conditions name; columns that only a grant names are left out."""
         self.is_granted = any(part.is_granted for part in parts)
-        """True if a grant is part of it: then nothing outside of it may be sent."""
+        """True if one of the conditions is a grant's: then no image that does not meet it may be sent."""
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
         self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
         self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other one judges alike."""
+        """Return True if the other object has equal conditions on equal columns."""
         return isinstance(other, RowCondition) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        """Return that of the digest."""
+        """Return the hash of the digest."""
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        """Return its identity: criteria are sorted and compared by it."""
+        """Return the digest as text; criteria are sorted and compared by it."""
         return f"RowCondition({self.digest.hex()})"
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled: it belongs to the log of one process."""
+        """Raise TypeError: a bound condition belongs to the log of one process, so it is never pickled."""
         raise TypeError("a bound condition stays in its process")
 
     @property
     def nbytes(self) -> int:
-        """About what it takes, in bytes."""
+        """Memory of the condition in bytes, approximately."""
         return _TERM_BYTES * sum(_terms(part.tree) for part in self.parts)
 
     def is_of(self, ids: frozenset[int]) -> bool:
-        """Return whether columns, by their ids, are of its entity type and not of another of its name."""
+        """Return True if columns, given by ids, belong to the condition's entity type.
+
+        Another entity type may have had the same name in other versions; its columns have other ids.
+        """
         return not (ids and self._ids) or not self._ids.isdisjoint(ids)
 
     def fitted(self, written: Sequence[Column], version: int) -> RowFilter:
-        """Return what judges the images of a version.
+        """Return the filter for the images of a version, bound to the types that the columns have there.
 
         Args:
-            written: The entity type's columns in its schema.
+            written: The entity type's columns in the schema of the version.
             version: The version.
 
         Raises:
-            ConditionRefused: A column has been dropped, or has a type now that its value does not fit.
+            ConditionRefused: A column has been dropped, or its new type does not fit the compared value.
+            ValuesNotCarried: The new type of a compared column may not hold its earlier values.
         """
         known, found = self._fitted
         if known is not written:
@@ -160,7 +165,8 @@ class RowCondition:
         for column in self.columns:
             now = by_id.get(column.id) if column.id else by_name.get(column.name)
             if now is None:
-                now = column  # an entity type of another name, of before a rename
+                # After a rename the entity type may have another name in this schema: keep the bound type.
+                now = column
             now = replace(now, name=column.name)
             _refuse_dropped(now, self.parts)
             columns.append(replace(column, sql_type=now.sql_type, encoding=now.encoding))
@@ -174,10 +180,11 @@ class RowCondition:
         return _bound(self.parts, columns, None)
 
     def _refuse_lost(self, old: Column, new: Column) -> None:
-        """Refuse a new type of a column that is compared, if it need not hold the earlier values.
+        """Refuse a new type of a compared column if the type may not hold the earlier values.
 
-        Rows with such values are in by the type that they were written with, and undecided from now on. So a
-        reader that keeps the rows that are in has to begin anew. It stays known whether a value is NULL.
+        Rows with such values match by the type that they were written with, but are undecided with the new
+        type. So a reader that maintains the set of matching rows has to begin anew. IS NULL alone is not a
+        comparison: the new type still says whether a value is NULL.
         """
         parts = [part for part in self.parts if old.name in _compared(part.tree)]
         if parts and not carries_all(old, new):
@@ -188,10 +195,10 @@ class RowCondition:
 
 @dataclass(frozen=True, slots=True)
 class FilteredCriteria(Criteria):
-    """Criteria whose rows have to meet a condition; they name one entity type."""
+    """Criteria with a bound condition on rows; they name exactly one entity type."""
 
     where: Where | None = field(default=None, compare=False, repr=False)
-    """As it was asked for; what counts is the condition that it was read as."""
+    """The condition as it was requested; only ``condition`` is evaluated and compared."""
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = field(
         default=(), compare=False, repr=False
     )
@@ -200,7 +207,7 @@ class FilteredCriteria(Criteria):
 
 
 def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
-    """Return criteria with a condition in place of the one that they may have."""
+    """Return criteria with a condition in place of their own, if any."""
     return FilteredCriteria(
         criteria.area,
         criteria.entity_type,
@@ -216,12 +223,15 @@ def filtered(criteria: Criteria, condition: RowCondition) -> FilteredCriteria:
 
 
 def condition_of(criteria: Criteria) -> RowCondition | None:
-    """Return the condition on rows of criteria; None: there is none."""
+    """Return the bound condition of criteria; None if they have none."""
     return criteria.condition if isinstance(criteria, FilteredCriteria) else None
 
 
 def bound_at(criteria: Iterable[Criteria]) -> list[int]:
-    """Return the versions whose names the conditions of criteria have that came without one."""
+    """Return the versions to whose columns the server has bound the conditions of criteria.
+
+    A condition that was requested with a ``where_version`` of its own is left out.
+    """
     return [
         found.since
         for one in criteria
@@ -273,7 +283,7 @@ def _not_judged() -> ConditionRefused:
 
 
 def _compared(tree: Condition) -> set[str]:
-    """Return the names of the columns whose values a condition compares; IS NULL alone compares none."""
+    """Return the names of the columns whose values a condition compares; IS NULL is no comparison."""
     match tree:
         case Junction(parts=parts):
             return set().union(*map(_compared, parts))
@@ -296,11 +306,12 @@ def _terms(tree: Condition) -> int:
 
 
 def criteria_bytes(criteria: Iterable[Criteria], entity_types: int) -> int:
-    """Return about what criteria take while they are open, compiled, in bytes.
+    """Estimate the memory of compiled criteria while a subscription with them is open, in bytes.
 
     Args:
-        criteria: What is asked for.
-        entity_types: How many the log has: keys without entity types are hashed for each.
+        criteria: The requested criteria.
+        entity_types: Number of entity types in the log: keys of criteria without entity types are hashed for
+            each.
     """
     total = 0
     for one in criteria:
@@ -315,6 +326,7 @@ def criteria_bytes(criteria: Iterable[Criteria], entity_types: int) -> int:
 
 
 def _characters(texts: tuple[str, ...]) -> int:
-    """Return the bytes of their characters: joined, as a call for each of 100,000 would hold up the loop."""
+    """Estimate the memory of the characters of some texts, in bytes."""
+    # The texts are joined first: a call for each of 100,000 texts would block the event loop.
     joined = "".join(texts)
     return len(joined) * (1 if joined.isascii() else _WIDE_BYTES)

@@ -1,8 +1,8 @@
-"""A run: what one predicate matched in one record batch. It holds references, not bytes.
+"""A run: the captures that one predicate matched in one record batch. It has references, not bytes.
 
-The engine's inner coordinate is the *row*: the running number of a record in its catalog, dense
-from 0 and untouched by compaction. A *mark* is (row, ordinal), a place between captures; a
-subscription's next capture is the first at or after its mark.
+The engine addresses records by *row*: the running number of a record in its catalog, dense from 0 and
+unchanged by compaction. A *mark* is (row, ordinal), a place between captures. The next capture of a
+subscription is the first one at or after its mark.
 
     batch          first_row = 1000, rows 1000 … 5095
     selection.rows         [ 3, 17, 17, 40 ]      offsets in the batch, one a capture
@@ -33,10 +33,15 @@ if TYPE_CHECKING:
 
 
 EXPIRED: Final = "\0the image is gone"
-"""Sentinel: the changed columns are unknown because the image is gone. No frame is made of it, and a reader
-that reaches it ends with that error."""
+"""Sentinel for a column name: the changed columns are unknown because the image is no longer retained.
+
+It is never encoded to a frame. A reader that reaches it ends with that error.
+"""
 UNJUDGED: Final = "\0nobody knows whether the row was granted"
-"""Sentinel: it is unknown whether a change matches. It ends only the readers that reach it."""
+"""Sentinel for a column name: it is unknown whether the row of a change was granted.
+
+Only the readers that reach it end with an error.
+"""
 
 
 class Mark(NamedTuple):
@@ -47,10 +52,10 @@ class Mark(NamedTuple):
 
 
 class SafePoint(NamedTuple):
-    """A point of the log: nothing that matches at or before it is still to come."""
+    """A point of the log from which a reader can resume: no match at or before it is still to be delivered."""
 
     rows: int
-    """Records of the log at or before it."""
+    """Number of records of the log at or before the point."""
     version: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which no caller needs here
     ordinal: int = END
@@ -61,16 +66,16 @@ class BatchSelection:
     """The captures of one batch that a predicate matches, in order."""
 
     identity: Hashable
-    """Equal for equal selections of one batch; None for the whole batch at entity level."""
+    """Key that is equal for equal selections of one batch; None for all records of the batch, as a whole."""
     rows: NDArray[np.int32]
-    """Offset in the batch of each capture's record, not falling."""
+    """Offset in the batch of each capture's record, ascending; several captures of one record repeat it."""
     ordinals: NDArray[np.int32] | None = None
     """Ordinal of each capture; None if all are 0."""
     names: tuple[str, ...] | None = None
-    """Column name of each capture, "" at entity level, ``EXPIRED`` or ``UNJUDGED``; None if all are "".
+    """Column name of each capture, "" for the whole record, ``EXPIRED`` or ``UNJUDGED``; None if all are "".
     """
     transitions: NDArray[np.uint8] | None = None
-    """Code of each capture, as of ``transitions``; None if no condition was evaluated on them."""
+    """Code of ``transitions`` for each capture; None if all codes are 0."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
@@ -78,19 +83,19 @@ class BatchSelection:
 
     @property
     def is_plain(self) -> bool:
-        """True if each capture is its whole record: at entity level, and without a condition."""
+        """True if each capture is a whole record with all of its images."""
         return self.names is None and self.transitions is None
 
     def first_at_or_after(self, offset: int, ordinal: int) -> int:
-        """Return the place of the first capture at or after a record's offset and an ordinal.
+        """Return the index of the first capture at or after a record's offset and an ordinal.
 
         The selection must not be empty.
         """
-        # 1. Most callers ask from before the first capture, and get by without numpy.
+        # 1. Most calls are for a place before the first capture; they need no numpy.
         first = self.rows.item(0)
         if offset < first or (offset == first and not ordinal):
             return 0
-        # 2. The first capture of the record or behind it; then step over captures of lower ordinals.
+        # 2. Find the first capture of the record or after it, then step over captures of lower ordinals.
         # A selection without ordinals has one capture a record, of ordinal 0.
         place = int(np.searchsorted(self.rows, offset))
         if ordinal and self.ordinals is not None:
@@ -105,7 +110,7 @@ class BatchSelection:
         return place
 
     def part(self, start: int, stop: int) -> BatchSelection:
-        """Return the captures from one place to another, exclusive; all captures of a record, or none."""
+        """Return captures ``start`` to ``stop``, exclusive; the captures of one record must not be split."""
         if (start, stop) == (0, len(self.rows)):
             return self
         return BatchSelection(
@@ -117,14 +122,15 @@ class BatchSelection:
         )
 
     def apart(self, gone: NDArray[np.bool_] | None) -> Iterable[BatchSelection]:
-        """Cut it where the first and the last of its records lie whose bodies are gone, if any are.
+        """Split the selection into parts, so that a reader that ends with an error gets all captures before it.
 
-        So whoever asks for bodies gets all that come before the first, in either direction. Other readers get
-        all captures before the first one whose match is unknown. Changes whose match is unknown are apart from
-        all others.
+        A part begins at the first record whose images are no longer retained and ends at the last one. So a
+        reader of bodies gets every body before these records, when it reads forwards or backwards. The captures
+        with the sentinel ``EXPIRED`` are split off in the same way, for readers without bodies. Captures with
+        the sentinel ``UNJUDGED`` have parts of their own.
 
         Args:
-            gone: Of each record of the batch; None: all have their bodies.
+            gone: Mask of the batch's records whose images are no longer retained; None: all are retained.
         """
         ends = {0, len(self.rows), *self._borders_of_unjudged()}
         for found in () if gone is None else (np.flatnonzero(gone[self.rows]), self.untold()):
@@ -133,17 +139,17 @@ class BatchSelection:
         return (self.part(start, stop) for start, stop in pairwise(sorted(ends)))
 
     def untold(self) -> NDArray[np.int64]:
-        """Return the places of captures whose changed columns are unknown because the images have expired."""
+        """Return the indexes of the captures with the sentinel ``EXPIRED``."""
         names = self.names or ()
         return np.array([place for place, name in enumerate(names) if name is EXPIRED], np.int64)
 
     @property
     def is_unjudged(self) -> bool:
-        """True if its changes cannot be evaluated."""
+        """True if the first capture has the sentinel ``UNJUDGED``; then all captures of a part have it."""
         return self.names is not None and self.names[0] is UNJUDGED
 
     def _borders_of_unjudged(self) -> Iterator[int]:
-        """Yield the begins of parts whose changes have an unknown match, and of the parts behind them."""
+        """Yield the index of each capture at which captures with the sentinel ``UNJUDGED`` begin or end."""
         before = False
         for place, name in enumerate(self.names or ()):
             if (name is UNJUDGED) != before:
@@ -151,7 +157,7 @@ class BatchSelection:
                 yield place
 
     def records(self, start: int, stop: int) -> int:
-        """Count the distinct records among captures ``start`` to ``stop``, exclusive."""
+        """Return the number of distinct records among captures ``start`` to ``stop``, exclusive."""
         if self.ordinals is None or stop - start < 2:
             return stop - start
         rows = self.rows[start:stop]
@@ -159,14 +165,14 @@ class BatchSelection:
 
 
 _RUN_BYTES: Final = 200
-"""Measured bytes of a run without its selection."""
+"""Memory of a run without its selection, in bytes; measured."""
 _SELECTION_BYTES: Final = 230
-"""Measured bytes of a selection without its rows."""
+"""Memory of a selection without its rows, in bytes; measured."""
 
 NO_MATCH: Final = BatchSelection((), np.empty(0, np.int32))
 
 _OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
-"""Rows of all whole-batch selections, shared, so that such a selection has no rows of its own."""
+"""Offsets that all whole-batch selections share, so that such a selection needs no memory for its rows."""
 
 _WHOLE_SMALL: Final = tuple(
     BatchSelection(None, _OFFSETS[:rows]) for rows in range(SMALL_LENGTH + 1)
@@ -174,20 +180,20 @@ _WHOLE_SMALL: Final = tuple(
 
 
 _NARROW_CAPTURES_MAX: Final = 16
-"""Captures of a batch that one of a crowd may take."""
+"""The most captures of a selection whose frames are encoded together with those of other selections."""
 
 
 def is_narrow(selection: BatchSelection) -> bool:
-    """Return whether it has few captures, all at entity level, of a batch that has more.
+    """Return True if a selection has few captures, all of whole records, and is not the whole batch.
 
-    Its frames can be made together with those of others. Those of a whole batch are shared as they are.
+    The frames of narrow selections can be encoded together. Frames of a whole batch are shared in any case.
     """
     few = len(selection.rows) <= _NARROW_CAPTURES_MAX
     return few and selection.is_plain and selection.identity is not None
 
 
 def whole_batch(rows: int) -> BatchSelection:
-    """Return the selection of every record of a batch, entity level."""
+    """Return the selection of every record of a batch, as a whole."""
     if rows <= SMALL_LENGTH:
         return _WHOLE_SMALL[rows]
     offsets = _OFFSETS[:rows] if rows <= len(_OFFSETS) else np.arange(rows, dtype=np.int32)
@@ -196,18 +202,18 @@ def whole_batch(rows: int) -> BatchSelection:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Run:
-    """A selection and the batch that it refers to. Never empty."""
+    """A selection of at least one capture, and the batch that it refers to."""
 
     batch: BatchRef
     selection: BatchSelection
     first: Position
     """Position of the record of the first capture."""
     crowded: bool = False
-    """True if the publishers match so much of the batch together that it is encoded whole, once."""
+    """True if all publishers together match so much of the batch that the whole batch is encoded once."""
     committed_at: float = NEVER
-    """When the batch's last version was committed, by `latency.committed_at`."""
+    """Commit time of the batch's last version, from ``latency.committed_at``."""
     kind: CaptureKind = CaptureKind.CHANGE
-    """The kind of its captures. One of another kind than CHANGE has frames of its own."""
+    """The kind of the captures. Frames are shared only among runs of the same kind."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
@@ -215,7 +221,7 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the run holds; few for a whole batch, whose rows are shared."""
+        """Memory of the run in bytes; little for a whole batch, whose rows are shared."""
         selection = self.selection
         rows = 0 if selection.identity is None else _SELECTION_BYTES + selection.rows.nbytes
         return _RUN_BYTES + rows
@@ -231,13 +237,13 @@ class Run:
         return self.batch.first_row + self.selection.rows.item(-1)
 
     def mark(self, place: int) -> Mark:
-        """Return the mark of the capture at a place."""
+        """Return the mark of the capture with index ``place``."""
         selection = self.selection
         ordinal = 0 if selection.ordinals is None else selection.ordinals.item(place)
         return Mark(self.batch.first_row + selection.rows.item(place), ordinal)
 
     def place_of(self, mark: Mark) -> int:
-        """Return the place of the first capture at or after a mark, ``len(self)`` if there is none."""
+        """Return the index of the first capture at or after a mark; ``len(self)`` if there is none."""
         return self.selection.first_at_or_after(mark.row - self.batch.first_row, mark.ordinal)
 
 
@@ -250,15 +256,15 @@ def runs_of(
     crowded: bool = False,
     at: float = NEVER,
 ) -> Iterator[Run]:
-    """Yield the runs of what a predicate matches in a batch: one, unless parts of it have to be apart.
+    """Yield the runs of a selection: one, or several if ``BatchSelection.apart`` splits it.
 
     Args:
         head: The batch's head.
         ref: The batch.
-        selection: Not empty.
-        gone: As of ``BatchSelection.apart``.
-        crowded: As of `Run`, …
-        at: … as is this.
+        selection: The captures of the batch that a predicate matches; not empty.
+        gone: Mask of the batch's records whose images are no longer retained; None: all are retained.
+        crowded: True if the whole batch is encoded once for all publishers; see ``Run``.
+        at: Commit time of the batch's last version; see ``Run.committed_at``.
     """
     for part in selection.apart(gone):
         row = part.rows.item(0)

@@ -1,4 +1,4 @@
-"""A condition on the rows of a table, as a request has it: read, and bound to columns."""
+"""Conditions of requests on the rows of a table: parsed, then bound to columns."""
 
 from __future__ import annotations
 
@@ -22,53 +22,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StateCondition:
-    """A condition on the rows of a table, as it was requested; equal ones give equal results."""
+    """A parsed condition on the rows of a table, not bound to columns yet. Equal objects give equal results."""
 
     condition: Condition
     parameters: tuple[tuple[str, str], ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that it asks for."""
+        """The names of the columns in the condition."""
         return tuple(name.text for name in columns_in(self.condition))
 
     def bound(self, columns: Sequence[Column], hints: Collection[str] | None) -> RowFilter:
-        """Return the condition, bound to columns.
+        """Bind the condition to columns.
 
         Args:
-            columns: The columns that it may name, as it names them.
+            columns: The columns that the condition may name, by the names in the condition.
             hints: Names of columns that an error may reveal; None: all.
 
         Raises:
-            ConditionRefused: A column is not there, or a value is none of its column's.
+            ConditionRefused: A column is missing, or a value does not fit the type of its column.
         """
         return bind(self.condition, columns, dict(self.parameters), shown=hints)
 
 
 async def read_condition(where: str | ConditionTree, parameters: tuple[str, ...]) -> StateCondition:
-    """Read a condition, off the event loop.
+    """Parse a condition in a thread.
 
     Args:
         where: The condition.
-        parameters: Each as ``name=value``.
+        parameters: The parameters, each as ``name=value``.
 
     Raises:
-        ConditionRefused: It is none.
+        ConditionRefused: The text or the tree is not a valid condition.
     """
     values = parameters_in(parameters)
     return StateCondition(await parsed_in_thread(where), (*sorted(values.items()),))
 
 
 async def parsed_in_thread(where: str | ConditionTree) -> Condition:
-    """Return what a condition says; raises as ``filters.parsing.parse`` and ``filters.messages.tree_of``."""
+    """Parse a condition in a thread; raises like ``filters.parsing.parse`` and ``filters.messages.tree_of``."""
     return await asyncio.to_thread(parsed, where)
 
 
 def parsed(where: str | ConditionTree) -> Condition:
-    """Return what a condition says, for whoever is in a thread; raises as ``parsed_in_thread``."""
+    """Parse a condition. May be slow: call it in a thread. Raises like ``parsed_in_thread``."""
     if isinstance(where, ConditionTree):
         return tree_of(where)
-    # The parser is loaded by the first who filters, in this thread: it takes longer than a text of any size.
+    # The first condition of the process imports the parser, here in the thread: this takes longer than any
+    # text.
     from tailrace_server.filters.parsing import parse
 
     return parse(where)

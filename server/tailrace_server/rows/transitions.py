@@ -1,7 +1,9 @@
-"""How a change moves its row into a condition, within it or out of it, as codes of columns.
+"""Transitions: codes that say if a change makes its row enter a condition, stay in it or leave it.
+
+"In" means that an image meets the condition, "out" that it does not; "?" means that this is unknown.
 
 ======  =====  =======  ====================================================================
-before  after  code     shown
+before  after  code     visible
 ======  =====  =======  ====================================================================
 out     in     ENTER    key, ``after``, ``change``
 in      in     UPDATE   everything
@@ -13,9 +15,10 @@ other   ?      UNKNOWN  key, ``after``, ``change``
 out     out             nothing: the record is no match
 ======  =====  =======  ====================================================================
 
-So no image that is certainly outside of the condition is shown, and nothing is lost where a source does not say
-what was before: a reader who adds what enters, and removes what leaves or is unknown, has the rows that are
-certainly in. Of what a grant's condition does not certainly give nothing is shown.
+So an image that certainly does not meet the condition is never visible. Nothing is lost if a source does not
+send images before: a reader that adds rows with ENTER, and removes rows with LEAVE or UNKNOWN, has exactly the
+rows that certainly meet the condition. With a grant's condition, only images that certainly meet it are
+visible.
 """
 
 from __future__ import annotations
@@ -43,26 +46,27 @@ NONE: Final = 0
 TRANSITION_BITS: Final = 7
 """The bits of a code that are the `Transition`."""
 UNSURE: Final = 8
-"""It is not certain that the row was in."""
+"""Bit of a code: it is unknown whether the image before met the condition."""
 VEILED: Final = 16
-"""The reader does not see rows outside, as they are not granted."""
+"""Bit of a code: the condition is a grant's, so the reader must not see images that do not meet it."""
 
 WAS_IN: Final = 1
-"""A bit: the image before meets the condition."""
+"""Bit of an evaluation: the image before meets the condition."""
 MAY_HAVE_BEEN: Final = 2
-"""A bit: it is unknown whether it does, and there was a row."""
+"""Bit of an evaluation: the row existed before, and it is unknown whether it met the condition."""
 IS_IN: Final = 4
-"""A bit: the image after meets the condition."""
+"""Bit of an evaluation: the image after meets the condition."""
 MAY_BE_IN: Final = 8
-"""A bit: the condition is undecided for the image after."""
+"""Bit of an evaluation: it is unknown whether the image after meets the condition."""
 
 
 class RowsFound(NamedTuple):
-    """Some rows, each once and rising, as places among those of a `TypedImages`."""
+    """Rows of a ``TypedImages`` that a lookup has found, with what is known of each."""
 
     places: NDArray[np.intp]
+    """Indexes into ``TypedImages.rows``, rising and distinct."""
     bits: NDArray[np.uint8]
-    """The bits of each row that are known."""
+    """For each row, the bits of the evaluation that are known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,26 +76,26 @@ class ImageVerdict:
     was_in: NDArray[np.bool_]
     """The image before meets the condition."""
     may_have_been: NDArray[np.bool_]
-    """It is unknown whether it did, and there was a row."""
+    """The row existed before, and it is unknown whether it met the condition."""
     is_in: NDArray[np.bool_]
     """The image after meets the condition."""
     may_be_in: NDArray[np.bool_]
-    """The condition is undecided for the image after."""
+    """It is unknown whether the image after meets the condition."""
 
     def only(self, rows: NDArray[np.bool_]) -> ImageVerdict:
-        """Return the same where others than some rows are out, before and after."""
+        """Return the results with all rows outside of the mask ``rows`` set to "out", before and after."""
         return ImageVerdict(
             self.was_in & rows, self.may_have_been & rows, self.is_in & rows, self.may_be_in & rows
         )
 
     @property
     def is_match(self) -> NDArray[np.bool_]:
-        """Which rows have a code."""
+        """Mask of the rows that get a code other than 0."""
         return self.was_in | self.may_have_been | self.is_in | self.may_be_in
 
     @property
     def bits(self) -> NDArray[np.uint8]:
-        """The same as bits of one number."""
+        """The results as one number for each row, a sum of ``WAS_IN`` and the other bits."""
         bits: NDArray[np.uint8] = self.was_in * np.uint8(WAS_IN)
         bits |= self.may_have_been * np.uint8(MAY_HAVE_BEEN)
         bits |= self.is_in * np.uint8(IS_IN)
@@ -100,7 +104,7 @@ class ImageVerdict:
 
 
 def codes_of(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the code of each row; its bits say what is known."""
+    """Return the code of each row from the bits of its evaluation, such as ``WAS_IN``."""
     codes: NDArray[np.uint8] = _CODES[bits]
     return codes
 
@@ -115,11 +119,11 @@ _CODES: Final = np.array(
     ],
     np.uint8,
 )
-"""By bits."""
+"""The code for each combination of the evaluation's bits; the index is the sum of the bits."""
 
 
 def is_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which captures enter or leave."""
+    """Return a mask of the captures whose row enters, leaves, or may do so (UNKNOWN)."""
     transitions = codes & TRANSITION_BITS
     found: NDArray[np.bool_] = transitions != NONE
     found &= transitions != Transition.UPDATE
@@ -134,18 +138,18 @@ def is_veiled_move(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def is_veiled(code: int, transition: Transition) -> bool:
-    """Return whether a capture is such a move, of an image that is not granted."""
+    """Return True if a capture has a transition and is veiled: its hidden image is not granted."""
     return bool(code & VEILED) and code & TRANSITION_BITS == transition
 
 
 def is_unknown(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the captures whose row may be in or not."""
+    """Return a mask of the captures with the transition UNKNOWN."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.UNKNOWN
     return found
 
 
 def hidden_before(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return a mask of the captures whose image before does not meet the condition, or may not."""
+    """Return a mask of the captures whose image before does not, or may not, meet the condition."""
     found: NDArray[np.bool_] = codes & TRANSITION_BITS == Transition.ENTER
     found |= codes & UNSURE != 0
     return found
@@ -158,11 +162,11 @@ def hidden_after(codes: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> CaptureColumns:
-    """Return captures with one record each without what is hidden.
+    """Return captures of whole records without the images and changed columns that are hidden.
 
     Args:
         columns: The captures, ``gathered``.
-        codes: Of each capture, as of ``transitions``.
+        codes: The code of each capture.
     """
     hidden = _hidden(columns.operations, codes)
     texts = {
@@ -175,12 +179,12 @@ def without_hidden(columns: CaptureColumns, codes: NDArray[np.uint8]) -> Capture
 def batch_without_hidden(
     head: BatchHead, bodies: Mapping[str, pa.BinaryArray], codes: NDArray[np.uint8]
 ) -> tuple[BatchHead, Mapping[str, pa.BinaryArray]]:
-    """Return a batch without what is hidden, in which a row that leaves is removed.
+    """Return a batch without the images and changed columns that are hidden; a row that leaves is a removal.
 
     Args:
         head: The batch's head.
-        bodies: Its bodies.
-        codes: Of each record, as of ``transitions``.
+        bodies: The batch's bodies.
+        codes: The code of each record.
     """
     hidden = _hidden(head.operations, codes)
     operations = head.operations.copy()
@@ -194,11 +198,12 @@ def batch_without_hidden(
 def _hidden(
     operations: NDArray[np.uint8], codes: NDArray[np.uint8]
 ) -> Mapping[str, NDArray[np.bool_]]:
-    """Return by the name of a body in which captures it is hidden."""
+    """Return name of a body → mask of the captures in which it is hidden."""
     after = hidden_after(codes)
     upserts = operations == Operation.UPSERT
-    # An update's `change` has values of after. A removal's says how often the row went, or nothing. What a
-    # row that enters or leaves changed on the way would tell of the image that is hidden.
+    # The `change` of an update has values of the image after, so it is hidden together with that image. The
+    # `change` of a veiled move would reveal how the hidden image differs. A removal's `change` has no values
+    # of the row, at most a count, so it stays.
     change = (after | is_veiled_move(codes)) & upserts
     return {"before": hidden_before(codes), "after": after, "change": change}
 

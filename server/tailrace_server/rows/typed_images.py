@@ -1,7 +1,6 @@
 """Typed columns of the images of one batch, decoded once for all conditions that read them.
 
-The images before and after of some rows of one entity type are read together, so that a condition is evaluated
-once for all::
+The images before and after are put into one array, so that a condition is evaluated once for both kinds::
 
     rows          3   17   40
     images        before 3, before 17, before 40, after 3, after 17, after 40
@@ -45,37 +44,38 @@ if TYPE_CHECKING:
 
 
 class _Decoded(NamedTuple):
-    """One column of the images, those before and those after."""
+    """One column of the images: first the values before, then those after."""
 
     array: pa.Array
     unknown: UnknownValues | None
-    """The images whose value is not known; None: all are."""
+    """The images whose value is unknown; None: every value is known."""
 
 
 class UnknownValue(NamedTuple):
-    """A value that a condition needs and that is not known."""
+    """A value that a condition needs and that is unknown."""
 
     image: str
-    """The image that should have it: before, or after."""
+    """The image that should have the value: "before" or "after"."""
     column: str
+    """The column's name in the condition."""
     exists: bool
-    """True if there is one, which the column's type cannot hold."""
+    """True if the source sent a value, but the column's type cannot hold it."""
     is_key_only: bool
     """True if the image of a removed row may hold the key alone."""
 
 
 class TypedImages:
-    """The images of some rows of one entity type in one batch."""
+    """The images of some rows of one entity type in one batch, as typed columns that are decoded on demand."""
 
     def __init__(
         self, head: BatchHead, images: Images, entity_type: str, rows: NDArray[np.int32]
     ) -> None:
-        """Take rows, in rising order and at least one; nothing is decoded yet."""
+        """Select rows, in rising order and at least one; nothing is decoded yet."""
         self.rows = rows
         self.entity_type = entity_type
         self._images = images
         self._schemas, self.which = images.schemas_of(head.versions[rows])
-        # ``which``: for each row, the place of its schema's columns in ``written``.
+        # ``which`` has for each row the index of its schema's columns in ``written``.
         self.written = [*map(self._columns_in, self._schemas)]
         """The columns of the entity type in each schema that the rows were written with."""
         self._ids = [frozenset(each.id for each in one if each.id) for one in self.written]
@@ -89,23 +89,25 @@ class TypedImages:
             each.is_valid().to_numpy(zero_copy_only=False) for each in (before, after)
         )
         removes = head.operations[rows] != Operation.UPSERT
-        # Only an insert has neither: an update whose `before` was not sent names all columns as changed.
+        # Only an insert has neither `before` nor changed columns: an update without `before` names all columns
+        # as changed.
         updates = head.names.array.take(places).is_valid().to_numpy(zero_copy_only=False)
         self._was_there = self._has_before | updates | removes
         self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
-        """Removals whose image may hold nothing but the key: NULL says nothing there."""
+        """Mask of the removals whose image may have the key alone: a NULL in it may be an unknown value."""
         self._decoded: dict[Column, _Decoded] = {}
         self._open_rows: dict[Sequence[Column], RowsFound] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the images."""
+        """Size of the images in bytes."""
         return int(pc.sum(pc.binary_length(self._texts)).as_py() or 0)
 
     def _may_lack_values(
         self, operations: NDArray[np.uint8], versions: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        # What expires is removed by the log itself, with the image that it has.
+        # An EXPIRE is written by the ingest itself, with the whole image of the row. Only a REMOVE may lack
+        # values.
         removes: NDArray[np.bool_] = operations == Operation.REMOVE
         if not removes.any():
             return removes
@@ -120,9 +122,9 @@ class TypedImages:
         return {each.name for written in self.written for each in written if each.id in ids}
 
     def unknown_value(self, condition: RowCondition) -> UnknownValue | None:
-        """Return the value that a condition on the first row needs and that is not known.
+        """Return the first unknown value that a condition needs of the first row.
 
-        None: the image before is missing.
+        The condition must be undecided for this row. None: the row's image before is missing.
         """
         row_filter = self.fitted(condition)
         verdict = self.verdict(row_filter)
@@ -138,12 +140,13 @@ class TypedImages:
         raise AssertionError("every value of the row is known")
 
     def fitted(self, condition: RowCondition) -> RowFilter:
-        """Return what judges these images of a condition.
+        """Return the filter of a condition, fitted to the newest columns of these images.
 
         Raises:
-            ConditionRefused: As ``RowCondition.fitted``. Or the entity type had its name from another one at a
-                version: each column would be NULL there, and so the condition true or false of every row.
-            ColumnsChanged: A column that is compared has a type now that may not hold its earlier values.
+            ConditionRefused: ``RowCondition.fitted`` raises it. Or another entity type had the name in one of
+                the versions: there each column would be NULL, so the condition would be true of every row or of
+                none.
+            ColumnsChanged: The new type of a compared column may not hold its earlier values.
         """
         if not all(map(condition.is_of, self._ids)):
             raise ConditionRefused(
@@ -158,11 +161,11 @@ class TypedImages:
             raise ColumnsChanged(self.entity_type, error.column, reason) from None
 
     def decode(self, columns: Iterable[Column]) -> None:
-        """Decode those of some columns that are not decoded yet, together."""
+        """Decode columns in one pass, except those that are already decoded."""
         wanted = [each for each in dict.fromkeys(columns) if each not in self._decoded]
         if not wanted:
             return
-        # 1. Read, in columns that are told apart by number: one may be wanted in two types, or by two names.
+        # 1. Read the columns under numbers as names: one column may be wanted in two types, or by two names.
         reader = ColumnReader(
             [replace(column, name=str(number)) for number, column in enumerate(wanted)]
             if all(column.id for column in wanted)
@@ -172,23 +175,26 @@ class TypedImages:
             on_misfit=OnMisfit.NULL,
         )
         found = reader.read_mixed(self._texts, self.written, np.tile(self.which, 2))
-        # 2. Which values are not known, though the image is there.
+        # 2. Note the values that are unknown although their image exists.
         for number, column in enumerate(wanted):
             array = found.batch.column(number)
             unknown = found.unknown.get(reader.columns[number].name)
             self._decoded[column] = _Decoded(array, self._unknown(array, unknown))
 
     def column(self, column: Column) -> pa.Array:
-        """Return the values of a column, those before and those after."""
+        """Return the values of a column: first those before, then those after."""
         self.decode((column,))
         return self._decoded[column].array
 
     def misses_values(self, columns: Iterable[Column]) -> bool:
-        """Return whether a value of some decoded columns is not known in an image that is there."""
+        """Return True if an existing image has an unknown value in one of some decoded columns."""
         return any(self._decoded[column].unknown is not None for column in columns)
 
     def open_rows(self, columns: Sequence[Column]) -> RowsFound:
-        """Return the rows in which a value of some decoded columns is not known, and what that leaves open."""
+        """Return the rows with an unknown value in some decoded columns, as ``MAY_…`` bits for each image.
+
+        A row whose image before is missing, though the row existed, is one of them.
+        """
         found = self._open_rows.get(columns)
         if found is None:
             bits = (self._was_there & ~self._has_before) * np.uint8(MAY_HAVE_BEEN)
@@ -204,11 +210,11 @@ class TypedImages:
     def verdict(
         self, row_filter: RowFilter, *, places: NDArray[np.intp] | None = None
     ) -> ImageVerdict:
-        """Return the answers of a condition for the rows, whose columns are decoded if they are not yet.
+        """Evaluate a condition on the rows; columns that it needs are decoded on first use.
 
         Args:
             row_filter: The condition, ``fitted``.
-            places: Those of the rows that are evaluated; None: all.
+            places: Indexes into ``rows`` of the rows to evaluate; None: all rows.
         """
         images = self._images_of(row_filter.columns, places)
         has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
@@ -226,7 +232,8 @@ class TypedImages:
         count = len(has_before)
         may_be_in = is_undecided[count:] & has_after
         if row_filter.granted is not None and may_be_in.any():
-            # A grant shows what it certainly gives: then only what the reader asked for is undecided.
+            # A grant covers only rows that certainly meet it. So an image may be visible as undecided only if
+            # the reader's own condition is the undecided one.
             may_be_in &= truth_of(row_filter.granted, images, unknown).is_true[count:]
         return ImageVerdict(
             was_in=is_true[:count] & has_before,
@@ -238,14 +245,14 @@ class TypedImages:
     def bits(
         self, masks: Sequence[Mask], columns: Sequence[Column], places: NDArray[np.intp] | None
     ) -> NDArray[np.uint8]:
-        """Return the images for which all of some conditions are true, as bits of ``transitions`` for each row.
+        """Return for each row the bits ``WAS_IN`` and ``IS_IN``: the images that meet all of some conditions.
 
-        An image that is not there is as one of NULLs.
+        A missing image is evaluated like an image of NULLs.
 
         Args:
             masks: The conditions, at least one.
-            columns: The columns that they need.
-            places: Those of the rows to evaluate; None: all.
+            columns: The columns that the conditions need.
+            places: Indexes into ``rows`` of the rows to evaluate; None: all rows.
         """
         images = self._images_of(columns, places)
         found = reduce(pc.and_, (pc.fill_null(mask.of(images), False) for mask in masks))
@@ -258,7 +265,7 @@ class TypedImages:
     def _images_of(
         self, columns: Sequence[Column], places: NDArray[np.intp] | None
     ) -> pa.RecordBatch:
-        """Return columns of the images, those before and those after; decode what is not decoded yet."""
+        """Return columns of the images, first those before, then those after; decode them on first use."""
         self.decode(columns)
         arrays = [self._decoded[column].array for column in columns]
         images = pa.record_batch(arrays, [column.name for column in columns])
@@ -267,7 +274,7 @@ class TypedImages:
         return images.take(pa.array(np.concatenate([places, places + len(self.rows)])))
 
     def _unknown(self, array: pa.Array, unknown: UnknownValues | None) -> UnknownValues | None:
-        """Return the images whose value is not known: as they were read, and removals with the key alone."""
+        """Add to the unknown values those of removed rows whose image may have the key alone."""
         if not self._key_only.any():
             return unknown
         lacking = np.zeros(len(array), np.bool_)

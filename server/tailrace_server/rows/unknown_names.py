@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _NAMES_MAX: Final = 100
-"""Most names that are reported, and looked up in older schemas."""
+"""The most names that are reported."""
 
 
 def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:
-    """Return entity types that no published version has, and columns that no entity type asked for has now.
+    """Return the entity types that no published version has, and the columns that no requested entity type has.
 
-    In the order in which the criteria name them, each once. Dropped columns count as there.
+    The names are in the order of the criteria, each once. Dropped columns count as existing.
     """
     found: dict[str, None] = {}
     for name, is_type in _unknown_now(view, criteria):
@@ -35,7 +35,7 @@ def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...
 
 
 def _unknown_now(view: LogView, criteria: Sequence[Criteria]) -> Iterator[tuple[str, bool]]:
-    """Yield names that the newest schema lacks, and whether each is an entity type's."""
+    """Yield each name that the newest schema lacks, with True for an entity type and False for a column."""
     types = view.schema_of(view.published).entity_types
     for one in criteria:
         for entity_type in one.entity_type:
@@ -45,19 +45,19 @@ def _unknown_now(view: LogView, criteria: Sequence[Criteria]) -> Iterator[tuple[
             asked = [types[name] for name in one.entity_type or types if name in types]
             columns = {column.name for each in asked for column in each}
             for name in one.container_name:
-                # Of an entity type that is unknown itself nothing more is said.
+                # The columns of an unknown entity type are not reported in addition to its name.
                 if name not in columns and (asked or not one.entity_type):
                     yield name, False
 
 
 _TYPES_MAX: Final = 100
-"""Most entity types that are reported."""
+"""The most entity types that are reported."""
 
 
 def unknown_changes(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:
-    """Return the entity types, sorted, whose every update matches, whatever it changed.
+    """Return the entity types, sorted, of which every update matches, whichever columns it changed.
 
-    They have a column that the criteria ask for, and their updates come without ``before``.
+    They have a requested column, and their updates come without ``before``.
     """
     left = set(view.unknown_changes)
     types = view.schema_of(view.published).entity_types
@@ -66,7 +66,7 @@ def unknown_changes(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, .
         if not left:
             break
         if each.wants_columns:
-            # The names may be 100,000, so they are looked up and never searched.
+            # There may be 100,000 names, so each column is looked up in a set instead of a list.
             names = set(each.container_name)
             asked = left.intersection(each.entity_type) if each.entity_type else left
             found |= {
