@@ -317,17 +317,7 @@ class Predicate:
         captures: set[tuple[int, int, str]],
         codes: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Add the captures of an alternative's matches to ``rows`` or ``captures``.
-
-        Args:
-            head: The head of the batch.
-            images: The images of the batch.
-            alternative: The alternative.
-            row_groups: Offsets of the records that match.
-            rows: Gets the offsets if the alternative is about whole records.
-            captures: Gets (offset, ordinal, column name) of each capture if the alternative is about columns.
-            codes: The code of each record of the batch; None: no condition was evaluated.
-        """
+        """Add the matches in ``row_groups``: as a whole to ``rows``, or column by column to ``captures``."""
         if not alternative.criteria.wants_columns:
             rows.extend(row_groups)
             return
@@ -390,11 +380,8 @@ class Predicate:
     ) -> BatchSelection:
         """Join the matches of all alternatives to one selection, in order and without duplicates.
 
-        Args:
-            batch_rows: Number of records of the batch.
-            rows: Offsets of records that match as a whole, from each alternative.
-            captures: Other matches, as (offset of the record, ordinal, column name).
-            codes: The code of each record of the batch; None: no condition was evaluated.
+        ``rows`` has offsets of records that match as a whole, ``captures`` (offset, ordinal, column name) of
+        other matches, ``codes`` the code of each record of the batch.
         """
         # 1. If there are captures of columns, all matches become triples. Then sorting puts the captures of one
         # record together by ordinal, and the set drops duplicates of two alternatives.
