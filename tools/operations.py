@@ -76,7 +76,7 @@ def rows() -> Iterator[str]:
         "faults": (),
     }
     named["sql"] = SqlStatistics()
-    engine = zeros(EngineStatistics, cache=cache, observers=(observer,), **named)
+    engine = zeros(EngineStatistics, cache=cache, observers=(observer,), memory=(), **named)
     sockets = zeros(SocketStatistics, guards=nothing(), errors=nothing())
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")
     metrics.register_sockets(registry, lambda: sockets)

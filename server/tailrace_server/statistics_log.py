@@ -53,6 +53,7 @@ class StatisticsReporter:
         fields = asdict(replace(found, latencies={}))
         observers, cache = fields.pop("observers"), fields.pop("cache")
         del fields["latencies"], fields["disks"]
+        fields["memory"] = {each.name: each.bytes for each in found.memory}
         cached = {f"cache_{name}": value for name, value in cache.items()}
         fields |= {f"sql_{name}": value for name, value in fields.pop("sql").items()}
         fields["process_bytes"] = cached.pop("cache_process_bytes")

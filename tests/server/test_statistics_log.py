@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.resources.disk_usage import DiskUsage
+from tailrace_server.resources.memory import MemoryAccount
 from tailrace_server.resources.statistics import (
     CacheStatistics,
     EngineStatistics,
@@ -43,6 +44,7 @@ NOW = EngineStatistics(
     heartbeats_sent=1,
     resyncs=0,
     returns=0,
+    memory=(MemoryAccount("cache", 1, 8), MemoryAccount("rest", 5, None)),
     message_bytes_max=65_536,
     waiting_for_memory=0,
     disconnected_for_memory=0,
@@ -63,6 +65,7 @@ def test_an_interval_in_which_something_moved_is_reported_with_every_number() ->
         6,
         600,
     )
+    assert engine["memory"] == {"cache": 1, "rest": 5}
     assert (engine["cache_bytes"], engine["cache_evicted"], engine["process_bytes"]) == (1, 5, 6)
     assert catalog["event"] == "catalog statistics"
     assert {

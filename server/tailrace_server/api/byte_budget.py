@@ -24,14 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-INBOUND_SHARE: Final = 8
-"""Received bytes may take 1/N of the memory budget."""
-
 INBOUND: Final = "inbound_memory"
 """Name of the guard that refuses senders when the budget is spent."""
-
-ANSWERS_SHARE: Final = 8
-"""Whole answers that wait to be read may come to one part in so many of the memory budget."""
 
 CONNECTION_BYTES: Final = 16 << 10
 """The charge for a connection before its first request."""

@@ -33,7 +33,14 @@ from tailrace_server.named.named_subscriptions import NamedSubscriptions
 from tailrace_server.resources.admission import FREE, Admissions
 from tailrace_server.resources.event_loop import LoopTurns, Turn, shut_down
 from tailrace_server.resources.faults import FaultWatch
-from tailrace_server.resources.memory import CRITERIA_SHARE, PAGES_SHARE, LargeMessages, MemoryShare
+from tailrace_server.resources.memory import (
+    CACHE_SHARE,
+    CRITERIA_SHARE,
+    PAGES_SHARE,
+    LargeMessages,
+    MemoryBook,
+    MemoryShare,
+)
 from tailrace_server.resources.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.resources.statistics import Counters, EngineStatistics
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
@@ -85,10 +92,11 @@ class Engine:
         self._root = root
         self.settings = settings or EngineSettings()
         self.counters = Counters()  # of all subscriptions since it began
-        memory_bytes = self.settings.memory_bytes
-        self.criteria = MemoryShare("criteria", memory_bytes, CRITERIA_SHARE)
+        self.memory = MemoryBook(self.settings.memory_bytes)
+        """The accounts of the engine; servers open theirs in it."""
+        self.criteria = MemoryShare("criteria", self.memory, CRITERIA_SHARE)
         """The charge for the criteria of open subscriptions and reads."""
-        self.pages = MemoryShare("pages of history", memory_bytes, PAGES_SHARE)
+        self.pages = MemoryShare("pages of history", self.memory, PAGES_SHARE)
         """The charge for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
         self._stack = AsyncExitStack()
@@ -109,7 +117,11 @@ class Engine:
             loads_max=_LOADS_EACH * self.settings.reader_threads,
             readers=lambda: self.counters.subscriptions + len(self.reads.open),
         )
-        self._large = LargeMessages(memory_bytes, self.settings.message_bytes)
+        cache, rings = self._cache, RingBudget(self.settings.rings_bytes)
+        self._large = large = LargeMessages(memory_bytes, self.settings.message_bytes)
+        self.memory.open("cache", memory_bytes // CACHE_SHARE, lambda: cache.bytes)
+        self.memory.open("rings", self.settings.rings_bytes, lambda: rings.bytes)
+        self.memory.open("large messages", large.bytes_max, lambda: large.bytes)
         self._catalogs = Catalogs(
             self._root,
             folder_threads,
@@ -118,8 +130,8 @@ class Engine:
                 self.settings,
                 self.counters,
                 self._cache,
-                RingBudget(self.settings.rings_bytes),
-                self._large,
+                rings,
+                large,
                 self.criteria,
                 self.turns,
             ),
@@ -314,11 +326,13 @@ class Engine:
         sees = partial(may, caller, Action.STATISTICS)
         for subscription in self._catalogs.subscriptions():
             subscription.count_delivered()
+        process_bytes = self._cache.measured()
         return EngineStatistics(
             observers=tuple(each.statistics() for _, each in self._catalogs.observers(sees)),
             unreadable={name: why for name, why in self.unreadable(caller).items() if sees(name)},
             faults=self.faults(caller),
             cache=self._cache.statistics(),
+            memory=self.memory.accounts(process_bytes),
             **self.counters.totals(),
             message_bytes_max=self._large.message_bytes_max,
             waiting_for_memory=self._large.waiting,

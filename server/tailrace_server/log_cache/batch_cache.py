@@ -34,6 +34,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
+from tailrace_server.resources.memory import CACHE_SHARE
 from tailrace_server.resources.statistics import CacheStatistics
 
 if TYPE_CHECKING:
@@ -160,8 +161,7 @@ class BatchCache:
                 to their bound.
             measure: Returns the anonymous memory of the process in bytes.
         """
-        self._memory_bytes = memory_bytes
-        self._bytes_max = memory_bytes // 2
+        self._bytes_max = self._bytes_most = memory_bytes // CACHE_SHARE
         """Limit of what the cache holds."""
         self._relieved_from = memory_bytes * (1 - _RESERVE)
         """Bytes of the process from which on the cache evicts a part."""
@@ -185,7 +185,8 @@ class BatchCache:
         self._to_load: deque[tuple[CacheKind, Hashable, Callable[[], Sized]]] = deque()
         self._loads_max = loads_max
         self._loads_running = 0
-        self._bytes = 0
+        self.bytes = 0
+        """Bytes of all values."""
         self._hits = self._misses = self._evicted = 0
         self.scans = OpenScans()
         """Scans of tables between two parts. They hold no values, and are bounded by their number."""
@@ -226,7 +227,7 @@ class BatchCache:
         values = self._kinds[kind]
         if key not in values:
             values[key] = value
-            self._bytes += value.nbytes
+            self.bytes += value.nbytes
             self._bytes_by_kind[kind] += value.nbytes
             self._evict_excess()
 
@@ -250,7 +251,7 @@ class BatchCache:
     def statistics(self) -> CacheStatistics:
         """Return the current figures."""
         return CacheStatistics(
-            bytes=self._bytes,
+            bytes=self.bytes,
             values=sum(len(values) for values in self._kinds.values()),
             hits=self._hits,
             misses=self._misses,
@@ -358,16 +359,16 @@ class BatchCache:
         # The limit falls with what is evicted. If it stayed, the cache would fill up again within a moment
         # and the process would swing between both.
         if self.measured() > self._relieved_from:
-            self._bytes_max = max(self._bytes * 3 // 4, self._limit_step)
+            self._bytes_max = max(self.bytes * 3 // 4, self._limit_step)
             self._evict_down_to(self._bytes_max)
             return_freed_pages()
             self._relieved_to = self.measured()
         else:
-            self._bytes_max = min(self._bytes_max + self._limit_step, self._memory_bytes // 2)
+            self._bytes_max = min(self._bytes_max + self._limit_step, self._bytes_most)
         return self._process_bytes
 
     def _evict_down_to(self, bytes_max: int) -> None:
-        while self._bytes > bytes_max and self._evict_one(CacheKind):
+        while self.bytes > bytes_max and self._evict_one(CacheKind):
             pass
 
     def _evict_one(self, kinds: Iterable[CacheKind]) -> bool:
@@ -382,7 +383,7 @@ class BatchCache:
         return False
 
     def _uncharge(self, kind: CacheKind, value: Sized) -> None:
-        self._bytes -= value.nbytes
+        self.bytes -= value.nbytes
         self._bytes_by_kind[kind] -= value.nbytes
 
 

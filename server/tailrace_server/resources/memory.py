@@ -1,10 +1,14 @@
-"""Shares of the memory budget: large messages, short messages, and what requests hold.
+"""The book of the memory budget: an account for each use of memory, with its bound and what it holds.
 
 =================  ============================================================================
-large messages     share a part of the budget; one for which there is no room waits for its turn
+large messages     have an account; a message for which it has no room waits for its turn
 all messages       are cut smaller while memory is short: a stalled reader then holds less
 criteria, pages    are charged before they are allocated; without room the request is refused
 =================  ============================================================================
+
+The bounds of the accounts add up to more than the budget: each stops one use of memory from taking all of it.
+The budget itself is kept by measurement (log_cache/memory_governor.py), as allocators and transports hold bytes
+that no account knows.
 
 The cache cannot shed messages that transports have. Each subscription is bounded, to one message here and one
 in the transport, but a thousand readers of rows of 1 MiB are too much together.
@@ -16,21 +20,70 @@ A request that is alone is never refused: it has bounds of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from tailrace.errors import ServerFull
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CACHE_SHARE: Final = 2
+"""The batch cache may take 1/2 of the memory budget, and gives way to everything else."""
+LARGE_MESSAGES_SHARE: Final = 4
+"""Large messages in flight may take 1/4 of the memory budget."""
+CRITERIA_SHARE: Final = 5
+"""Criteria may take 1/5 of the memory budget: 100,000 subscribers of one key each need that."""
+PAGES_SHARE: Final = 8
+"""Pages of history may take 1/8 of the memory budget."""
+RECEIVED_SHARE: Final = 8
+"""Received bytes may take 1/8 of the memory budget over HTTP, and as much over gRPC."""
+ANSWERS_SHARE: Final = 8
+"""Complete answers that wait for their readers may take 1/8 of the memory budget."""
+ENCODERS_SHARE: Final = 16
+"""Encoders of history may take 1/16 of the memory budget; above it, answers are not compressed."""
+
+
+class MemoryAccount(NamedTuple):
+    """One use of memory, at one moment."""
+
+    name: str
+    bytes: int
+    """Bytes that it holds now, as charged."""
+    bytes_max: int | None
+    """Its bound; None for the rest of the process, which has only the budget."""
+
+
+class MemoryBook:
+    """The memory budget of a process and its accounts. Any thread may read it."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        """Begin without an account."""
+        self.memory_bytes = memory_bytes
+        self._accounts: dict[str, tuple[Callable[[], int], int]] = {}
+
+    def open(self, name: str, bytes_max: int, held: Callable[[], int]) -> None:
+        """Open an account; ``held`` returns its bytes. An account of the same name is replaced."""
+        self._accounts[name] = held, bytes_max
+
+    def accounts(self, process_bytes: int) -> tuple[MemoryAccount, ...]:
+        """Return all accounts, and at last the rest: code, connections, allocators.
+
+        They add up to ``process_bytes``, the measured memory of the process, or to more where a charge is
+        higher than what is really held.
+        """
+        found = [MemoryAccount(name, held(), most) for name, (held, most) in self._accounts.items()]
+        rest = max(0, process_bytes - sum(each.bytes for each in found))
+        return *found, MemoryAccount("rest", rest, None)
+
+
 COPIES: Final = 2
 """A transport keeps its own copy of what it was handed."""
-
-_LARGE_SHARE: Final = 4
-"""Large messages that are on their way may come to one part in so many of the budget."""
 
 SHORT_MESSAGE_BYTES: Final = 16 << 10
 """The largest message while memory is short, bytes. A stalled stream over gRPC takes some 60 KiB beside
 them."""
 
-_SHORT_FROM: Final = 5 / 8
+SHORT_FROM: Final = 5 / 8
 """Memory is short where the process holds so much of its budget."""
 
 
@@ -66,9 +119,10 @@ class LargeMessages:
         """Make the share of a budget; all of it is free, and messages are cut as usual."""
         self._message_bytes = self.message_bytes_max = message_bytes
         """The largest message of any subscription, bytes, and the size above which a message is large."""
-        self._short_from = memory_bytes * _SHORT_FROM
-        self._bytes_max = memory_bytes // _LARGE_SHARE
-        self._readers, self._newcomers = _Line(self._bytes_max), _Line(self._bytes_max // 2)
+        self._short_from = memory_bytes * SHORT_FROM
+        self.bytes_max = memory_bytes // LARGE_MESSAGES_SHARE
+        """Bound of the messages in flight."""
+        self._readers, self._newcomers = _Line(self.bytes_max), _Line(self.bytes_max // 2)
         self._lines = self._readers, self._newcomers
 
     def measured(self, process_bytes: int) -> None:
@@ -106,6 +160,11 @@ class LargeMessages:
         self._admit_waiting()
 
     @property
+    def bytes(self) -> int:
+        """Bytes of the messages in flight, with the copies of transports."""
+        return sum(line.taken_bytes for line in self._lines)
+
+    @property
     def waiting(self) -> int:
         """Subscriptions that wait for their turn."""
         return sum(len(line.waiting) for line in self._lines)
@@ -117,9 +176,9 @@ class LargeMessages:
 
     def _admit_waiting(self) -> None:
         """Admit those that wait, in their order, as far as there is room."""
-        taken = sum(line.taken_bytes for line in self._lines)
+        taken = self.bytes
         for line in self._lines:
-            room = min(self._bytes_max - taken, line.bytes_max - line.taken_bytes)
+            room = min(self.bytes_max - taken, line.bytes_max - line.taken_bytes)
             while line.waiting:
                 subscription, size = next(iter(line.waiting.items()))
                 # The first that does not fit stops both lines. Were others let past it, a stream of smaller
@@ -133,22 +192,17 @@ class LargeMessages:
                 subscription.wake()
 
 
-CRITERIA_SHARE: Final = 5
-"""Criteria may take 1/5 of the memory budget: 100,000 subscribers of one key each need that."""
-PAGES_SHARE: Final = 8
-"""Pages may take 1/8 of the memory budget."""
-
-
 class MemoryShare:
     """The part of the memory budget that one kind of requests may hold."""
 
-    def __init__(self, kind: str, memory_bytes: int, share: int) -> None:
-        """Begin without a charge; 1/``share`` of the budget; errors name the kind, in the plural."""
+    def __init__(self, kind: str, book: MemoryBook, share: int) -> None:
+        """Open an account of 1/``share`` of the budget; errors name the kind, in the plural."""
         self._kind = kind
         self._share = share
-        self.bytes_max = memory_bytes // share
+        self.bytes_max = book.memory_bytes // share
         self.bytes = 0
         """Bytes charged by all requests now."""
+        book.open(kind, self.bytes_max, lambda: self.bytes)
 
     def empty(self) -> MemoryCharge:
         """Return a charge of no bytes."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tailrace_server.grants.principal import Peer
     from tailrace_server.resources.disk_usage import DiskUsage
     from tailrace_server.resources.faults import ServerFault
+    from tailrace_server.resources.memory import MemoryAccount
     from tailrace_server.wal.state.view import LogView
 
 
@@ -166,6 +167,8 @@ class EngineStatistics:
     heartbeats_sent: int
     resyncs: int
     returns: int
+    memory: tuple[MemoryAccount, ...]
+    """The accounts of the memory budget, the rest of the process as the last."""
     message_bytes_max: int
     """The current size limit of a message: smaller while memory is short."""
     waiting_for_memory: int

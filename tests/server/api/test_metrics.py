@@ -14,6 +14,7 @@ from tailrace_server.api.server import metrics
 from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.resources.disk_usage import DiskUsage
 from tailrace_server.resources.faults import ServerFault
+from tailrace_server.resources.memory import MemoryAccount
 from tailrace_server.resources.statistics import (
     CacheStatistics,
     EngineStatistics,
@@ -67,6 +68,10 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         faults=(ServerFault("log_unreadable", "crm", "damaged"),),
         latencies={"grpc": latency},
         disks={"shop": DiskUsage(997, 995, 996)},
+        memory=(
+            MemoryAccount("cache", int(of_cache["bytes"]), 994),
+            MemoryAccount("rest", 993, None),
+        ),
         sql=sql,
     )
     assert isinstance(engine, EngineStatistics)
@@ -77,6 +82,7 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
     exposed = {sample.value for sample in samples}
     assert {999, 998} <= exposed  # what the gRPC face has ended and refused
     assert {997, 996} <= exposed  # the disk
+    assert {994, 993} <= exposed  # the accounts of memory
     [age] = [each.value for each in samples if each.name == "tailrace_newest_commit_age_seconds"]
     assert age == 90.5
     [age] = [each.value for each in samples if each.name == "tailrace_oldest_commit_age_seconds"]

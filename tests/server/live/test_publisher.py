@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace_server.live.publisher import Publisher
 from tailrace_server.live.ring import RingBudget, RoutingPace
-from tailrace_server.resources.memory import MemoryShare
+from tailrace_server.resources.memory import MemoryBook, MemoryShare
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.rows.predicate import Predicate
 from tests.support.runs import entity_run
@@ -18,7 +18,7 @@ def publisher(pace: RoutingPace, *subscriptions: str) -> Publisher[str]:
         EngineSettings(),
         RingBudget(1 << 20),
         pace,
-        MemoryShare("criteria", 0, 8).empty(),
+        MemoryShare("criteria", MemoryBook(0), 8).empty(),
     )
     for each in subscriptions:
         made.attach(each)

@@ -14,7 +14,7 @@ from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.reads.history import HistoryBounds
-from tailrace_server.resources.memory import CRITERIA_SHARE, MemoryShare
+from tailrace_server.resources.memory import CRITERIA_SHARE, MemoryBook, MemoryShare
 from tailrace_server.resources.settings import EngineSettings
 from tailrace_server.rows.row_condition import criteria_bytes
 from tests.server.engine.test_engine import upsert
@@ -34,7 +34,7 @@ def keys(first: int) -> list[Criteria]:
 
 
 def test_who_is_alone_is_never_refused_and_others_pay_for_nobody() -> None:
-    share = MemoryShare("pages", 80, 8)
+    share = MemoryShare("pages", MemoryBook(80), 8)
     alone, other = share.charge(8), share.empty()
     with pytest.raises(ServerFull, match="memory"):
         other.add(3)

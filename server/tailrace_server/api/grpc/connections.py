@@ -41,9 +41,12 @@ from urllib.parse import unquote
 import structlog
 
 from tailrace_server.log_cache.batch_cache import anonymous_bytes
+from tailrace_server.resources.memory import RECEIVED_SHARE, SHORT_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from tailrace_server.resources.memory import MemoryBook
 
 
 _DESCRIPTORS: Final = "/proc/self/fd"
@@ -54,9 +57,6 @@ milliseconds: a hundred connections would go one by one, and what others send me
 
 _log = structlog.get_logger("tailrace.grpc")
 
-
-_SHARE: Final = 8
-"""The divisor of the memory budget for bytes that peers have sent and the server has not read."""
 
 _FLOOR_BYTES: Final = 64 << 10
 """Held by one connection, is no matter: the window that each stream begins with."""
@@ -207,10 +207,13 @@ class _Connection:
 class UnreadWatch:
     """Disconnects peers that fill the memory with what they do not finish, while ``run`` runs."""
 
-    def __init__(self, memory_bytes: int, deadline_s: float) -> None:
-        """Take the budget of the process, and how long a request may take."""
-        self._short_from = memory_bytes * 5 // 8
-        self._bytes_max = memory_bytes // _SHARE
+    def __init__(self, book: MemoryBook, deadline_s: float) -> None:
+        """Open an account in the memory budget; ``deadline_s`` is how long a request may take."""
+        self._short_from = book.memory_bytes * SHORT_FROM
+        self._bytes_max = book.memory_bytes // RECEIVED_SHARE
+        self._held = 0
+        """Bytes of all connections above `_FLOOR_BYTES`, at the last look."""
+        book.open("received over gRPC", self._bytes_max, lambda: self._held)
         self._deadline_s = deadline_s
         self.port = 0
         """Of the listener, once it runs."""
@@ -293,6 +296,7 @@ class UnreadWatch:
                 if shut_down(one.descriptor, partial(_is_to_peer, peer=peer, port=self.port)):
                     self.cut += 1
                     gone.append((peer, int(one.held), late))
+        self._held = int(total)
         # 3. A line for each only when all have gone: whoever reads the log may be slow.
         for peer, held, late in gone:
             _log.warning(

@@ -102,7 +102,7 @@ class GrpcServer:
         self._settings = settings or GrpcSettings()
         self._tls = tls
         self._guard = SendGuard(engine.settings.send_deadline_s)
-        self._unread = UnreadWatch(engine.settings.memory_bytes, self._settings.request_s)
+        self._unread = UnreadWatch(engine.memory, self._settings.request_s)
         self._pending_max = pending_calls_max(engine.settings.memory_bytes)
         bounds = engine.settings
         self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
+from tailrace_server.resources.memory import ENCODERS_SHARE
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from tailrace_server.resources.memory import MemoryBook
+
 CODINGS: Final = ("zstd", "gzip")
 """In the order of our liking."""
-ENCODERS_SHARE: Final = 16
-"""One part in so many of the memory budget is for encoders of history; above it answers come as they are."""
-
 _ENCODER_BYTES: Final = 1 << 20
 """Of one encoder, about: zstd of level 1 takes most of it, gzip a quarter."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -42,10 +43,12 @@ class Encoder(Protocol):
 class Encoders:
     """The encoders of a server; as many as their share of the memory has room for."""
 
-    def __init__(self, memory_bytes: int) -> None:
-        """Take the budget of the process."""
-        self._room = memory_bytes // ENCODERS_SHARE // _ENCODER_BYTES
+    def __init__(self, book: MemoryBook) -> None:
+        """Open an account in the memory budget."""
+        bytes_max = book.memory_bytes // ENCODERS_SHARE
+        self._room = bytes_max // _ENCODER_BYTES
         self.open = 0
+        book.open("encoders", bytes_max, lambda: self.open * _ENCODER_BYTES)
 
     def make(self, coding: str) -> Encoder | None:
         """Return an encoder, which counts until it is gone; None if there is no room for one."""

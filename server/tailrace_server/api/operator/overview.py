@@ -4,7 +4,7 @@
 
     {"now": µs, "ask_again_s": 2.0, "version": "0.1.0", "up_s": 86400.0,
      "status": "serving", "faults": [{"kind", "subject", "reason"}],
-     "memory": {"process_bytes", "budget_bytes", "cache_bytes", "rings_bytes", "criteria_bytes", …},
+     "memory": {"process_bytes", "budget_bytes", "accounts": [{"name", "bytes", "bytes_max"}], …},
      "counters": {"subscriptions", "subscriptions_opened", "captures_delivered", "resyncs", …},
      "catalogs": [{"catalog", "committed", "published", "oldest", "newest_age_s", "writers", …}],
      "subscriptions": [{…}], "publishers": [{…}],
@@ -172,14 +172,11 @@ def _catalog(info: CatalogInfo, newest_age_s: float | None) -> dict[str, Any]:
     }
 
 
-def _memory(engine: Engine, figures: EngineStatistics) -> dict[str, int]:
+def _memory(engine: Engine, figures: EngineStatistics) -> dict[str, object]:
     return {
         "process_bytes": figures.cache.process_bytes,
         "budget_bytes": engine.settings.memory_bytes,
-        "cache_bytes": figures.cache.bytes,
-        "rings_bytes": sum(each.ring_bytes for each in figures.observers),
-        "criteria_bytes": engine.criteria.bytes,
-        "pages_bytes": engine.pages.bytes,
+        "accounts": [each._asdict() for each in figures.memory],
         "message_bytes_max": figures.message_bytes_max,
         "waiting_for_memory": figures.waiting_for_memory,
     }

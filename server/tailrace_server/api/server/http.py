@@ -187,9 +187,7 @@ class HttpFace:
         self._registry = registry
         bounds = engine.settings
         age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
-        self.sockets = Sockets(
-            settings, bounds.send_deadline_s, bounds.memory_bytes, engine.turns, age
-        )
+        self.sockets = Sockets(settings, bounds.send_deadline_s, engine.memory, engine.turns, age)
         metrics.register_sockets(registry, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
         metrics.register_graphql(registry, graphql.documents.statistics)

@@ -136,7 +136,6 @@ _MEMORY: Final[tuple[Row, ...]] = (
     ),
 )
 _CACHE: Final[tuple[Row, ...]] = (
-    (_GAUGE, "cache_bytes", "bytes", "Charged to the batch cache."),
     (_COUNTER, "cache_hits", "hits", "Found in the batch cache."),
     (_COUNTER, "cache_misses", "misses", "Loaded into the batch cache."),
     (_COUNTER, "cache_evicted", "evicted", "Dropped from the batch cache."),
@@ -190,12 +189,6 @@ _SOCKETS: Final[tuple[Row, ...]] = (
         "live_subscriptions_refused",
         "subscriptions_refused",
         "Subscribes refused because their WebSocket had too many open.",
-    ),
-    (
-        _GAUGE,
-        "inbound_bytes",
-        "inbound_bytes",
-        "Bytes that peers have sent over HTTP and that are not dealt with yet.",
     ),
     (
         _COUNTER,
@@ -372,6 +365,20 @@ def _engine(found: EngineStatistics, grpc: GrpcStatistics, version: str) -> Iter
         ((each.kind, each.subject, 1) for each in found.faults),
     )
     yield from _of_fields(_MEMORY, found)
+    yield _labelled(
+        _GAUGE,
+        "memory_bytes",
+        "What each account of the memory budget holds; rest is all memory without one.",
+        ["account"],
+        ((each.name, each.bytes) for each in found.memory),
+    )
+    yield _labelled(
+        _GAUGE,
+        "memory_bytes_max",
+        "Bound of each account of the memory budget.",
+        ["account"],
+        ((each.name, each.bytes_max) for each in found.memory if each.bytes_max is not None),
+    )
     yield from _of_fields(_CACHE, found.cache)
     yield from _of_fields(_SQL, found.sql)
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget, ReadTurns
+from tailrace_server.api.byte_budget import ByteBudget, ReadTurns
 from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.http import protocol as http_protocol
@@ -42,6 +42,7 @@ from tailrace_server.api.send_guard import (
 from tailrace_server.api.websocket.connection import Face, SocketConnection, close_reason
 from tailrace_server.api.websocket.messages import CloseCode, malformed
 from tailrace_server.api.websocket.protocol import EXTENSION, GuardedProtocol, configured
+from tailrace_server.resources.memory import ANSWERS_SHARE, RECEIVED_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.http.protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.resources.event_loop import LoopTurns
+    from tailrace_server.resources.memory import MemoryBook
 
 
 _log = structlog.get_logger("tailrace.http")
@@ -77,8 +79,6 @@ class SocketStatistics:
     """Subscribes refused because their socket had too many open."""
     tasks: int
     """Tasks of the event loop, those of other faces and of the engine too."""
-    inbound_bytes: int
-    """Bytes that peers have sent and that are not dealt with yet."""
     inbound_refused: int
     """Senders refused because peers sent more at once than there is room for."""
     guards: Mapping[str, int]
@@ -104,18 +104,20 @@ class Sockets:
         self,
         settings: HttpSettings,
         send_deadline_s: float,
-        memory_bytes: int,
+        memory: MemoryBook,
         turns: LoopTurns,
         age: ConnectionAge | None = None,
     ) -> None:
-        """Begin with none; ``memory_bytes`` is the budget of the process, ``turns`` its event loop's."""
+        """Begin with none, and open the accounts of HTTP in ``memory``; ``turns`` are the event loop's."""
         self._loop_turns = turns
         self.settings = settings
         self._age = age or ConnectionAge()
         self._turns = ReadTurns()
-        self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
-        self.encoders = Encoders(memory_bytes)
-        self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
+        self.inbound = inbound = ByteBudget(memory.memory_bytes // RECEIVED_SHARE)
+        self.answers = answers = ByteBudget(memory.memory_bytes // ANSWERS_SHARE)
+        memory.open("received over HTTP", inbound.bytes_max, lambda: inbound.bytes)
+        memory.open("unread answers", answers.bytes_max, lambda: answers.bytes)
+        self.encoders = Encoders(memory)
         self.guard = SendGuard(send_deadline_s)
         self._connections: set[Attended] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
@@ -297,7 +299,6 @@ class Sockets:
             refused=self._refused,
             subscriptions_refused=subscriptions,
             tasks=len(asyncio.all_tasks()),
-            inbound_bytes=self.inbound.bytes,
             inbound_refused=self.inbound.refused,
             guards=dict(self._guards),
             errors=dict(self._errors),

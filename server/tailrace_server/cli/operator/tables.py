@@ -174,14 +174,22 @@ def _head(found: Mapping[str, Any], where: str) -> list[Text]:
         no_wrap=True,
         overflow="ellipsis",
     )
+    accounts = [
+        f"{each['name']} {amount(each['bytes'])}" for each in memory["accounts"] if each["bytes"]
+    ]
     second = Text(
-        f"memory {amount(memory['process_bytes'])} of {amount(memory['budget_bytes'])}, "
+        f"memory {amount(memory['process_bytes'])} of {amount(memory['budget_bytes'])} "
+        f"({', '.join(accounts)})",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    third = Text(
         f"{counters['captures_delivered']:,} captures delivered, "
         f"{counted(counters['resyncs'], 'resync')}",
         no_wrap=True,
         overflow="ellipsis",
     )
-    return [first, second]
+    return [first, second, third]
 
 
 def _fault(fault: Mapping[str, str]) -> Text:

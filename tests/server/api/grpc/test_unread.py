@@ -16,6 +16,7 @@ from tailrace.criteria import Criteria
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.grpc import GrpcSettings
 from tailrace_server.api.grpc.connections import UnreadWatch
+from tailrace_server.resources.memory import MemoryBook
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelMutation
 from tests.support.polling import until
@@ -82,7 +83,7 @@ async def test_contract_13_16_who_owns_a_connection_is_told_again_that_it_has_en
             )
             while events.poll(0):
                 pass
-            watching = asyncio.ensure_future(UnreadWatch(1 << 30, 10.0).run(address[1]))
+            watching = asyncio.ensure_future(UnreadWatch(MemoryBook(1 << 30), 10.0).run(address[1]))
             try:
                 assert await asyncio.to_thread(events.poll, PATIENCE_S)
             finally:

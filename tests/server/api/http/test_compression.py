@@ -13,6 +13,7 @@ import pytest
 
 from tailrace_server.api.http.compression import Encoders, accepted_coding
 from tailrace_server.engine.engine import Engine
+from tailrace_server.resources.memory import MemoryBook
 from tailrace_server.resources.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import SHOP
@@ -55,7 +56,7 @@ def test_the_coding_that_the_client_likes_best(text: str, coding: str | None) ->
 
 @pytest.mark.parametrize("coding", ["zstd", "gzip"])
 def test_each_part_can_be_read_before_the_next_is_there(coding: str) -> None:
-    encoder = Encoders(1 << 30).make(coding)
+    encoder = Encoders(MemoryBook(1 << 30)).make(coding)
     assert encoder is not None
     sent = io.BytesIO(encoder.encode(b"first" * 100))
     reader = (
@@ -67,7 +68,7 @@ def test_each_part_can_be_read_before_the_next_is_there(coding: str) -> None:
 
 
 def test_encoders_have_a_share_of_the_memory_for_as_long_as_they_are_there() -> None:
-    encoders = Encoders(32 << 20)
+    encoders = Encoders(MemoryBook(32 << 20))
     two = [encoders.make("gzip"), encoders.make("zstd")]
     assert None not in two
     assert encoders.make("zstd") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -19,9 +20,9 @@ from tests.server.engine.test_engine import upsert
 from tests.support.inprocess import PATIENCE_S
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.inprocess import ModelWriter
+
+OPERATIONS = Path("docs/operations.md").read_text()
 
 
 async def test_an_empty_server_says_so(log_root: Path) -> None:
@@ -36,6 +37,19 @@ async def test_an_empty_server_says_so(log_root: Path) -> None:
     ]
     assert found["memory"]["budget_bytes"] == engine.settings.memory_bytes
     assert 2 <= found["ask_again_s"] <= 120
+
+
+async def test_the_accounts_of_memory_add_up_to_the_process(log_root: Path) -> None:
+    async with Engine(log_root) as engine, listening(engine) as face:
+        with engine.criteria.charge(100), engine.pages.charge(1_000):
+            memory = (await _overview(str(face.address)))["memory"]
+        accounts = {each["name"]: each for each in memory["accounts"]}
+    assert sum(each["bytes"] for each in accounts.values()) == memory["process_bytes"]
+    assert (accounts["criteria"]["bytes"], accounts["pages of history"]["bytes"]) == (100, 1_000)
+    assert accounts.pop("rest")["bytes_max"] is None
+    for name, each in accounts.items():
+        assert f"| {name} | " in OPERATIONS
+        assert each["bytes"] <= each["bytes_max"] <= memory["budget_bytes"] // 2
 
 
 async def test_catalogs_name_versions_rates_and_writers(

@@ -29,7 +29,15 @@ FOUND: dict[str, Any] = {
     "status": "degraded",
     "version": "0.1.0",
     "up_s": 90.0,
-    "memory": {"process_bytes": 100 << 20, "budget_bytes": 1 << 30},
+    "memory": {
+        "process_bytes": 100 << 20,
+        "budget_bytes": 1 << 30,
+        "accounts": [
+            {"name": "cache", "bytes": 60 << 20, "bytes_max": 1 << 29},
+            {"name": "criteria", "bytes": 0, "bytes_max": 1 << 27},
+            {"name": "rest", "bytes": 40 << 20, "bytes_max": None},
+        ],
+    },
     "counters": {"subscriptions": 61, "captures_delivered": 5, "resyncs": 1},
     "faults": [{"kind": "disk_full", "subject": "/log", "reason": "free some"}],
     "catalogs": [
@@ -98,6 +106,11 @@ def test_top_fits_the_terminal(rows: int) -> None:
     lines = printed(FOUND, 120, rows)
     assert len(lines) <= rows
     assert any("61 subscribers; " in line for line in lines)
+
+
+def test_the_accounts_of_memory_are_shown_where_they_hold_some() -> None:
+    [line] = (each for each in printed(FOUND, 120) if each.startswith("memory"))
+    assert line == "memory 100 MiB of 1 GiB (cache 60 MiB, rest 40 MiB)"
 
 
 def test_an_empty_server_is_shown_too() -> None:

@@ -245,9 +245,9 @@ const tiles = (found) => {
   $("tiles").replaceChildren(...shown.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
 };
 
-const memory = ({ process_bytes, budget_bytes, cache_bytes, rings_bytes, criteria_bytes, waiting_for_memory }) => {
+const memory = ({ process_bytes, budget_bytes, accounts, waiting_for_memory }) => {
   $("memory").value = budget_bytes ? process_bytes / budget_bytes : 0;
-  const parts = [`cache ${bytes(cache_bytes)}`, `rings ${bytes(rings_bytes)}`, `criteria ${bytes(criteria_bytes)}`];
+  const parts = accounts.filter((each) => each.bytes).map((each) => `${each.name} ${bytes(each.bytes)}`);
   if (waiting_for_memory) parts.push(`${some(waiting_for_memory, "reader")} waiting for room`);
   $("memory-text").textContent = `${bytes(process_bytes)} of ${bytes(budget_bytes)} (${parts.join(", ")})`;
 };
