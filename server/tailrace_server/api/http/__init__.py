@@ -1,1 +1,1 @@
-"""Parts that the HTTP faces share: protocol, guard, requests, streamed answers, assets."""
+"""Parts that the HTTP faces share: protocol, authentication, requests, streamed responses, assets."""

@@ -1,7 +1,8 @@
-"""Pages for a browser, and the files that they are made of: all from this package, nothing from another host.
+"""Pages for a browser and the files that they load; all files come from this package, none from another host.
 
-A folder of assets holds our pages and small files as they are. Files of other projects are compressed and have
-their version in their name, so that browsers may keep them for ever. Each page's policy forbids anything else.
+A folder of assets holds the project's own pages and small files uncompressed. Files of other projects are
+stored compressed, and their names contain their version, so browsers may cache them for ever. The content
+security policy of each page forbids all other files.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ STRICT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""No style or script in the page, no connection but to where it came from."""
+"""Content security policy of a page: no inline style or script, and connections only to its own origin."""
 _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 
 
 class Assets:
-    """One folder of them."""
+    """One folder of assets: its pages, and the files that the pages load."""
 
     def __init__(
         self,
@@ -40,9 +41,13 @@ class Assets:
         own: tuple[str, ...],
         policy: str = STRICT_POLICY,
     ) -> None:
-        """Name the files beside the pages: ``versioned`` are kept compressed, ``own`` as they are.
+        """Name the files that may be served.
 
-        ``policy`` is the pages' content security policy.
+        Args:
+            folder: The folder with the pages and files.
+            versioned: Files of other projects, stored compressed; their names contain their version.
+            own: Files of this project, stored uncompressed.
+            policy: The content security policy of the pages.
         """
         self._policy = policy
         self.files = (*versioned, *own)
@@ -50,9 +55,9 @@ class Assets:
         self._versioned = frozenset(versioned)
 
     async def page(self, name: str, root: str = "") -> Response:
-        """Return a page; ``root`` takes the place of ``{root}`` in its links.
+        """Return a page; ``root`` replaces ``{root}`` in its links.
 
-        They are relative: a proxy may have put the server below a path of its own.
+        The links are relative, because a proxy may serve this server below another path.
         """
         data = await asyncio.to_thread(_read, self._folder / name)
         data = data.replace(b"{root}", root.encode())
@@ -68,10 +73,10 @@ class Assets:
         )
 
     async def answer(self, request: Request) -> Response:
-        """Answer a path that ends with ``{name}``.
+        """Return the file that the path parameter ``name`` names.
 
         Raises:
-            HTTPException: 404: there is no such file.
+            HTTPException: 404: the folder has no such file.
         """
         name: str = request.path_params["name"]
         if name not in self.files:

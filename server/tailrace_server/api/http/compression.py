@@ -1,7 +1,8 @@
-"""History with ``Content-Encoding``: zstd or gzip, as the client accepts, while it is read.
+"""Compression of streamed responses with zstd or gzip, as the client accepts.
 
-Each message is flushed, so a slow read still flows. Compression runs in a thread. An encoder takes memory
-for as long as its answer lasts; where the encoders' share of the memory is taken, an answer comes as it is.
+The encoder is flushed after each message, so that the client gets every message at once. Compression runs in a
+thread. An encoder uses memory until its response ends. When the encoders have used up their part of the memory
+budget, further responses are sent uncompressed.
 """
 
 from __future__ import annotations
@@ -23,35 +24,37 @@ if TYPE_CHECKING:
     from tailrace_server.resources.memory import MemoryBook
 
 CODINGS: Final = ("zstd", "gzip")
-"""In the order of our liking."""
+"""Supported codings, the preferred one first."""
+
 _ENCODER_BYTES: Final = 1 << 20
-"""Of one encoder, about: zstd of level 1 takes most of it, gzip a quarter."""
+"""Memory that is reserved for one encoder: about what zstd level 1 uses; gzip uses a quarter of it."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
+"""``wbits`` of a stream with gzip header and trailer."""
 _GZIP_LEVEL: Final = 1
 
 
 class Encoder(Protocol):
-    """The compressor of one answer."""
+    """The compressor of one response."""
 
     def encode(self, data: bytes) -> bytes:
-        """Return what can be sent now: all of the data, flushed."""
+        """Return the compressed data, flushed, so that the client can decode all of it."""
 
     def end(self) -> bytes:
-        """Return the end of the stream."""
+        """Return the last bytes of the compressed stream."""
 
 
 class Encoders:
-    """The encoders of a server; as many as their share of the memory has room for."""
+    """The encoders of a server; their number is bounded by their part of the memory budget."""
 
     def __init__(self, book: MemoryBook) -> None:
-        """Open an account in the memory budget."""
+        """Compute the limit from the memory budget, and open an account for the encoders in it."""
         bytes_max = book.memory_bytes // ENCODERS_SHARE
         self._room = bytes_max // _ENCODER_BYTES
         self.open = 0
         book.open("encoders", bytes_max, lambda: self.open * _ENCODER_BYTES)
 
     def make(self, coding: str) -> Encoder | None:
-        """Return an encoder, which counts until it is gone; None if there is no room for one."""
+        """Return a new encoder, which is counted until it is garbage-collected; None above the limit."""
         if self.open >= self._room:
             return None
         encoder: Encoder = _Zstd() if coding == "zstd" else _Gzip()
@@ -90,7 +93,7 @@ class _Zstd:
 
 
 class _TakenSink(io.RawIOBase):
-    """Keeps what is written until it is taken."""
+    """Collects written bytes until ``taken`` returns and clears them."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -109,7 +112,7 @@ class _TakenSink(io.RawIOBase):
 
 
 def accepted_coding(text: str) -> str | None:
-    """Return the coding that an ``Accept-Encoding`` likes best; None where it names none of ours."""
+    """Return the supported coding that an ``Accept-Encoding`` header prefers; None if it accepts none."""
     qualities: dict[str, float] = {}
     for part in text.lower().split(","):
         name, _, parameter = part.partition(";")
@@ -126,11 +129,12 @@ def accepted_coding(text: str) -> str | None:
 async def compressed(
     chunks: AsyncGenerator[bytes, None], encoder: Encoder
 ) -> AsyncGenerator[bytes, None]:
-    """Compress chunks, each as it comes."""
+    """Compress a stream chunk by chunk."""
     async with aclosing(chunks):
         async for chunk in chunks:
             data = await asyncio.to_thread(encoder.encode, chunk)
-            del chunk  # the next one may wait for its turn, which this one would delay
+            # Free the chunk before waiting: the next chunk may wait for memory that this one holds.
+            del chunk
             yield data
             del data
         yield await asyncio.to_thread(encoder.end)

@@ -1,9 +1,9 @@
-"""Event streams: the answer that carries one subscription, and the answer after which a browser asks again.
+"""Server-sent events: the response that carries one subscription, and the response that makes a browser retry.
 
-A face gives the text of each event (`EventWords`); the rest is the same for all faces.
+A face supplies the text of each event (`EventWords`); everything else is shared by all faces.
 
-An ``EventSource`` takes every answer but 200 for final and never asks again. So a request that may succeed
-later is answered by a stream that begins with ``retry`` and ends at once.
+A browser's ``EventSource`` treats every status except 200 as final and does not reconnect. So a request that
+may succeed later is answered by a stream with status 200 that begins with ``retry`` and ends at once.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ EVENTS_TYPE: Final = "text/event-stream"
 _AGAIN_MIN_MS: Final = 1_000
 _AGAIN_MAX_MS: Final = 5_000
 LAST_EVENT_ID: Final = ("lastEventId", "Last-Event-ID")
-"""Parameters that replace the header: a page that makes a new ``EventSource`` cannot set headers."""
+"""URL parameters that replace the header ``Last-Event-ID``: a new ``EventSource`` cannot set headers."""
 HEADERS: Final = {
     "Content-Type": EVENTS_TYPE,
     "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # nginx would hold events back
+    "X-Accel-Buffering": "no",  # Else nginx would buffer events.
 }
 
 
@@ -51,32 +51,32 @@ _log = structlog.get_logger("tailrace.rest")
 
 
 class EventWords(Protocol):
-    """The texts of one face's events; the subscription's captures come as events already."""
+    """The encoder of one face's events. Captures need none: the subscription's codec encodes them as events."""
 
     def began(self, acknowledgement: SubscribeAcknowledgement, id_line: bytes) -> bytes:
-        """Return the first event."""
+        """Return the first event, which acknowledges the subscription."""
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
-        """Return what a heartbeat becomes."""
+        """Return the event of a heartbeat."""
 
     def completed(self, value: StateComplete, id_line: bytes) -> bytes:
-        """Return the event behind the last row of a state."""
+        """Return the event that follows the last row of an initial state."""
 
     def ended(self, error: TailraceError) -> bytes:
-        """Return the last words."""
+        """Return the last event, which reports the error that ended the subscription."""
 
 
 class EventStream:
-    """The answer that carries one subscription; it ends with it."""
+    """The response that carries one subscription and ends when the subscription ends."""
 
     def __init__(self, subscription: Subscription, sockets: Sockets, words: EventWords) -> None:
-        """Take over a subscription, and its place among the live connections."""
+        """Take over a subscription, and its place among the live connections (`Sockets.enter`)."""
         self._subscription = subscription
         self._sockets = sockets
         self._words = words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the subscription ends or the reader leaves."""
+        """Send events until the subscription ends or the reader disconnects."""
         answer = StreamedAnswer(
             self._chunks(),
             self._sockets,
@@ -103,41 +103,47 @@ class EventStream:
                     yield self._words.completed(message, self._id(message.cursor))
                 else:
                     yield message.data
-                del message  # the next one may have to wait for the room of this one
+                # Free the message before waiting: the next one may need its memory.
+                del message
         except Exception as error:
             yield self._last_event(error)
 
     def _last_event(self, error: Exception) -> bytes:
         """Log and count an error, and return its event.
 
-        In a function of its own: a frame that an error has passed through may not keep it.
+        This is a separate function because the frame that caught an error must not refer to it: the error's
+        traceback refers to that frame, which would be a reference cycle.
         """
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
         return self._words.ended(found)
 
     def _id(self, cursor: Cursor) -> bytes:
-        """Return the line of an event's id; none before a start by time, as the client names the time again."""
+        """Return the ``id`` line of an event, with the cursor.
+
+        Empty while the subscription waits for a start time in the future: a client that reconnects must send
+        the time again, not a cursor.
+        """
         return b"" if self._subscription.awaits_time else b"id: %s\n" % str(cursor).encode()
 
 
 def last_event_id(request: Request, given: Iterable[tuple[str, str]]) -> str | None:
-    """Return the last id that a client has seen; the header is newer than the parameters of the URL."""
+    """Return the last event id that a client has seen; the header is newer than the URL parameters."""
     header = request.headers.get("last-event-id")
     return header or next((text for name, text in given if name in LAST_EVENT_ID and text), None)
 
 
 def may_pass(error: TailraceError) -> bool:
-    """Return whether the same request may be answered otherwise later: the fault is not the client's."""
+    """Return True if the same request may succeed later: the error is not the client's fault."""
     return error.retriable or http_status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def retry_line() -> bytes:
-    """Return the line by which a browser asks again, each of many in a moment of its own."""
+    """Return the line that tells a browser when to reconnect, with a random delay so that many spread out."""
     return b"retry: %d\n" % random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS)
 
 
 def later(event: str, data: bytes) -> Response:
-    """Return the answer after which a browser asks again: one event, which says why."""
+    """Return a response after which a browser reconnects: one event with the reason."""
     body = b"%bevent: %b\ndata: %b\n\n" % (retry_line(), event.encode(), data)
     return Response(body, headers=HEADERS)

@@ -1,4 +1,4 @@
-"""The guard of the HTTP listener: it authenticates requests before the routes, by token, ticket or session.
+"""The guard of the HTTP listener: authenticates each request by token, ticket or session, before the routes.
 
 ::
 
@@ -7,12 +7,12 @@
                     │                └── refused: 401, a Problem Details object
                     └── none, and the path is public: the caller is NOBODY, who may read nothing
 
-A new route is guarded without having to know of it. A public path is compared exactly, and its caller may read
-nothing, so that a misleading path reveals nothing. A WebSocket
-may be opened without a credential, since browsers cannot send one with the handshake: its `connection_init` has
-to bring it, and until then its caller has no identity.
+Every new route is guarded automatically. A public path is matched exactly, and its caller may read nothing, so
+a crafted path reveals nothing. A WebSocket may be opened without a credential, because browsers cannot send one
+with the handshake. Its `connection_init` must then contain the token, and until then the caller has no
+identity.
 
-A session of a page in a browser is a cookie that replaces the token of the page.
+A session belongs to a page in a browser: it is a cookie that replaces the page's token.
 
 ::
 
@@ -20,14 +20,14 @@ A session of a page in a browser is a cookie that replaces the token of the page
     GET     …/changes/live, …/graphql as an event stream: opened by the cookie
     DELETE  /v1/session    the session and its streams end
 
-An ``EventSource`` sends no header, and reconnects by itself with the URL that it was opened with: a ticket,
-which is accepted once, does not allow that. A session does, for as long as the token lasts by which it was
-begun. A newer token of the same caller renews it, and all event streams that it has opened.
+An ``EventSource`` cannot send a header, and it reconnects by itself with its first URL. A ticket in that URL is
+accepted only once, so it does not survive a reconnect. A session does, until the token expires with which the
+session was begun. A newer token of the same caller renews the session and all event streams that it has opened.
 
-A cookie opens event streams and ends its session, and does nothing else: whoever has a browser send it from
-another site can neither read nor change anything by it. It is looked at only where the browser does not say
-that it comes from another origin. So a page of another origin is refused a session: its cookie would never
-count. Sessions are in memory: after a restart of the server pages begin new ones.
+A cookie can only open event streams and end its session. So another site that makes a browser send the cookie
+can neither read nor change anything. The cookie is ignored if the browser says that the request comes from
+another origin. For this reason a page of another origin is refused a session: its cookie would never be
+accepted. Sessions are stored in memory, so after a restart of the server pages begin new ones.
 """
 
 from __future__ import annotations
@@ -65,31 +65,35 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/session"
 _LIFETIME_S: Final = 43_200.0
-"""Of a session whose caller's proof never ends, as an API key."""
+"""Lifetime of a session, in seconds, if the caller's credential never expires, for example an API key."""
 
 
 GRAPHQL_TYPE: Final = "application/graphql-response+json"
 _ENTRANCE: Final = "tailrace.entrance"
-"""Key in the scope under which a request or a WebSocket has its entrance."""
+"""Key in the ASGI scope; its value is the `Entrance` of the request or WebSocket."""
 
 _PUBLIC: Final = re.compile(r"/|/page/[^/]+|/health|/v1/docs(?:/[^/]+)?|/v1/graphiql/[^/]+")
-"""Paths that need no credential: whether the server is well, and the files of its pages."""
+"""Paths that need no credential: the health of the server, and its pages with their files."""
 _STREAMS: Final = ("/changes/live", "/graphql")
-"""How paths end at which there are event streams."""
+"""Endings of the paths that serve event streams."""
 _PAGE: Final = re.compile(r"/v1/(?:catalogs/[^/]+|system)/graphql")
-"""Paths at which a browser is given a page that has nothing of a catalog, and clients are given data."""
+"""Paths that serve a page without any data to a browser, and data to other clients."""
 
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 def caller_of(connection: HTTPConnection) -> Principal:
-    """Return whom a request has proven to be from."""
+    """Return the authenticated caller of a request.
+
+    Raises:
+        Unauthenticated, TokenExpired: As `Entrance.principal`.
+    """
     return entrance_of(connection).principal
 
 
 def entrance_of(connection: HTTPConnection) -> Entrance:
-    """Return how far a request or a WebSocket has come."""
+    """Return the authentication state of a request or a WebSocket."""
     found: Entrance = connection.scope[_ENTRANCE]
     return found
 
@@ -101,14 +105,14 @@ def with_door(
     sessions: BrowserSessions,
     graphql_errors: Callable[[TailraceError], bytes],
 ) -> ASGIApp:
-    """Let in who proves who they are, and refuse the others with status 401.
+    """Wrap an application: authenticate each request, charge it to the quotas, and refuse the others.
 
     Args:
-        application: What is behind the door.
-        door: The door.
-        sockets: Count the errors of the listener.
-        sessions: Of pages.
-        graphql_errors: Returns an error as clients of GraphQL read it, in one line.
+        application: The application that receives the authenticated requests.
+        door: Checks credentials and has the quotas.
+        sockets: Count the errors that are sent.
+        sessions: The sessions of browser pages.
+        graphql_errors: Returns an error in the form of GraphQL, encoded in one line.
     """
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,16 +127,17 @@ def with_door(
                 credentials = credentials.with_token(bearer_token(_fields(scope)))
                 principal = await _principal(scope, credentials, door, sessions)
         except TailraceError as error:
+            # A browser cannot set a header in a handshake: its `connection_init` has to bring the token. A
+            # wrong token in the handshake is refused at once.
             if is_socket and not _fields(scope):
-                principal = (
-                    None  # a browser's handshake has no header of its own: its init has to say
-                )
+                principal = None
             elif is_socket or not _is_public(scope):
                 await _refuse(error, sockets, graphql_errors, scope, receive, send)
                 return
             else:
                 principal = NOBODY
         scope[_ENTRANCE] = entrance = Entrance(door, credentials, principal)
+        # Public paths are not charged to the quotas.
         if not is_socket and _is_public(scope):
             await application(scope, receive, send)
             return
@@ -152,11 +157,12 @@ def with_door(
 async def _principal(
     scope: Scope, credentials: Credentials, door: Door, sessions: BrowserSessions
 ) -> Principal | None:
-    """Return the caller of a request; None: no caller yet, on a WebSocket.
+    """Return the caller of a request; None for a WebSocket whose caller is not known yet.
 
     Raises:
-        TailraceError: It is refused.
+        TailraceError: The credential is missing or not accepted.
     """
+    # In this order: a token in the header, a ticket in the URL, a client certificate, a session's cookie.
     if credentials.token is not None:
         return await door.admit(credentials)
     if (ticket := _take_ticket(scope)) is not None:
@@ -170,19 +176,23 @@ async def _principal(
 
 
 def _fields(scope: Scope) -> list[str]:
-    """Return the values of the fields that have a token."""
+    """Return the values of the ``Authorization`` headers."""
     return [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
 
 
 def _opens_by_cookie(scope: Scope) -> bool:
-    """Return whether a session is enough for a request: for an event stream, and for its own end."""
+    """Return True if a request may be authenticated by cookie: to open an event stream or end the session."""
     if scope["path"] == PATH:
         return bool(scope["type"] == "http" and scope["method"] == "DELETE")
     return _is_event_source(scope) and scope["path"].endswith(_STREAMS)
 
 
 def _take_ticket(scope: Scope) -> str | None:
-    """Take the ticket out of the URL of a request that may be an event stream's; None where there is none."""
+    """Return the ticket in the URL of an event stream, and remove it from the scope; None if there is none.
+
+    Raises:
+        Unauthenticated: The URL has several tickets.
+    """
     if (
         scope["type"] != "http"
         or scope["method"] != "GET"
@@ -200,7 +210,7 @@ def _take_ticket(scope: Scope) -> str | None:
 
 
 def _is_public(scope: Scope) -> bool:
-    """Return whether a request may be answered without a credential."""
+    """Return True if a request may be answered without a credential."""
     if scope["method"] not in ("GET", "HEAD"):
         return False
     path = scope["path"]
@@ -210,7 +220,7 @@ def _is_public(scope: Scope) -> bool:
 
 
 def _is_event_source(scope: Scope) -> bool:
-    """Return whether a request asks for a stream of events as a browser's ``EventSource`` does."""
+    """Return True if a GET accepts ``text/event-stream``, as a browser's ``EventSource`` does."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return False
     accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
@@ -231,9 +241,10 @@ async def _refuse(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Answer with an error of the one table, in the form of the path.
+    """Answer with an error in the form of the path: GraphQL or Problem Details.
 
-    In a function of its own: a frame that an error has passed through may not keep it.
+    This is a separate function because the frame that caught an error must not refer to it: the error's
+    traceback refers to that frame, which would be a reference cycle.
     """
     sockets.count_error("http", error.code)
     status = http_status(error)
@@ -245,7 +256,7 @@ async def _refuse(
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tailrace"'
     elif _is_event_source(scope) and may_pass(error):
-        # To a browser every status is final: it is told in a stream that ends, and comes back.
+        # For an `EventSource` every other status is final: a stream that ends at once makes it reconnect.
         await later("next" if is_graphql else "error", body)(scope, receive, send)
         return
     response = Response(body, status, headers, GRAPHQL_TYPE if is_graphql else PROBLEM_TYPE)
@@ -256,18 +267,19 @@ async def _refuse(
 
 
 class BrowserSessions:
-    """The sessions of a server."""
+    """The sessions of browser pages on one server, in memory."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without sessions."""
         self._open = Handles()
 
     def begin(self, principal: Principal, earlier: str | None) -> tuple[str, float]:
-        """Return the handle of a caller's session, and how many seconds it lasts.
+        """Begin or renew a caller's session; return its handle and its lifetime in seconds.
 
         Args:
-            principal: The caller who begins it, or continues it with a newer token.
-            earlier: The handle of the session that the browser has; one of somebody else ends.
+            principal: The caller, with a new token.
+            earlier: The handle of the session that the browser has now, if any. If that session belongs to
+                another caller, it ends.
         """
         expires_at = principal.expires_at
         lifetime_s = _LIFETIME_S if expires_at is None else max(0.0, expires_at - time.time())
@@ -281,11 +293,11 @@ class BrowserSessions:
         return self._open.make(principal, lifetime_s), lifetime_s
 
     def holder(self, handle: str) -> Principal:
-        """Return whose session it is.
+        """Return the caller to whom a session belongs.
 
         Raises:
-            Unauthenticated: It is over or never was; or its owner is no longer let in.
-            TokenExpired: The token is over by which it was begun.
+            Unauthenticated: The session has ended or never existed, or its caller is no longer accepted.
+            TokenExpired: The session's token has expired.
         """
         principal = self._open.holder(handle)
         if principal is None:
@@ -295,7 +307,7 @@ class BrowserSessions:
         return principal
 
     def end(self, handle: str) -> None:
-        """End a session, and the event streams that it has opened. Idempotent."""
+        """End a session and the event streams that it has opened. Idempotent."""
         principal = self._open.holder(handle)
         self._open.forget(handle)
         if isinstance(principal, Identified):
@@ -306,11 +318,11 @@ class SessionFace:
     """The handlers of ``/v1/session``."""
 
     def __init__(self, sessions: BrowserSessions) -> None:
-        """Begin and end these."""
+        """Bind the handlers to the sessions of a server."""
         self._sessions = sessions
 
     def routes(self) -> list[BaseRoute]:
-        """Return what a Starlette application mounts."""
+        """Return the routes of ``/v1/session`` for a Starlette application."""
         return [Route(PATH, self._answer, methods=["POST", "DELETE"])]
 
     async def _answer(self, request: Request) -> Response:
@@ -332,7 +344,7 @@ class SessionFace:
 
 
 def _refusal(request: Request) -> InvalidRequest:
-    """Return why a page of another origin gets no session: it would take the cookie for one that works."""
+    """Return the error for a page of another origin, whose session cookie would never be accepted."""
     own = f"{request.url.scheme}://{request.url.netloc}"
     origin = request.headers.get("origin", "another origin")[:100]
     return InvalidRequest(
@@ -343,7 +355,7 @@ def _refusal(request: Request) -> InvalidRequest:
 
 
 def handle_of(scope: Scope) -> str | None:
-    """Return the handle in the cookie of a request; None where there is none, or it does not count."""
+    """Return the session handle in a request's cookie; None if there is none or another origin sends it."""
     if scope["type"] != "http" or is_of_another_origin(scope):
         return None
     name = _name(scope)
@@ -353,12 +365,13 @@ def handle_of(scope: Scope) -> str | None:
         for key, is_pair, value in (each.partition("=") for each in header.split(";"))
         if is_pair and key.strip() == name
     ]
-    # Of two one is not ours: whoever can set a cookie for the name of this host has added it.
+    # If there are two such cookies, one was set by somebody else, for example by a host of the same domain. It
+    # is unknown which, so accept neither.
     return found[0] if len(found) == 1 else None
 
 
 def cookie(scope: Scope, handle: str, lifetime_s: float) -> str:
-    """Return the header by which a browser keeps a handle; a lifetime of 0 has it forget it."""
+    """Return the ``Set-Cookie`` value that stores a handle in a browser; a lifetime of 0 deletes it."""
     secure = "; Secure" if _is_secure(scope) else ""
     return (
         f"{_name(scope)}={handle}; Max-Age={int(lifetime_s)}; Path=/; HttpOnly; "
@@ -367,7 +380,8 @@ def cookie(scope: Scope, handle: str, lifetime_s: float) -> str:
 
 
 def _name(scope: Scope) -> str:
-    # A browser takes a cookie of this name from this host alone, and over TLS: not from its neighbours.
+    # Browsers accept a cookie with the prefix `__Host-` only over TLS and from this very host, not from another
+    # host of the same domain.
     return "__Host-tailrace" if _is_secure(scope) else "tailrace"
 
 
@@ -376,7 +390,7 @@ def _is_secure(scope: Scope) -> bool:
 
 
 def is_of_another_origin(scope: Scope) -> bool:
-    """Return True if the browser says that a page of another origin sends a request."""
+    """Return True if the headers of a request say that a page of another origin has sent it."""
     site = _values(scope, b"sec-fetch-site")
     if any(each not in ("same-origin", "none") for each in site):
         return True

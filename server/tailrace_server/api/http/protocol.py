@@ -1,16 +1,16 @@
-"""Uvicorn's HTTP protocol, guarded against peers that send no request, too much, or do not read the answer.
+"""Uvicorn's HTTP protocol, guarded against peers that send no request, send too much, or do not read.
 
 ::
 
     connected ──▶ waiting for a request's head ──▶ request under way ──▶ answered ──▶ waiting …
                     10 s: request_head                answer unread for the send deadline: send_deadline
 
-Uvicorn waits for the first request for ever, and so it does for the second half of any head; its keep-alive
-timer knows idle connections only. Streamed answers have the send deadline themselves (api/http/streaming.py),
-with words for the log; this one is for all other answers. The bytes of a request are charged to the
-inbound budget until the answer begins.
+Uvicorn waits without limit for the first request and for the rest of a request's head; its keep-alive timer
+covers idle connections only. Streamed responses enforce the send deadline themselves (api/http/streaming.py)
+and log it. The deadline here covers all other responses. The bytes of a request are charged to the inbound
+budget until the response begins.
 
-The names that uvicorn does not publish are the same as in api/websocket/protocol.py: one minor series.
+As in api/websocket/protocol.py, private names of uvicorn are used, and its version is pinned.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ if TYPE_CHECKING:
     from tailrace_server.api.connection_age import ConnectionAge
 
 _AFTER_S: Final = 5.0
-"""How long after the send deadline an answer is cut that did not cut itself."""
+"""Seconds after the send deadline at which this guard cuts: a streamed response has cut itself before."""
 _LINGER_S: Final = 2.0
-"""How long a peer may take to read why its request was refused; what else it sends is dropped meanwhile."""
+"""Seconds that a peer has to read why its request was refused; what it sends meanwhile is dropped."""
 
 
 class _Flow(FlowControl):
-    """Uvicorn's flow control, which begins to read again only if nothing else holds the connection."""
+    """Uvicorn's flow control; it does not resume reading while the connection waits for its turn."""
 
     held = False
+    """True while the connection waits for its turn to be read."""
 
     def resume_reading(self) -> None:
-        """Read, now or when the connection is released."""
+        """Resume reading now, or when the connection is released."""
         if self.held:
             self.read_paused = False
         else:
@@ -57,33 +58,39 @@ class _Flow(FlowControl):
 
 
 class GuardedHttpProtocol(H11Protocol):
-    """One connection; ``configured`` makes the class for a server."""
+    """The protocol of one HTTP connection. `configured` makes the subclass with the settings of a server."""
 
     head_s: float
+    """Seconds that a peer has to send the whole head of a request."""
     unread_s: float
+    """Seconds that a response may stay unread before the connection is cut."""
     on_cut: Callable[[str], None]
+    """Called with the name of the guard that ends a connection."""
     inbound: ByteBudget
     age: ConnectionAge
     turns: ReadTurns
     flow: _Flow
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take what uvicorn hands over; no timer runs yet."""
+        """Pass uvicorn's arguments on; no timer runs yet."""
         super().__init__(*arguments, **options)
         self._head: asyncio.TimerHandle | None = None
+        """Timer of a request's head; after a refusal, of the last response."""
         self._unread: asyncio.TimerHandle | None = None
+        """Timer of the send deadline; None while the transport is writable."""
         self._upgraded = False
         self._received = 0
-        """Bytes of the request under way, its head included; 0 once its answer has begun."""
+        """Received bytes of the current request, including its head; 0 once its response has begun."""
         self._refused = False
+        """True once a request was refused: further input is dropped, and the connection ends."""
         self._ageing: asyncio.TimerHandle | None = None
         self.aged = False
-        """True if the answer under way is the last of this connection."""
+        """True once the connection has reached its age: the current response is its last."""
         self.on_age: Callable[[], None] | None = None
-        """A function that ends a streamed answer when the connection has reached its age."""
+        """Function that ends the current streamed response when the connection reaches its age."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request."""
+        """Start to wait for a request: bound the buffers, charge the connection and start its timers."""
         super().connection_made(transport)
         bound_tls_buffers(transport)
         self.flow = _Flow(transport)
@@ -92,19 +99,20 @@ class GuardedHttpProtocol(H11Protocol):
         self._ageing = self.age.call_later(self._grow_old)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers and drop references, which would keep this object in memory."""
+        """Cancel the timers, and drop references that would keep this object in memory."""
         self._stop_head()
         self._stop_unread()
         self._stop_ageing()
         self.on_age = None
         self.inbound.hold(self, 0)
         super().connection_lost(exc)
-        # The answer that is or was under way holds this object, to be told when it is complete.
+        # The response cycle refers to this object by its callback: break the cycle of references.
         self.cycle = None  # type: ignore[assignment]  # as before the first request
-        self._unset_keepalive_if_required()  # uvicorn's timer, which it leaves after a reset
+        # After a reset uvicorn leaves its keep-alive timer running.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes, and run the timer of the request's head."""
+        """Process received bytes, update the charge, and start or stop the timer of the request's head."""
         if self._refused:
             return
         self._received += len(data)
@@ -116,29 +124,29 @@ class GuardedHttpProtocol(H11Protocol):
 
     @property
     def held(self) -> bool:
-        """True while reading is paused until the connection's turn."""
+        """True while reading is paused until this connection's turn."""
         return self.flow.held
 
     def hold_reading(self) -> None:
-        """Pause reading until ``release_reading``."""
+        """Pause reading until ``release_reading`` is called."""
         self.flow.held = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Resume reading, unless a handler must first take what was received."""
+        """Resume reading, unless uvicorn has paused it until the handler takes the received bytes."""
         self.flow.held = False
         if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
-        """Begin to count for the next request."""
+        """Reset the state of the request: its response is complete."""
         self.on_age = None
         self.answer_begins()
         super().on_response_complete()
 
     def answer_begins(self) -> None:
-        """Stop charging the bytes of the request: it has been processed."""
+        """Stop charging the request: it has been processed, and its response begins."""
         self._received = 0
         self._charge()
 
@@ -148,11 +156,12 @@ class GuardedHttpProtocol(H11Protocol):
             return
         cycle: RequestResponseCycle | None = self.cycle
         kept = len(self.conn._receive_buffer) + (0 if cycle is None else len(cycle.body))
+        # A connection without a request in progress is charged too: peers could open many of them.
         waits = cycle is None or cycle.response_complete
         self.inbound.hold(self, max(self._received, kept) + waits * CONNECTION_BYTES)
 
     def refuse(self) -> None:
-        """Answer 413 to a request under way; a connection without one is cut."""
+        """Answer the current request with 413; cut a connection that has none or whose response has begun."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_started or self.conn.our_state is not h11.SEND_RESPONSE:
             self._cut(INBOUND)
@@ -168,35 +177,36 @@ class GuardedHttpProtocol(H11Protocol):
         response = h11.Response(status_code=413, headers=[*head, ("connection", "close")])
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
-        # The peer has a moment to read the answer, which a close with unread data would take from it.
+        # Do not close yet: a close while received data is unread would reset the connection, and the peer would
+        # lose the response.
         self._leave_handler()
         self._linger()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Leave the connection to the WebSocket's own guards."""
+        """Hand the connection over to the WebSocket protocol, which has its own guards."""
         self._upgraded = True
         self._stop_ageing()  # the socket has an age of its own
         self.inbound.hold(self, 0)
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse malformed HTTP, also in the body of a request that is under way or answered."""
-        # 1. An answer that has begun cannot become another one: it ends here.
+        """Refuse malformed HTTP, also in the body of a request that is being handled or already answered."""
+        # 1. A response that has begun cannot be replaced, so close the connection.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.close()
-        # 2. The handler of this request must not answer, too.
+        # 2. The handler of this request must not send a second response.
         self._refused = True
         self._leave_handler()
         self._linger()
-        # 3. h11's error has passed through this object's frames, and its own keep it.
+        # 3. The traceback of h11's error refers to frames that refer to this object: break the cycle.
         if (error := sys.exception()) is not None:
             forget_frames(error)
             del error
 
     def _leave_handler(self) -> None:
-        """Tell the handler of a request under way that the peer is gone."""
+        """Make the handler of the current request see a disconnected peer."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None:
             cycle.body = bytearray()
@@ -204,29 +214,30 @@ class GuardedHttpProtocol(H11Protocol):
             cycle.message_event.set()
 
     def _linger(self) -> None:
-        """Leave the peer a moment for the last answer, then cut; what it sends meanwhile is dropped."""
+        """Give the peer `_LINGER_S` to read the last response, then cut the connection."""
         self._stop_head()
         self._head = self.loop.call_later(_LINGER_S, drop, self.transport)
 
     def pause_writing(self) -> None:
-        """Start the send deadline: the client does not read."""
+        """Start the timer of the send deadline: the client does not read."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(self.unread_s, self._cut, "send_deadline")
 
     def resume_writing(self) -> None:
-        """Cancel the send deadline: the client reads again."""
+        """Cancel the timer of the send deadline: the client reads again."""
         self._stop_unread()
         super().resume_writing()
 
     def _watch_for_request(self) -> None:
-        """Run the timer of the request's head while no request is under way."""
+        """Run the timer of a request's head while no request is being handled."""
         cycle: RequestResponseCycle | None = self.cycle
         under_way = cycle is not None and not cycle.response_complete
         if self._refused:
             return
         if self._upgraded or under_way or self.transport.is_closing():
             self._stop_head()
+        # While a connection is idle between two requests, uvicorn's keep-alive timer runs instead.
         elif self._head is None and self.timeout_keep_alive_task is None:
             self._head = self.loop.call_later(self.head_s, self._cut, "request_head")
 
@@ -246,11 +257,13 @@ class GuardedHttpProtocol(H11Protocol):
             self._ageing = None
 
     def _grow_old(self) -> None:
-        """Close an idle connection; let a busy one give its last answer."""
+        """End the connection because of its age: close it if idle, else after the current response."""
         self.aged = True
         self._ageing = self.loop.call_later(self.age.grace_s, self._cut, GUARD)
+        # A first request that is still arriving is answered; `aged` makes that response the last.
         if not self._received or self.cycle is not None:
-            self.shutdown()  # as uvicorn has it: at once, or behind the answer under way
+            # Uvicorn closes at once if idle, else after the current response.
+            self.shutdown()
         if self.on_age is not None:
             self.on_age()
 
@@ -261,25 +274,25 @@ class GuardedHttpProtocol(H11Protocol):
 
 
 class AnsweredConnection:
-    """The connection of one request, for an answer that does more than send."""
+    """The connection of one request, for responses that write uncopied, abort, or end with its age."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         """Bind to uvicorn's side of the request."""
         self._cycle = cycle
 
     def begin(self) -> None:
-        """Note that the answer begins: the request has been dealt with."""
+        """Note that the response begins, so that the request is no longer charged."""
         if (protocol := self._protocol()) is not None:
             protocol.answer_begins()
 
     @property
     def aged(self) -> bool:
-        """True if the next answer on this connection should be its last."""
+        """True if the connection has reached its age, so that this response should be its last."""
         protocol = self._protocol()
         return protocol is not None and protocol.aged
 
     def at_age(self, end: Callable[[], None]) -> None:
-        """Call ``end`` when the connection has reached its age, unless the answer is complete before."""
+        """Call ``end`` when the connection reaches its age, unless the response is complete before."""
         if (protocol := self._protocol()) is not None:
             protocol.on_age = end
             if protocol.aged:
@@ -294,9 +307,10 @@ class AnsweredConnection:
         drop(self._cycle.transport)
 
     async def write_uncopied(self, data: bytes | memoryview) -> None:
-        """Write a part of the body without a copy of its own; return once the kernel has taken it.
+        """Write a part of the body without copying it; return when the kernel has taken it.
 
-        Uvicorn's ``send`` would join it with its chunk's head, and return while the transport still has it.
+        Uvicorn's ``send`` would copy the part to join it with the chunk's head, and return while the transport
+        still holds it.
         """
         cycle = self._cycle
         if not cycle.disconnected:
@@ -320,7 +334,7 @@ def configured(
     age: ConnectionAge,
     turns: ReadTurns,
 ) -> type[GuardedHttpProtocol]:
-    """Return the class for one server."""
+    """Return the subclass of `GuardedHttpProtocol` with the settings of one server."""
     members = {
         "head_s": head_s,
         "unread_s": send_deadline_s + _AFTER_S,

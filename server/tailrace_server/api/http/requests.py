@@ -1,4 +1,4 @@
-"""The parts of a REST request: its parameters, its body and the format that it accepts."""
+"""Parsing of REST requests: URL parameters, JSON body, and the accepted media type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS_MAX: Final = 1_000
 
 
 def catalog_of(request: HTTPConnection) -> str:
-    """Return the catalog that a path names; the paths of the system log name none."""
+    """Return the catalog that a path names; the system catalog for paths that name none."""
     name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
     return name
 
@@ -37,7 +37,7 @@ def parameters(request: HTTPConnection) -> list[tuple[str, str]]:
     """Return the parameters of the URL, in order.
 
     Raises:
-        InvalidRequest: It is not UTF-8, or has too many.
+        InvalidRequest: The query is not UTF-8, or has more than 1,000 parameters.
     """
     text = request.scope["query_string"].decode("latin-1")
     try:
@@ -49,20 +49,21 @@ def parameters(request: HTTPConnection) -> list[tuple[str, str]]:
 
 
 def no_parameters(request: HTTPConnection, why: str = "this path takes no parameters") -> None:
-    """Refuse parameters where there are none.
+    """Refuse a URL with parameters.
 
     Raises:
-        InvalidRequest: There is one; names it and says why.
+        InvalidRequest: The URL has a parameter; the error contains its name and ``why``.
     """
     for name, _ in parameters(request):
         raise InvalidRequest(f"{name[:60]}: {why}")
 
 
 async def asked_body(request: Request, settings: HttpSettings) -> object:
-    """Return the JSON value of a body that asks for everything; a URL with parameters is refused.
+    """Return the JSON value of a POST that states its whole request in the body.
 
     Raises:
-        HTTPException, InvalidRequest: As ``body``; as ``no_parameters``.
+        InvalidRequest: The URL has parameters, or the body is not JSON.
+        HTTPException: The body is refused, see ``body``.
     """
     no_parameters(request, "a POST asks in its body, and takes no parameters")
     return await body(request, settings)
@@ -71,11 +72,11 @@ async def asked_body(request: Request, settings: HttpSettings) -> object:
 async def body(
     request: Request, settings: HttpSettings, read: Callable[[bytes], object] = decode
 ) -> object:
-    """Return the JSON value of a body, as ``read`` reads it.
+    """Return the JSON value of a body, decoded by ``read``.
 
     Raises:
-        HTTPException: 408, 413, 415: it comes too slowly, is too large, is of another type.
-        InvalidRequest: It is no JSON.
+        HTTPException: 408: the body arrives too slowly; 413: it is too large; 415: it has another media type.
+        InvalidRequest: The body is empty or not JSON.
     """
     kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
@@ -100,10 +101,10 @@ async def body(
 
 
 def accepted(request: Request, offered: Sequence[str]) -> str:
-    """Return the media type that the client likes best among those offered; the first where it has no say.
+    """Return the offered media type that the client prefers; the first one if it states no preference.
 
     Raises:
-        HTTPException: 406, naming what there is.
+        HTTPException: 406: the client accepts none of the offered types; the text lists them.
     """
     text = request.headers.get("accept", "").strip()
     if not text:
@@ -114,6 +115,7 @@ def accepted(request: Request, offered: Sequence[str]) -> str:
             matches = wanted in ("*/*", name) or (
                 wanted.endswith("/*") and name.startswith(wanted[:-1])
             )
+            # Among equal qualities an exact name precedes a wildcard, then the order of `offered` decides.
             rank = (quality, (wanted == name) * len(offered) - place)
             if matches and quality and (not best or rank > best_rank):
                 best, best_rank = name, rank
@@ -123,7 +125,7 @@ def accepted(request: Request, offered: Sequence[str]) -> str:
 
 
 def _range(text: str) -> tuple[str, float]:
-    """Return a media range and its quality; one that cannot be read counts in full."""
+    """Return a media range and its quality; the quality is 1 if it is missing or malformed."""
     name, *attributes = (part.strip().lower() for part in text.split(";"))
     for attribute in attributes:
         key, _, value = attribute.partition("=")

@@ -1,8 +1,8 @@
-"""Answers that are streamed to a reader who may be slow, may stop, or may leave.
+"""Streamed responses to a reader that may be slow, stop reading, or disconnect.
 
-A chunk is written when the transport has room. One that had none for the send deadline cuts the connection, and
-so does an error for which the format has no words: a cut body is seen by every client, while a body that merely
-ended early would be taken for whole.
+A chunk is written when the transport has room. If a chunk has no room for the whole send deadline, the
+connection is cut. It is also cut after an error that the format cannot express: every client notices a cut
+body, but would take a body that just ends early for complete.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _log = structlog.get_logger("tailrace.rest")
 _T = TypeVar("_T")
 
 CONNECTION: Final = "tailrace.connection"
-"""Key in the scope under which server/http.py hands in the connection that is answered."""
+"""Key in the ASGI scope; its value is the `AnsweredConnection`, set by server/http.py."""
 
 
 class StreamedAnswer(Guarded):
-    """An ASGI response of chunks that are made while they are sent."""
+    """An ASGI response whose chunks are produced while it is sent."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class StreamedAnswer(Guarded):
         whole_bytes: int = 0,
         on_age: Callable[[], None] | None = None,
     ) -> None:
-        """Keep what to send; ``chunks`` is closed whatever happens.
+        """Store the parts of the response; sending it always closes ``chunks``.
 
         Args:
-            chunks: What is sent.
-            sockets: All connections, with the guard of this one.
-            headers: Of the answer.
-            whole_bytes: Bytes of an answer that is whole already and kept until it is read.
-            on_age: Ends chunks that would not end by themselves, when the connection has reached its age.
+            chunks: The body.
+            sockets: All connections of the server, with their send guard and budgets.
+            headers: The header fields.
+            whole_bytes: Size of a body that is already complete in memory until it is read; 0 for a stream.
+            on_age: Function that ends endless chunks when the connection reaches its age.
         """
         super().__init__()
         self._chunks = chunks
@@ -71,7 +71,7 @@ class StreamedAnswer(Guarded):
         self._connection: AnsweredConnection | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the chunks end, the reader leaves or its deadline passes."""
+        """Send until the chunks end, the reader disconnects, or the send deadline passes."""
         self._connection = scope.get(CONNECTION)
         if self._connection is not None:
             self._connection.begin()
@@ -82,12 +82,14 @@ class StreamedAnswer(Guarded):
         holder = UnreadAnswer(self.interrupt)
         self._sockets.answers.hold(holder, self._whole_bytes)
         try:
+            # The watcher raises `ReaderGone` when the peer disconnects, also while the next chunk is awaited.
             async with aclosing(self._chunks), asyncio.TaskGroup() as tasks:
                 watcher = tasks.create_task(_until_gone(receive), name="watch reader")
                 await self._send_all(send)
                 watcher.cancel()
         except* ReaderGone as gone:
-            forget_frames(gone)  # a task group's own frame keeps the error that it raises
+            # The frame of the task group refers to the error that it raises: break the cycle.
+            forget_frames(gone)
         finally:
             guard.forget(self)
             self._sockets.answers.hold(holder, 0)
@@ -97,7 +99,8 @@ class StreamedAnswer(Guarded):
         try:
             async for chunk in self._chunks:
                 await self._write(send, chunk, more=True)
-                del chunk  # the next one may wait for its turn, which this one would delay
+                # Free the chunk before waiting: the next chunk may wait for memory that this one holds.
+                del chunk
         except ReaderGone:
             raise
         except Exception as error:
@@ -108,7 +111,8 @@ class StreamedAnswer(Guarded):
     async def _write(self, send: Send, data: bytes | memoryview, *, more: bool) -> None:
         self.blocked_since = asyncio.get_running_loop().time()
         try:
-            # A large chunk is many readers' own, and has gone only when the kernel has taken all of it.
+            # A large chunk may be shared by many readers: write it uncopied, and return only when the kernel
+            # has taken all of it.
             if len(data) > ON_ITS_WAY_BYTES and more and self._connection is not None:
                 await self._connection.write_uncopied(data)
             else:
@@ -119,7 +123,8 @@ class StreamedAnswer(Guarded):
             self.blocked_since = None
         if self.expired:
             raise ReaderGone
-        await asyncio.sleep(0)  # a fast reader would keep the loop to itself
+        # Yield: with a fast reader nothing above waits, and it would monopolise the event loop.
+        await asyncio.sleep(0)
 
     def _cut(self, error: TailraceError) -> None:
         _log.error("answer cut", error=str(error), code=error.code)
@@ -144,7 +149,7 @@ class StreamedAnswer(Guarded):
 
 
 async def made_for(request: Request, making: Awaitable[_T]) -> _T | None:
-    """Return what is made for a reader who is there; None where he left before, which ends the making."""
+    """Await ``making`` and return its result; if the reader disconnects first, cancel it and return None."""
     found: _T | None = None
     failed: Exception | None = None
     try:
@@ -152,7 +157,7 @@ async def made_for(request: Request, making: Awaitable[_T]) -> _T | None:
             watcher = tasks.create_task(_until_gone(request.receive), name="watch reader")
             try:
                 found = await making
-            except Exception as error:  # it would leave the group as one of several
+            except Exception as error:  # The task group would wrap it in an exception group.
                 failed = error
             watcher.cancel()
     except* ReaderGone as gone:

@@ -10,14 +10,14 @@
      "subscriptions": [{…}], "publishers": [{…}],
      "lines": [{"timestamp", "level", "logger", "event", "fields", "times"}]}
 
-``subscriptions`` are the 200 furthest behind, in the form of ``/subscriptions``; ``publishers`` the 100 that
-keep most bytes. The work grows with the number of open subscriptions. So the answer says in how many seconds to
-ask again: a client that does so costs at most 1/50 of the server's time.
+In ``/overview``, ``subscriptions`` has the 200 subscriptions with the largest lag, and ``publishers`` the 100
+publishers that hold the most bytes. The work grows with the number of open subscriptions. So the response says
+in ``ask_again_s`` when to request it again: a client that follows this uses at most 1/50 of the server's time.
 
-A subscription is one object with its catalog (``system`` for the log of catalogs), the fields of
-`SubscriptionStatistics`, and those of its `Peer`; the 1,000 that are furthest behind, in records, come first. A
-publisher is one for each distinct criteria, with the fields of `PublisherStatistics`, the 1,000 with most
-subscriptions. `/health` and `/metrics` have the numbers of all.
+``/subscriptions`` returns the 1,000 subscriptions with the largest lag in records. Each is an object with its
+catalog (``system`` for the log of catalogs), the fields of `SubscriptionStatistics`, and the fields of its
+`Peer`. ``/publishers`` returns the 1,000 publishers with the most subscriptions, one for each distinct
+criteria, with the fields of `PublisherStatistics`. ``/health`` and ``/metrics`` have the totals.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ _SUBSCRIPTIONS_SHOWN: Final = 200
 _PUBLISHERS_SHOWN: Final = 100
 _WRITERS_SHOWN: Final = 5
 _RATE_OVER_S: Final = 60
+"""Period over which rates are computed, in seconds."""
 _ASK_AGAIN_S: Final = 2.0
+"""Minimum interval between two requests of the page, in seconds."""
 _ASK_AGAIN_MOST_S: Final = 120.0
+"""Maximum interval between two requests of the page, in seconds."""
 _SHARE: Final = 50
+"""The page may use 1/N of the server's time."""
 _COUNTERS: Final = (
     *("subscriptions", "subscriptions_opened", "subscriptions_failed"),
     *("captures_delivered", "bytes_delivered", "heartbeats_sent", "resyncs", "returns"),
@@ -71,22 +75,22 @@ async def overview(
     version: str,
     up_s: float,
 ) -> dict[str, Any]:
-    """Return the figures of this moment that a caller may see.
+    """Return the body of ``/overview`` with the figures that a caller may see.
 
     Args:
-        engine: Whose they are.
-        caller: The principal.
-        health: As ``/health`` answers.
-        lines: Warnings and errors of the log, the newest first.
-        version: Of this distribution.
-        up_s: Seconds since the server began.
+        engine: The engine that is described.
+        caller: The principal that requests the figures.
+        health: The body of ``/health`` for this caller.
+        lines: Warnings and errors of the server's log, newest first.
+        version: The version of this distribution.
+        up_s: Seconds since the server started.
     """
     begun = time.monotonic()
     figures = engine.statistics(caller)
     catalogs = await _catalogs(engine, caller, figures)
     behind = await subscriptions(engine, caller, shown=_SUBSCRIPTIONS_SHOWN)
     costly = publishers(engine, caller, shown=_PUBLISHERS_SHOWN, by_cost=True)
-    # Others had their turns meanwhile: where there is much to do, what nobody waits for is asked for less.
+    # The time includes the turns of other tasks. So on a busy server the page is requested less often.
     took_s = time.monotonic() - begun
     return {
         "now": time.time_ns() // 1_000,
@@ -105,9 +109,9 @@ async def overview(
 
 
 def rates(view: LogView, now_us: int) -> tuple[float, float]:
-    """Return the versions and the records a second that were committed in the last minute.
+    """Return the versions per second and the records per second that were committed in the last minute.
 
-    Of a batch that began earlier, records count in the proportion of its versions.
+    A batch that began before that minute contributes records in proportion to its versions within the minute.
     """
     first = view.version_at(now_us - _RATE_OVER_S * 1_000_000)
     versions = view.published + 1 - first
@@ -127,7 +131,7 @@ def rates(view: LogView, now_us: int) -> tuple[float, float]:
 async def _catalogs(
     engine: Engine, caller: Principal, figures: EngineStatistics
 ) -> list[dict[str, Any]]:
-    """Return the catalogs by name, those that cannot be read with the reason and nothing else."""
+    """Return the catalogs, sorted by name; an unreadable catalog has only its name and the error."""
     now_us = time.time_ns() // 1_000
     observed = {each.catalog: each for each in figures.observers}
     found: list[dict[str, Any]] = [
@@ -137,7 +141,7 @@ async def _catalogs(
     ]
     for info in engine.catalogs(caller):
         one = observed.get(info.name)
-        if one is None:  # it came a moment ago
+        if one is None:  # The catalog has appeared since the figures were taken.
             continue
         view = await engine.view(caller, info.name)
         versions_per_s, records_per_s = rates(view, now_us)
@@ -185,8 +189,10 @@ def _memory(engine: Engine, figures: EngineStatistics) -> dict[str, object]:
 async def subscriptions(
     engine: Engine, caller: Principal, *, shown: int = _SHOWN
 ) -> list[dict[str, object]]:
-    """Return the subscriptions that are furthest behind, in that order; gives way to others meanwhile."""
-    # One at a time, and of each only its figures are kept: there may be 100,000, each with 100,000 keys.
+    """Return the ``shown`` subscriptions with the largest lag, the largest first; yields to other tasks."""
+    # Convert only the subscriptions that are returned: there may be 100,000, each with 100,000 keys. The heap
+    # holds their figures; its smallest entry is the first to be replaced. `-place` makes entries distinct, so
+    # figures are never compared.
     turn = Turn()
     behind: list[tuple[int, int, str, SubscriptionStatistics]] = []
     for place, (catalog, subscription) in enumerate(engine.subscriptions(caller)):
@@ -209,7 +215,7 @@ async def subscriptions(
 def publishers(
     engine: Engine, caller: Principal, *, shown: int = _SHOWN, by_cost: bool = False
 ) -> list[dict[str, object]]:
-    """Return the publishers with most subscriptions, in that order, or those that keep most bytes."""
+    """Return the publishers with the most subscriptions, or by cost those that hold the most bytes."""
 
     def size(each: tuple[str, Publisher[Subscription]]) -> int:
         publisher = each[1]
@@ -230,7 +236,7 @@ def publishers(
 
 
 def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
-    """Return a record's fields as JSON has them; the position as the command line writes it."""
+    """Return the figures of a subscription as JSON values, with its position as text."""
     fields = {name: getattr(figures, name) for name in figures.__slots__}
     peer = fields.pop("peer")
     return fields | {

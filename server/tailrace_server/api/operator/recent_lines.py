@@ -1,8 +1,8 @@
-"""The newest warnings and errors of the server's log, kept for its page.
+"""The newest warnings and errors of the server's log, retained for the operator's page.
 
-A handler of the standard logging module, which our own events pass too (`logging_setup`). It keeps what the log
-says and no more, cut to a bound, without tracebacks. A line that repeats the one before is counted, so that a
-flood of one kind does not push out what came before it.
+`RecentLines` is a handler of the standard logging module, through which the server's own events pass too
+(`logging_setup`). It stores the fields of each event, shortened and without tracebacks. A line that repeats the
+previous one only increases a count, so a flood of equal lines does not displace earlier lines.
 """
 
 from __future__ import annotations
@@ -18,36 +18,40 @@ if TYPE_CHECKING:
 
 _LINES_MAX: Final = 100
 _FIELDS_MAX: Final = 12
-"""Of one line."""
+"""Maximum number of fields of one line."""
 _TEXT_MAX: Final = 300
-"""Characters of a value; an error's text with its advice has fewer."""
+"""Maximum length of a value, in characters; the text of an error with its advice is shorter."""
 _OWN: Final = frozenset({"event", "level", "logger", "timestamp", "exc_info", "stack_info"})
+"""Members of an event that are not fields of a line."""
 
 
 @dataclass(slots=True)
 class LogLine:
-    """A warning or an error."""
+    """A warning or an error in the log."""
 
     timestamp: int
-    """When it was written last, µs since the epoch."""
+    """Time of the last occurrence, in microseconds since the epoch."""
     level: str
     logger: str
     event: str
     fields: Mapping[str, str] = field(default_factory=dict)
     times: int = 1
-    """How often it was written in a row."""
+    """Number of consecutive occurrences."""
 
 
 class RecentLines(logging.Handler):
-    """Keeps the last lines; a context manager, which listens to the root logger for the time of the block."""
+    """Logging handler that retains the last 100 lines.
+
+    As a context manager it is attached to the root logger for the time of the block.
+    """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without lines."""
         super().__init__(logging.WARNING)
         self._lines: deque[LogLine] = deque(maxlen=_LINES_MAX)
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
+        """Attach the handler to the root logger."""
         logging.getLogger().addHandler(self)
         return self
 
@@ -55,11 +59,11 @@ class RecentLines(logging.Handler):
         logging.getLogger().removeHandler(self)
 
     def newest_first(self) -> list[LogLine]:
-        """Return what is kept."""
+        """Return the retained lines, newest first."""
         return list(reversed(tuple(self._lines)))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line; called by the logging module, under the handler's lock."""
+        """Store a line; called by the logging module, under the handler's lock."""
         line = _line_of(record)
         last = self._lines[-1] if self._lines else None
         if last is not None and (last.event, last.fields) == (line.event, line.fields):
@@ -71,7 +75,7 @@ class RecentLines(logging.Handler):
 
 def _line_of(record: logging.LogRecord) -> LogLine:
     fields: dict[str, str] = {}
-    # An event of ours is a mapping here; it becomes text only in the formatter of stderr's handler.
+    # The message of a structlog event is a mapping here: the formatter of stderr's handler renders it later.
     said: Any = record.msg
     if isinstance(said, dict):
         event = str(said.get("event", ""))

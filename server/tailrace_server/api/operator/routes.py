@@ -3,13 +3,14 @@
 ::
 
     GET   /                        the page
-    GET   /page/{name}             its files
-    GET   /overview                its figures
-    GET   /subscriptions           those that are furthest behind
-    GET   /publishers              those with most subscriptions
-    POST  /subscriptions/{id}/end  end one: {"reason": "…"}
+    GET   /page/{name}             files of the page
+    GET   /overview                figures of the page
+    GET   /subscriptions           subscriptions with the largest lag
+    GET   /publishers              publishers with the most subscriptions
+    POST  /subscriptions/{id}/end  end a subscription: {"reason": "…"}
 
-A request to end a subscription has to come from the page itself, and without a door from loopback.
+A request to end a subscription must not come from a page of another origin. On a server without identities and
+policy it must come from the server's own machine.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 
 _REASON_MAX: Final = 200
-"""Characters, so that it fits whole into the trailers of gRPC, with the cursor."""
+"""Maximum length of a reason, in characters: it must fit into the trailers of gRPC, with the cursor."""
 
 
 _ASSETS: Final = Assets(
@@ -75,13 +76,13 @@ class OperatorFace:
         health: Callable[[Principal], dict[str, Any]],
         lines: RecentLines,
     ) -> None:
-        """Show an engine.
+        """Bind the page to an engine.
 
         Args:
-            engine: What is shown.
+            engine: The engine that the page shows.
             settings: Bounds of requests.
-            sockets: Count the errors of the listener.
-            health: Returns what ``/health`` answers a caller.
+            sockets: Count the errors that are sent.
+            health: Returns the body of ``/health`` for a caller.
             lines: The newest warnings and errors of the log.
         """
         self._engine = engine
@@ -93,7 +94,7 @@ class OperatorFace:
         self._begun = time.monotonic()
 
     def routes(self) -> list[BaseRoute]:
-        """Return what a Starlette application mounts."""
+        """Return the routes for a Starlette application."""
         return [
             Route("/", self._page),
             Route("/page/{name}", _ASSETS.answer),
@@ -137,7 +138,7 @@ class OperatorFace:
     def _answered(
         self, handler: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Turn what a handler raises into a Problem Details answer."""
+        """Wrap a handler so that its exceptions become Problem Details responses."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -151,18 +152,18 @@ class OperatorFace:
         return answer
 
     def _refused(self, error: Exception) -> Response:
-        """Log and count an error, and return it as an answer."""
+        """Log and count an error, and return it as a Problem Details response."""
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
         return refused(found)
 
 
 async def reason_of(request: Request, settings: HttpSettings) -> str:
-    """Return the reason that a request gives.
+    """Return the reason in the body of a request to end a subscription.
 
     Raises:
-        HTTPException: 403: it comes from another page; 415: it does not say that it is JSON.
-        InvalidRequest: It gives no reason, or one that is too long.
+        HTTPException: 403: a page of another origin sends the request; 415: its content type is not JSON.
+        InvalidRequest: The reason is missing or too long.
     """
     _refuse_other_pages(request, settings)
     body = await asked_body(request, settings)
@@ -178,10 +179,11 @@ async def reason_of(request: Request, settings: HttpSettings) -> str:
 
 
 def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
-    """Refuse what a page of another origin can send without being asked for leave by its browser.
+    """Refuse requests that a page of another origin can send without a CORS preflight.
 
-    It can send a POST with any text, but not say that this is JSON; and its browser names it as the origin. An
-    origin has to be allowed by its name: that every page may read does not mean that every page may do this.
+    Such a page can send a POST with any text, but not with the content type JSON, and its browser sends the
+    page's origin. The setting ``ws_origins`` must name that origin. Its value ``*`` allows every page to read,
+    but not to end subscriptions.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
@@ -196,10 +198,10 @@ def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
 
 
 def refuse_strangers(request: Request, caller: Principal) -> None:
-    """Refuse a caller without an identity that comes from another machine.
+    """Refuse a caller on another machine if the server has neither identities nor a policy.
 
     Raises:
-        NotPermitted: It is one.
+        NotPermitted: The caller is `ANONYMOUS` and does not connect from loopback.
     """
     if caller is not ANONYMOUS or (request.client and _is_loopback(request.client.host)):
         return

@@ -1,16 +1,16 @@
-"""Answers of a read that ends, in the formats that they have in common.
+"""Responses of bounded reads (history, tables, SQL), in the formats that these reads share.
 
 ::
 
     application/json       {…header…, "captures": […], …end…}
-    application/x-ndjson   a capture a line, at last {"end": true, …end…}
-    …cloudevents-batch+json  [{"specversion": "1.0", "id": "1.…", …}, …]; the last id is where to go on
+    application/x-ndjson   one capture a line; the last line is {"end": true, …end…}
+    …cloudevents-batch+json  [{"specversion": "1.0", "id": "1.…", …}, …]; resume after the last id
     …arrow.stream          record batches, see below
 
-An Arrow IPC stream has the columns of a capture, bodies as their bytes. The schema's metadata has the pins of
-the read (``tailrace.anchor``, ``tailrace.closedUntil``, …). The last batch has no rows; its metadata says how
-the read ended (``tailrace.hasNext``, ``tailrace.nextCursor``, ``tailrace.count``). A stream without it, or
-without Arrow's own end, was cut.
+An Arrow IPC stream has one column for each field of a capture; bodies are binary. The metadata of the schema
+has the version and bounds that the read is pinned to (``tailrace.anchor``, ``tailrace.closedUntil``, …). The
+last batch has no rows; its metadata has the end of the read (``tailrace.hasNext``, ``tailrace.nextCursor``,
+``tailrace.count``). A stream without that batch, or without Arrow's end-of-stream marker, was cut.
 """
 
 from __future__ import annotations
@@ -71,27 +71,28 @@ _NULL: Final = b"null"
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """One read under way."""
+    """One read in progress, and how to format its response."""
 
     read: LogRead
     kind: str
-    """The media type."""
+    """The media type of the response."""
     member: str
-    """The member of a JSON page that has the captures."""
+    """Name of the member of a JSON page that contains the captures."""
     header: dict[str, Any]
+    """Members that precede the captures."""
     end: Callable[[tuple[int, int, int] | None, int], dict[str, Any]]
-    """Returns how it ended, from its last capture and their number."""
+    """Function that returns the closing members, from the last capture's place and the number of captures."""
     fitting: Callable[[Frames], bytes]
-    """Returns the bytes of a message, within its bound."""
+    """Function that returns the bytes of a message, within the size limit (see `fitting`)."""
     on_error: Callable[[str], None]
-    """Counts an error, by its machine code."""
+    """Function that counts an error by its machine code."""
     arrow: Callable[[ReadAnswer], AsyncGenerator[bytes, None]] | None = None
-    """Yields its Arrow stream; None: that of captures."""
+    """Function that yields the Arrow stream; None means the stream of captures."""
 
     async def streamed(
         self, request: Request, sockets: Sockets, headers: dict[str, str]
     ) -> StreamedAnswer:
-        """Return the answer, once its first chunk is there."""
+        """Return the response after reading its first chunk; an error before it is raised."""
         make = {
             JSON_TYPE: _page,
             CLOUD_TYPE: _batch,
@@ -103,14 +104,15 @@ class ReadAnswer:
         if coding is not None and (encoder := sockets.encoders.make(coding)) is not None:
             chunks = compressed(chunks, encoder)
             headers["Content-Encoding"] = coding
-            del encoder  # it counts for as long as somebody has it
+            # The encoder is counted while it is referenced: only the chunks may keep it.
+            del encoder
         answer = StreamedAnswer(chunks, sockets, headers)
         self.read.on_end = lambda _: answer.interrupt()
         return answer
 
 
 def fitting(kind: str, form: CaptureForm, bytes_max: int) -> Callable[[Frames], bytes]:
-    """Return what gives the bytes of a message; of one capture above the bound without its bodies."""
+    """Return the function for the bytes of a message; it removes the bodies of a capture above the limit."""
     codec = codec_of(kind, form)
 
     def fit(frames: Frames) -> bytes:
@@ -122,15 +124,15 @@ def fitting(kind: str, form: CaptureForm, bytes_max: int) -> Callable[[Frames], 
 
 
 def codec_of(kind: str, form: CaptureForm) -> Codec:
-    """Return the wire form of the frames of a media type."""
+    """Return the codec that encodes the frames of a media type."""
     return form.lines if kind == LINES_TYPE else form.objects
 
 
 def agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
-    """Return a media type and its form: a parameter overrides ``Accept``.
+    """Return the media type and form of a response: the parameter ``format`` overrides ``Accept``.
 
     Raises:
-        InvalidRequest: Arrow has columns of captures and nothing around them.
+        InvalidRequest: CloudEvents are requested as an Arrow stream, which has only columns of captures.
     """
     if kind == ARROW_TYPE:
         if form.is_cloud:
@@ -144,7 +146,7 @@ def agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
 
 
 def headers_of(header: dict[str, Any], kind: str, fields: Mapping[str, str]) -> dict[str, str]:
-    """Return the header fields of an answer; ``fields`` says which members of the header are among them."""
+    """Return the HTTP header fields of a response; ``fields`` maps field names to members of ``header``."""
     return {
         "Content-Type": kind,
         "Vary": "Accept, Accept-Encoding, Authorization",
@@ -154,7 +156,10 @@ def headers_of(header: dict[str, Any], kind: str, fields: Mapping[str, str]) -> 
 
 
 async def _begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Read up to the first chunk, so that what is wrong is an answer of its own, and return all of them."""
+    """Read the first chunk, then return an iterator over all chunks.
+
+    An error before the first chunk is raised here, so that it can still be answered with its own status.
+    """
     begun = [await anext(chunks)]
 
     async def again() -> AsyncGenerator[bytes, None]:
@@ -162,7 +167,8 @@ async def _begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
             yield begun.pop()
             async for chunk in chunks:
                 yield chunk
-                del chunk  # while the next one waits for room, the last is not kept
+                # Free the chunk before waiting: the next one may need its memory.
+                del chunk
         finally:
             await chunks.aclose()
 
@@ -189,9 +195,11 @@ async def _array(
         async for frames in read.read:
             count += frames.count
             last = frames.last
-            # The comma behind these captures is sent with the next ones.
+            # Each frame ends with a comma. The last comma is withheld and sent before the next captures, as the
+            # array may end here.
             yield b"".join((*parts, memoryview(read.fitting(frames))[:-1]))
-            del frames  # the next message may have to wait for the room of this one
+            # Free the message before waiting: the next one may need its memory.
+            del frames
             parts = [b","]
     if count:
         parts = []
@@ -208,6 +216,7 @@ async def _lines(read: ReadAnswer) -> AsyncGenerator[bytes, None]:
                 count += frames.count
                 del frames
     except Exception as error:
+        # Before the first line, the error becomes a response with its own status.
         if not count:
             raise
         found = logged(error, _log)
@@ -255,16 +264,16 @@ _decode: Final = msgspec.json.Decoder(list[_Capture]).decode
 
 
 class ArrowStream:
-    """Writes one stream piece by piece."""
+    """Writer of one Arrow IPC stream of captures, piece by piece."""
 
     def __init__(self, header: dict[str, Any]) -> None:
-        """Begin with the schema; it goes out with the first piece."""
+        """Start the stream; the schema is part of the first piece."""
         self._sink = io.BytesIO()
         self._schema = COLUMNS.with_metadata(_metadata(header))
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def batch(self, frames: bytes) -> bytes:
-        """Return the piece of a message of JSON frames."""
+        """Return the record batch of a message of JSON frames, encoded."""
         captures = _decode(b"[" + frames[:-1] + b"]")
         columns = [
             pa.array([_body(getattr(each, field.name)) for each in captures], field.type)
@@ -276,7 +285,7 @@ class ArrowStream:
         return self._taken()
 
     def end(self, figures: dict[str, Any]) -> bytes:
-        """Return the last piece."""
+        """Return the last piece: an empty batch with ``figures`` as metadata, and the end of the stream."""
         empty = pa.record_batch([pa.array([], each.type) for each in self._schema], self._schema)
         self._writer.write_batch(empty, custom_metadata=_metadata(figures))
         self._writer.close()

@@ -1,8 +1,8 @@
-"""The JSON Schemas of everything that crosses the REST face, as components of the OpenAPI document.
+"""The JSON Schemas of all requests and responses of the REST face, as components of the OpenAPI document.
 
-Requests and the values around captures are made from the descriptors of proto/tailrace/v1, and errors from the
-error table: a field or code that is added there is in the documents too. The capture is written out, since its
-JSON form is the engine's own (codecs/json.py). Tests check what is sent against these schemas.
+The schemas of requests and headers are generated from the descriptors of proto/tailrace/v1, and error codes
+from the error table, so additions there appear here automatically. The schema of a capture is written by hand,
+because the engine defines its JSON form (codecs/json.py). Tests check real responses against these schemas.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTEGER: Final[dict[int, Schema]] = {
 
 
 def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
-    """Return all components by name; ``reference`` says how a document refers to one."""
+    """Return all components by name; ``reference`` returns the reference to a component by its name."""
     subscribe = _request(change_capture_pb2.SubscribeRequest.DESCRIPTOR, reference)
     subscribe["properties"]["request"] = {
         **_long(),
@@ -107,7 +107,7 @@ def _condition_value(reference: Callable[[str], Schema]) -> Schema:
 
 
 def _sql(reference: Callable[[str], Schema]) -> Schema:
-    """Return what a statement is asked with."""
+    """Return the schema of a request with an SQL statement."""
     found = _request(sql_pb2.QuerySqlRequest.DESCRIPTOR, reference)
     del found["properties"]["form"], found["properties"]["parameter"]
     found["properties"]["parameters"] = {
@@ -140,7 +140,7 @@ def _sql_answer(reference: Callable[[str], Schema]) -> Schema:
 
 
 def _named(reference: Callable[[str], Schema]) -> dict[str, Schema]:
-    """Return the schemas of requests and answers of named subscriptions."""
+    """Return the schemas of the requests and responses of named subscriptions."""
     found = {
         kind: _request(getattr(named_subscription_pb2, f"{kind}Request").DESCRIPTOR, reference)
         for kind in ("CreateSubscription", "ResetSubscription", "Acknowledge")
@@ -289,7 +289,7 @@ def _error() -> Schema:
 
 
 def _request(descriptor: Descriptor, reference: Callable[[str], Schema]) -> Schema:
-    """Return the schema of a request: closed, numbers also as decimal text, the catalog in the path."""
+    """Return the closed schema of a request; it omits the catalog and allows 64-bit numbers as text."""
     members = {}
     for field in descriptor.fields:
         if field.name in ELSEWHERE:
@@ -335,7 +335,7 @@ def _field(field: FieldDescriptor, reference: Callable[[str], Schema]) -> Schema
 
 
 def _one_of(names: Iterable[str]) -> Schema:
-    """Return the schema of one of some names; without its type, documentation pages show none of them."""
+    """Return the schema of an enumeration; documentation pages list its names only if it has a type."""
     return {"type": "string", "enum": list(names)}
 
 

@@ -7,10 +7,10 @@ r"""Live changes as server-sent events, for ``EventSource`` and ``curl``.
     event: heartbeat\nid: …\ndata: {"publishedVersion": …}\n\n
     event: error\ndata: {a Problem Details object}\n\n                         then the stream ends
 
-Every id is a cursor: a browser that reconnects sends the last one as ``Last-Event-ID`` and misses nothing.
-There is no demand; the socket's pace is the demand.
+Every event id is a cursor. A browser that reconnects sends the last one as ``Last-Event-ID`` and misses
+nothing. There is no explicit demand: events are sent as fast as the client reads.
 
-A GET that may succeed later is answered with a stream that ends at once::
+A GET that fails now but may succeed later is answered with a stream that ends at once::
 
     retry: 2718\nevent: error\ndata: {a Problem Details object}\n\n
 """
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.rest")
 
 _PASSED_OVER: Final = (*LAST_EVENT_ID, "_")
-"""Parameters without a meaning; libraries add ``_`` so that the answer is not cached."""
+"""URL parameters that are not part of the request; libraries add ``_`` to prevent caching."""
 
 
 async def live(
@@ -70,9 +70,11 @@ async def live(
 ) -> Response | EventStream:
     """Answer ``GET`` and ``POST …/changes/live`` with a stream of events.
 
+    A refused GET that may succeed later is answered by a stream that makes a browser retry.
+
     Raises:
-        TailraceError: Before the stream begins: the subscribe is refused.
-        HTTPException: The same, by HTTP itself.
+        TailraceError: The subscribe is refused; nothing has been sent.
+        HTTPException: The request is refused by HTTP rules, for example by its media type.
     """
     accepted(request, (EVENTS_TYPE,))
     if request.method == "HEAD":
@@ -111,6 +113,7 @@ async def _opened(
     except BaseException:
         sockets.leave()
         raise
+    # From here on the `EventStream` owns the place of `enter`, and gives it back.
     words = _CaptureWords(settings.ws_message_bytes, engine.settings.send_deadline_s)
     return EventStream(subscription, sockets, words)
 
@@ -118,9 +121,9 @@ async def _opened(
 async def _asked(
     request: Request, settings: HttpSettings, criteria_max: int
 ) -> tuple[CaptureForm, SubscribeRequest]:
-    """Return the form and the request; ``Last-Event-ID`` overrides any start that the URL or body names.
+    """Return the form and the request; ``Last-Event-ID`` overrides any start in the URL or body.
 
-    It may also be a parameter of the URL.
+    ``Last-Event-ID`` is a header, or in a GET a URL parameter.
     """
     if request.method == "POST":
         last = last_event_id(request, ())
@@ -140,7 +143,7 @@ async def _asked(
 
 
 class _CaptureWords:
-    """Events of the names ``subscribed``, ``heartbeat`` and ``error``."""
+    """Encoder of the events ``subscribed``, ``heartbeat``, ``stateComplete`` and ``error``."""
 
     def __init__(self, request_bytes: int, send_deadline_s: float) -> None:
         self._request_bytes = request_bytes

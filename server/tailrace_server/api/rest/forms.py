@@ -1,38 +1,38 @@
-r"""The forms in which a JSON face writes captures, and the codecs of these forms.
+r"""The forms in which the REST face writes captures, and the codecs of these forms.
 
 ::
 
-    format   captures        each as docs/rest.md shows it; the default
-             cloudevents     each as the data of a CloudEvent
-    bodies   json            objects, spliced in byte for byte; the default
-             text            strings that hold the same bytes: exact whatever parser reads them
-    values   raw             as the source wrote them; the default
-             decoded         by the column's type and encoding (wal/schema/decoding.py)
+    format   captures        captures as in docs/rest.md; the default
+             cloudevents     CloudEvents, each with a capture as its data
+    bodies   json            JSON objects, inserted byte for byte; the default
+             text            strings with the same bytes: every parser preserves them exactly
+    values   raw             values as the source wrote them; the default
+             decoded         values decoded by the column's type and encoding (wal/schema/decoding.py)
 
-All are members of a JSON request, or parameters of a URL. Of them proto/tailrace/v1 has ``values`` only: over
-gRPC a body is bytes anyway.
+All three are members of a JSON request, or parameters of a URL. gRPC has only ``values``, because its bodies
+are bytes.
 
-A CloudEvent 1.0 in the structured form has the capture as its data::
+A CloudEvent 1.0 in structured form has the capture as its data::
 
     {"specversion":"1.0","id":"1.….42.2.0.17…","source":"urn:uuid:6f1c2a5e-…","type":"tailrace.data.upsert",
      "subject":"product/17","time":"2023-11-14T22:13:20.000000Z","datacontenttype":"application/json",
      "data":{"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…",…}}
 
-The source is the catalog's log, which its uuid names for ever; the id is the capture's cursor, so source and id
-together are unique, as the specification asks, and any id is a place to resume from. The type is area and
-operation, the subject entity type and primary key (the lead of a transaction has none), the time that of the
-commit. A frame is the object and a comma.
+The ``source`` is the uuid of the catalog's log. The ``id`` is the capture's cursor, so source and id together
+are unique, as the specification requires, and a client can resume from any id. The ``type`` contains area and
+operation. The ``subject`` is entity type and primary key; the lead record of a transaction has no subject. The
+``time`` is the commit time. A frame is the JSON object, followed by a comma.
 
 Source: CloudEvents 1.0.2, core specification and JSON event format.
 
-Formats that need one capture apart from the next have frames of their own::
+Formats in which each capture stands alone have other frames::
 
     lines    {"version":42,…}\n
     events   id: 1.….42.2.0.17…\ndata: {"version":42,…}\n\n
 
-They are made of the frames of a codec of objects, in columns, once for all readers of a format. An image
-that its source wrote over several lines is put on one: JSON allows a line end between tokens only, so that a
-space in its place changes no value.
+These frames are derived from the frames of an object codec, in columns, once for all readers of a format. An
+image that contains line ends is put on one line: JSON allows line ends only between tokens, so replacing them
+by spaces changes no value.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ _encode = msgspec.json.encode
 
 
 _END: Final = 2**31 - 1
+"""End of a slice that extends to the end of every value."""
 
 
 FORMATS: Final = ("captures", "cloudevents")
@@ -82,7 +83,7 @@ _MEMBERS: Final = ("format", "bodies", "values")
 
 
 class LinesCodec(Codec):
-    """One object a line."""
+    """Codec whose frame is one JSON object and a line end."""
 
     def __init__(self, objects: Codec) -> None:
         """Frame the objects of a codec whose frames are an object and a comma."""
@@ -90,16 +91,16 @@ class LinesCodec(Codec):
         self._objects = objects
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one line a capture."""
+        """Return one line for each capture."""
         return pc.binary_replace_slice(on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the line with ``omittedBytes`` appended."""
+        """Return a frame without bodies, with ``omittedBytes`` appended to its object."""
         return self._objects.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
 
 
 class EventsCodec(Codec):
-    """One server-sent event a capture; its id is the cursor."""
+    """Codec whose frame is one server-sent event; its id is the capture's cursor."""
 
     def __init__(self, objects: Codec) -> None:
         """Frame the objects of a codec whose frames are an object and a comma."""
@@ -107,7 +108,7 @@ class EventsCodec(Codec):
         self._objects = objects
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one event a capture."""
+        """Return one server-sent event for each capture."""
         objects = pc.binary_replace_slice(
             on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
         )
@@ -117,12 +118,12 @@ class EventsCodec(Codec):
         )
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the event with ``omittedBytes`` appended to its object."""
+        """Return an event without bodies, with ``omittedBytes`` appended to its object."""
         return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"\n\n"
 
 
 def on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
-    """Return frames of JSON without line ends."""
+    """Return frames of JSON with line ends replaced by spaces."""
     for end in (b"\n", b"\r"):
         if pc.any(pc.match_substring(frames, end)).as_py():
             frames = pc.replace_substring(frames, end, b" ")
@@ -130,7 +131,7 @@ def on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
 
 
 class CloudEventsCodec(Codec):
-    """One event a capture."""
+    """Codec whose frame is one CloudEvent and a comma."""
 
     def __init__(self, objects: Codec) -> None:
         """Wrap the objects of a codec whose frames are an object and a comma."""
@@ -138,7 +139,7 @@ class CloudEventsCodec(Codec):
         self._objects = objects
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one event a capture."""
+        """Return one CloudEvent for each capture."""
         columns = columns.gathered()
         uuid = columns.catalog_uuid
         data = pc.binary_replace_slice(self._objects.encode(columns), -1, _END, b"},")
@@ -150,12 +151,13 @@ class CloudEventsCodec(Codec):
         )
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the event with ``omittedBytes`` appended to its data."""
+        """Return a CloudEvent without bodies, with ``omittedBytes`` appended to its data."""
         return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"},"
 
 
 def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return type and subject of each capture."""
+    """Return the encoded members ``type`` and ``subject`` of each capture."""
+    # Few combinations of entity type, area and operation occur: encode each once, then take it by row.
     codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
     distinct, place = np.unique(codes, return_inverse=True)
     texts = []
@@ -174,7 +176,7 @@ def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
 
 
 def _times(timestamps: NDArray[np.int64]) -> pa.BinaryArray:
-    """Return times as RFC 3339 has them, without their zone; few distinct ones."""
+    """Return times in RFC 3339 without zone; each distinct time is formatted once."""
     distinct, place = np.unique(timestamps, return_inverse=True)
     texts = np.datetime_as_string(distinct.astype("datetime64[us]"))
     return pa.array(texts.tolist(), pa.string()).view(pa.binary()).take(pa.array(place))
@@ -186,15 +188,17 @@ def _text(value: bytes) -> pa.Scalar:
 
 @dataclass(frozen=True, slots=True)
 class CaptureForm:
-    """One way to write captures, in each of the framings; made once, since codecs are compared by name."""
+    """One combination of format, bodies and values, with a codec for each framing of captures."""
 
     format: str
     bodies: str
     values: str
     objects: Codec
-    """An object and a comma: for arrays."""
+    """Codec for JSON arrays: an object and a comma."""
     lines: Codec
+    """Codec for lines of JSON."""
     events: Codec
+    """Codec for server-sent events."""
 
     @property
     def is_cloud(self) -> bool:
@@ -202,7 +206,7 @@ class CaptureForm:
         return self.format == "cloudevents"
 
     def split(self, frame: bytes) -> tuple[bytes, int]:
-        """Return a capture's frame without its bodies, whatever its framing, and their size."""
+        """Return an object or line frame without its bodies, and the size of the bodies."""
         members = msgspec.json.decode(frame[:-1], type=dict[str, msgspec.Raw])
         capture = members
         if self.is_cloud:
@@ -220,16 +224,17 @@ def _form(format: str, bodies: str, values: str) -> CaptureForm:
     return CaptureForm(format, bodies, values, objects, LinesCodec(objects), EventsCodec(objects))
 
 
+# Created once: codecs are compared by name.
 _FORMS: Final = {each: _form(*each) for each in product(FORMATS, BODIES, VALUES)}
 
 PLAIN: Final = _FORMS["captures", "json", "raw"]
 
 
 def form_of(value: object) -> tuple[CaptureForm, object]:
-    """Return the form that a request names, and the request without that.
+    """Return the form that a JSON request names, and the request without the members of the form.
 
     Raises:
-        InvalidRequest, Unsupported: It names one that there is not.
+        InvalidRequest, Unsupported: The request names a form that does not exist.
     """
     if not isinstance(value, dict) or value.keys().isdisjoint(_MEMBERS):
         return PLAIN, value
@@ -240,7 +245,11 @@ def form_of(value: object) -> tuple[CaptureForm, object]:
 def form_of_query(
     pairs: Iterable[tuple[str, str]],
 ) -> tuple[CaptureForm, list[tuple[str, str]]]:
-    """Return the form that parameters name, and the other parameters; raises as ``form_of``."""
+    """Return the form that URL parameters name, and the other parameters.
+
+    Raises:
+        InvalidRequest, Unsupported: The parameters name a form that does not exist, or one name twice.
+    """
     found: dict[str, str] = {}
     rest = []
     for name, text in pairs:
@@ -254,12 +263,12 @@ def form_of_query(
 
 
 def as_cloud(form: CaptureForm) -> CaptureForm:
-    """Return a form with the captures as the data of CloudEvents."""
+    """Return a form changed to CloudEvents."""
     return _FORMS["cloudevents", form.bodies, form.values]
 
 
 def as_bytes(form: CaptureForm) -> CaptureForm:
-    """Return a form for a framing whose bodies are bytes."""
+    """Return a form changed to plain captures with JSON bodies, for Arrow, which copies the bodies' bytes."""
     return _FORMS["captures", "json", form.values]
 
 

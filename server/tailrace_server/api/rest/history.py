@@ -1,12 +1,12 @@
-"""History: a closed range of a catalog's log as a JSON page, lines of JSON, CloudEvents, or an Arrow stream.
+"""History: a range of a catalog's log as a JSON page, lines of JSON, CloudEvents, or an Arrow stream.
 
-The formats are those of api/rest/answers.py; the JSON page has the header, ``captures`` and the end::
+The formats are described in api/rest/answers.py. The JSON page has the header, ``captures`` and the end::
 
     {"catalog": …, "anchor": …, "closedUntil": …, "captures": […],
      "hasNext": true, "nextCursor": "1.…", "count": 1000}
 
-What the read is pinned to stands in the header fields ``Tailrace-*`` too. A range that can never change has an
-``ETag``: asked for again with ``If-None-Match``, it is answered with 304 before anything is read.
+The HTTP header fields ``Tailrace-*`` also have the versions that the read is pinned to. A range that can never
+change has an ``ETag``. A repeated request with ``If-None-Match`` is answered with 304 before anything is read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Truncated": "truncated",
 }
-"""The pins of a read: header field → member of the JSON page."""
+"""HTTP header fields that a read is pinned by: field → member of the JSON page."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 
@@ -78,7 +78,7 @@ async def changes(
     """Answer ``GET …/changes`` and ``POST …/changes/query``.
 
     Raises:
-        TailraceError: Before anything is sent: the range or the catalog is not there to be read.
+        TailraceError: The range or the catalog cannot be read; nothing has been sent.
     """
     kind = accepted(request, _OFFERED)
     if request.method == "POST":
@@ -116,12 +116,14 @@ async def changes(
             max_message_bytes=bytes_max,
             peer=over_http(REST, request),
         )
-    del criteria  # the read has them
+    # The read has the criteria now. Drop this reference, as they may be large.
+    del criteria
     with ExitStack() as stack:
         stack.enter_context(history)
         view = await engine.view(caller_of(request), catalog)
         header = json_responses.history_header(history, catalog=view.name)
         headers = headers_of(header, kind, HEADERS)
+        # Only a range that can never change has a tag.
         if (last := _last_version(bounds, history, view)) is not None:
             tag = _tag(message, kind, form, limit, view, last, history.use.identity)
             headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -135,14 +137,15 @@ async def changes(
             history, kind, "captures", header, end, fitting(kind, form, bytes_max), on_error
         )
         answer = await read.streamed(request, sockets, headers)
-        stack.pop_all()  # from here on the chunks have it
+        # From here on the chunks of the response own the read, and close it.
+        stack.pop_all()
         return answer
 
 
 def _end(
     history: HistoryRead, reverse: bool, last: tuple[int, int, int] | None, count: int
 ) -> dict[str, Any]:
-    """Return how a read ended."""
+    """Return the members that close a page."""
     cursor = requests.next_cursor(history, last, reverse=reverse)
     return {
         "hasNext": cursor is not None,
@@ -152,7 +155,8 @@ def _end(
 
 
 def _last_version(bounds: HistoryBounds, history: HistoryRead, view: LogView) -> int | None:
-    """Return the last version of a range; None where what is still to be published can fall into it."""
+    """Return the last version of a range; None if versions to be published later may fall into it."""
+    # Each bound that lies within the published versions closes the range; the lowest one decides.
     ends = [] if bounds.anchor is None else [bounds.anchor]
     if bounds.until is not None and bounds.until <= Position(view.published + 1, 0):
         ends.append(bounds.until.version - (bounds.until.index == 0))
@@ -172,10 +176,11 @@ def _tag(
     last: int,
     granted: str,
 ) -> str:
-    """Return the tag of a closed range. Weak: the figures around the captures may differ.
+    """Return the ``ETag`` of a closed range. It is weak, because the figures around the captures may differ.
 
-    Callers with other grants get another tag: a browser keeps answers for whoever sits there. The commit
-    timestamp of the last version identifies the history: a log may be restored and written anew.
+    The tag depends on the caller's grants, because a browser caches responses for all of its users. It also
+    depends on the commit timestamp of the last version, because a log may be restored and then have another
+    history.
     """
     ranged = ReadChangesRequest()
     ranged.CopyFrom(message)

@@ -1,4 +1,4 @@
-"""Live changes over WebSocket: what the payloads of the sub-protocol ``tailrace.v1`` mean.
+"""Live changes over WebSocket: the payloads of the sub-protocol ``tailrace.v1``.
 
 ::
 
@@ -6,15 +6,16 @@
                  "maxMessageBytes", "heartbeatIntervalMs", "request": 100, "format", "bodies"}
     subscribed  {"subscriptionId", "start", "resumeCursor", "publishedVersion", "limits", …}
     next        {"captures": [{…}, …], "cursor": "1.….42.2.0", "position": {"version", "index", "ordinal"}}
-                "events" in the place of "captures" where the format is cloudevents
-    stateComplete  {"version", "resumeCursor"}, behind the last row where "initial": "STATE" was asked for
+                "events" instead of "captures" if the format is cloudevents
+    stateComplete  {"version", "resumeCursor"}, after the last row if "initial": "STATE" was requested
     heartbeat   {"publishedVersion", "resumeCursor", "recordsScanned", "recordsMatched", "nextWithinMs"}
     request     {"n": 100}
     token       {"token": "…"}, without an id: a newer token of the same caller, for the whole socket
     error       a Problem Details object
 
-A subscription that names ``request`` is sent as many captures as were requested and no more; 0 waits for the
-first ``request`` message. One that does not is sent everything as fast as the socket takes it.
+A subscribe with the member ``request`` has explicit demand: the server sends at most the requested number of
+captures, and with 0 it waits for the first ``request`` message. A subscribe without this member receives
+everything as fast as the client reads.
 """
 
 from __future__ import annotations
@@ -46,22 +47,26 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = "tailrace.v1"
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _DEMAND: Final = range(1 << 63)
-"""The first one; 0 waits. Those that follow are at least 1."""
+"""Valid initial demand; 0 means wait. Later requests are at least 1."""
 
 
 @dataclass(slots=True)
 class _Live:
-    """One operation: what it asks for, and what was requested before its subscription stood."""
+    """The state of one operation: its request, and the demand that arrives before its subscription is open."""
 
     message: SubscribeRequest
+    """The request; removed when the operation runs, to free its keys."""
     demand: int | None
+    """Initial demand; None if the client's reading speed is the demand."""
     form: CaptureForm
     waiting: list[int] = field(default_factory=list)
+    """Requests that arrived before the subscription was open, in order."""
     subscription: Subscription | None = None
+    """The open subscription; None until then."""
 
 
 class LiveFace:
-    """The face of one catalog's sockets."""
+    """The face of one WebSocket: interprets the payloads for one catalog."""
 
     def __init__(
         self,
@@ -71,7 +76,7 @@ class LiveFace:
         peer: Peer,
         entrance: Entrance,
     ) -> None:
-        """Bind a peer to a catalog by name; whether there is one shows at a subscribe."""
+        """Bind a peer to a catalog by name; an unknown catalog is an error only at a subscribe."""
         self.entrance = entrance
         self._engine = engine
         self._settings = settings
@@ -82,7 +87,8 @@ class LiveFace:
 
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
-        """Types of messages beside those of the sub-protocol; not kept, as each is bound to this object."""
+        """The handler of ``request`` messages."""
+        # Not stored: a bound method stored in its own object is a reference cycle.
         return {"request": self._request}
 
     def error_payload(self, error: TailraceError) -> object:
@@ -90,7 +96,7 @@ class LiveFace:
         return problem(error)
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
-        """Read what is asked for."""
+        """Parse the subscribe; if it has many keys, the socket waits until they have been processed."""
         operation.state = _Live(*asked_of(payload, self._engine.settings.criteria))
         if has_many_keys(operation.state.message):
             operation.reading = asyncio.Event()
@@ -101,7 +107,8 @@ class LiveFace:
         message = state.message
         del state.message
         async with reading(self._engine.turns.many_keys, in_json(requests.wish), message) as wish:
-            del message  # the wish has the only copy of the keys now
+            # The wish has the only copy of the keys now.
+            del message
             operation.answered()
             subscription = await requests.open_subscription(
                 self._engine,
@@ -117,6 +124,7 @@ class LiveFace:
         operation.serves(subscription)
         try:
             state.subscription = subscription
+            # No await between the assignment and this loop: no request is lost or overtaken.
             for n in state.waiting:
                 subscription.request(n)
             await self._pump(operation, subscription, state.form)
@@ -126,7 +134,7 @@ class LiveFace:
     async def _pump(
         self, operation: SocketOperation, subscription: Subscription, form: CaptureForm
     ) -> None:
-        """Send everything, captures in the frames that all subscribers share."""
+        """Send the acknowledgement, then captures and heartbeats, until the subscription ends."""
         acknowledgement = subscription.acknowledgement
         await operation.send(
             "subscribed",
@@ -149,13 +157,15 @@ class LiveFace:
                     memoryview(message.data)[:-1],
                     json_responses.after_captures(message, subscription.cursor_behind(message)),
                 )
-            del message  # the next one may have to wait for the room of this one
+            # Free the message before waiting: the next one may need its memory.
+            del message
 
     def _request(self, operation: SocketOperation, payload: object) -> None:
         """Add to the demand of an operation.
 
         Raises:
-            InvalidRequest: It is no demand, or the operation has none; it ends with this.
+            InvalidRequest: The payload is not a demand, or the operation has no explicit demand. The operation
+                ends with this error.
         """
         if not isinstance(payload, dict) or set(payload) != {"n"}:
             raise InvalidRequest('request: the payload is {"n": captures}')
@@ -174,10 +184,12 @@ class LiveFace:
 def asked_of(
     payload: object, criteria_max: int
 ) -> tuple[SubscribeRequest, int | None, CaptureForm]:
-    """Return what a subscribe asks for, its first demand (None: the socket's pace is the demand) and form.
+    """Return the request of a subscribe, its initial demand and its form.
+
+    The demand is None if the client's reading speed is the demand.
 
     Raises:
-        InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
+        InvalidRequest, Unsupported: A member is unknown or invalid; the error uses its JSON name.
     """
     form, payload = form_of(payload)
     demand = None

@@ -1,13 +1,13 @@
-"""Named subscriptions: what `docs/named-subscriptions.md` has, as resources.
+"""The resources of named subscriptions (docs/named-subscriptions.md).
 
 ::
 
-    POST    …/subscriptions                      creates one: {"name": "billing", "criteria": […], "holdMs": …}
+    POST    …/subscriptions                      create: {"name": "billing", "criteria": […], "holdMs": …}
     GET     …/subscriptions                      {"subscriptions": […]}
-    GET     …/subscriptions/billing              one
-    DELETE  …/subscriptions/billing              204
+    GET     …/subscriptions/billing              the named subscription
+    DELETE  …/subscriptions/billing              delete; answered with 204
     POST    …/subscriptions/billing/reset        {"to": "earliest"}
-    POST    …/subscriptions/billing/pause        without a body; …/resume
+    POST    …/subscriptions/billing/pause        no body; also …/resume
     POST    …/subscriptions/billing/acknowledge  {"epoch": 3, "cursor": "1.…"}
 """
 
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 _Request = TypeVar("_Request", bound="Message")
 
 IN_PATH_OF_NAME = ("catalog", "name")
-"""Fields of requests that are in the path."""
+"""Request fields whose values are in the path, not in the body."""
 
 
 class NamedResources:
     """The handlers of named subscriptions."""
 
     def __init__(self, engine: Engine, settings: HttpSettings) -> None:
-        """Serve an engine."""
+        """Bind the handlers to an engine."""
         self._engine = engine
         self._settings = settings
 
     def routes(self, answered: Callable[[Handler], Handler]) -> list[BaseRoute]:
-        """Return the routes; ``answered`` turns what a handler raises into an answer."""
+        """Return the routes; ``answered`` wraps a handler so that its exceptions become responses."""
         base = "/v1/catalogs/{catalog}/subscriptions"
         found: list[tuple[str, str, Handler]] = [
             ("GET", "", self._list),
@@ -76,7 +76,7 @@ class NamedResources:
         methods: dict[str, dict[str, Handler]] = {}
         for method, path, handler in found:
             methods.setdefault(base + path, {})[method] = handler
-        # One route for each path, so that another method is told which there are.
+        # One route for each path: then the 405 response for another method lists all methods of the path.
         return [
             Route(path, answered(_by_method(handlers)), methods=[*handlers])
             for path, handlers in methods.items()
@@ -140,7 +140,7 @@ class NamedResources:
 
 
 def named_subscription(value: NamedView) -> dict[str, Any]:
-    """Return a named subscription."""
+    """Return a named subscription as JSON members."""
     document, hold = value.document, value.hold
     return {
         "catalog": value.catalog,
@@ -176,7 +176,7 @@ def _catalog(request: Request) -> str:
 
 
 def _of(request: Request) -> tuple[Any, str, str]:
-    """Return the caller, the catalog, and the name of the subscription."""
+    """Return the caller of a request, and the catalog and subscription name in its path."""
     return caller_of(request), _catalog(request), request.path_params["name"]
 
 

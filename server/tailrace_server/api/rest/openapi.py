@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the REST face, made from the code; served at ``/v1/openapi.json``."""
+"""The OpenAPI 3.1 document of the REST face, generated from the code; served at ``/v1/openapi.json``."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _TAGS: Final = {
     "subscriptions": "Readers' places that are kept with the log.",
 }
 _REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
-"""A server's statuses in the place of 200; the other statuses of the error table are never its own."""
+"""Error statuses that every operation may return; the error table has others that no operation returns."""
 _REFUSED_BODY: Final = (408, 413, 415)
-"""The same of a request that has a body."""
+"""Additional error statuses of an operation whose request has a body."""
 _REPEATED: Final = "May be repeated; any of the values matches."
 
 
 def reference(name: str) -> dict[str, Any]:
-    """Return a reference to a component."""
+    """Return a JSON reference to a component of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     found = components.schemas(reference)
     paths: dict[str, Any] = {
         "/v1/tickets": {
@@ -149,7 +149,7 @@ def document() -> dict[str, Any]:
 
 
 def _tables(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the paths of tables, and of one row."""
+    """Return the paths of a table and of one row."""
 
     def asked(without: tuple[str, ...]) -> list[dict[str, Any]]:
         members = request["properties"]
@@ -190,7 +190,7 @@ def _tables(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sql() -> dict[str, Any]:
-    """Return the path of statements."""
+    """Return the path of SQL statements."""
     content = {
         JSON_TYPE: {"schema": reference("SqlAnswer")},
         LINES_TYPE: {"schema": {"type": "string"}},
@@ -256,7 +256,7 @@ def _problem() -> dict[str, Any]:
 def _get(
     operation: str, tag: str, summary: str, answer: dict[str, Any], *, body: str | None = None
 ) -> dict[str, Any]:
-    """Return an operation; ``body`` is the component that it is asked with, if any."""
+    """Return an operation; ``body`` names the component of its request body, if it has one."""
     problem = _problem()
     statuses = sorted((*_REFUSED, *(() if body is None else _REFUSED_BODY)))
     refused = {str(status): {"description": _codes(status), **problem} for status in statuses}
@@ -271,7 +271,7 @@ def _get(
 
 
 def _ended(operation: dict[str, Any]) -> dict[str, Any]:
-    """Return an operation whose answer has no body."""
+    """Return an operation changed to status 204, for a response without a body."""
     responses = dict(operation["responses"])
     return {**operation, "responses": {"204": responses.pop("200"), **responses}}
 
@@ -314,7 +314,7 @@ def _body(name: str) -> dict[str, Any]:
 def _parameters(
     request: dict[str, Any], criteria: dict[str, Any], *, without: str = ""
 ) -> list[dict[str, Any]]:
-    """Return a request as parameters; the fields of one criteria are parameters too."""
+    """Return the members of a request as URL parameters, together with the members of one criteria."""
     members = {**criteria["properties"], **request["properties"]}
     members["criteria"] = {"type": "string", "contentMediaType": JSON_TYPE}
     return [_query(name, schema) for name, schema in members.items() if name != without]

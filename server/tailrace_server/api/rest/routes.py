@@ -6,17 +6,17 @@
     GET        /v1/catalogs/{c}                   one of them
     GET        /v1/catalogs/{c}/schema            entity types and columns, ?version=
     GET        /v1/catalogs/{c}/changes           history
-    POST       /v1/catalogs/{c}/changes/query     the same, asked for in a JSON body
+    POST       /v1/catalogs/{c}/changes/query     history, requested by a JSON body
     WebSocket  /v1/catalogs/{c}/changes/live      live, sub-protocol tailrace.v1
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
     GET        /v1/catalogs/{c}/state/{type}      a table as of one version
     GET        /v1/catalogs/{c}/state/{type}/{key}  one row of it
     POST       /v1/catalogs/{c}/sql               a statement in SQL
     …          /v1/catalogs/{c}/subscriptions…    named subscriptions
-    …          /v1/system/changes…                the same of the system log
-    GET        /v1/openapi.json                   the description of all of it
-    GET        /v1/docs                           the same for a browser, by RapiDoc; paths can be tried out
-    GET        /v1/docs/{name}                    the parts of that page
+    …          /v1/system/changes…                the three paths of changes, for the system log
+    GET        /v1/openapi.json                   the OpenAPI document
+    GET        /v1/docs                           the OpenAPI document as a page for browsers, by RapiDoc
+    GET        /v1/docs/{name}                    files of that page
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 _OWN_STYLE: Final = "'sha256-hxMHPWsJKxnbIchS5PxfP/9Ipo9IhwZEbB+Wb8Dt+uw='"
-"""Of the one style element that RapiDoc 9.3.8 makes; a browser that refuses another names its hash."""
+"""Hash of the only style element that RapiDoc 9.3.8 creates; a browser logs the hash of one that it refuses."""
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=("rapidoc-9.3.8.min.js",),
     own=("docs.js", "docs.css", "token.js"),
-    # RapiDoc's templates have styles of elements; no other style and no script in the page is allowed.
+    # RapiDoc's templates have style attributes. No other inline style and no inline script is allowed.
     policy=STRICT_POLICY.replace("style-src 'self'", f"style-src 'self' {_OWN_STYLE}")
     + "; style-src-attr 'unsafe-inline'",
 )
@@ -86,14 +86,14 @@ class RestFace:
     """The handlers of the REST face."""
 
     def __init__(self, engine: Engine, settings: HttpSettings, sockets: Sockets) -> None:
-        """Serve an engine; the sockets are shared with the other faces of the listener."""
+        """Bind the handlers to an engine; the sockets are shared with the other faces of the listener."""
         self._engine = engine
         self._settings = settings
         self._sockets = sockets
         self._named = NamedResources(engine, settings)
 
     def routes(self) -> list[BaseRoute]:
-        """Return what a Starlette application mounts."""
+        """Return the routes for a Starlette application."""
         found: list[BaseRoute] = [
             Route("/v1/openapi.json", self._answered(self._openapi)),
             Route("/v1/docs", _docs),
@@ -103,7 +103,7 @@ class RestFace:
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
             Route("/v1/catalogs/{catalog}/state/{entityType}", self._answered(self._table)),
-            # A key may have slashes, which HTTP has decoded before the path is looked at.
+            # A key may contain slashes, and the path is decoded before it is matched.
             Route(
                 "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}",
                 self._answered(self._row),
@@ -141,9 +141,8 @@ class RestFace:
     async def _catalog(self, request: Request) -> Response:
         no_parameters(request)
         name = catalog_of(request)
-        await self._engine.view(
-            caller_of(request), name
-        )  # a catalog of a moment ago is looked for; one that is broken says why
+        # `view` finds a catalog that was created a moment ago, and raises the error of one that is unreadable.
+        await self._engine.view(caller_of(request), name)
         for info in self._engine.catalogs(caller_of(request)):
             if info.name == name:
                 return _json(json_responses.catalog(info))
@@ -191,7 +190,7 @@ class RestFace:
     def _answered(
         self, handler: Callable[[Request], Awaitable[ASGIApp]]
     ) -> Callable[[Request], Awaitable[ASGIApp]]:
-        """Turn what a handler raises into a Problem Details answer."""
+        """Wrap a handler so that its exceptions become Problem Details responses."""
 
         async def answer(request: Request) -> ASGIApp:
             try:
@@ -207,9 +206,10 @@ class RestFace:
         return answer
 
     def _refused(self, error: Exception) -> Response:
-        """Log and count an error, and return it as an answer.
+        """Log and count an error, and return it as a response.
 
-        In a function of its own: a frame that an error has passed through may not keep it.
+        This is a separate function because the frame that caught an error must not refer to it: the error's
+        traceback refers to that frame, which would be a reference cycle.
         """
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
@@ -217,13 +217,13 @@ class RestFace:
 
 
 def refused(error: TailraceError) -> Response:
-    """Return an error as an answer."""
+    """Return an error as a Problem Details response."""
     headers = {"Retry-After": retry_after(error)} if isinstance(error, QuotaExceeded) else None
     return Response(encoded_problem(error), http_status(error), headers, PROBLEM_TYPE)
 
 
 def http_problem(request: Request, error: Exception) -> Response:
-    """Return what HTTP itself refuses (a path, a method, a media type) as an answer in the same form."""
+    """Return an error of HTTP itself (path, method, media type) as a Problem Details response."""
     assert isinstance(error, HTTPException)
     detail, path = error.detail, request.url.path
     if detail == HTTPStatus.NOT_FOUND.phrase:

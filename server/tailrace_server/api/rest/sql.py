@@ -1,4 +1,4 @@
-"""The answer to a statement, as a JSON page, lines of JSON, or an Arrow stream.
+"""SQL statements over REST: the answer as a JSON page, lines of JSON, or an Arrow stream.
 
 ::
 
@@ -7,8 +7,8 @@
                  {"catalog": …, "version": 42, "closedUntil": …, "columns": [{"name": "name", "type": …}],
                   "rows": [{"name": "table"}, …], "count": 2}
 
-The formats are those of api/rest/answers.py. An Arrow stream is that of the answer itself: only the header
-fields ``Tailrace-*`` have the version that it is pinned to.
+The formats are described in api/rest/answers.py, except Arrow: its stream has the columns of the statement, and
+only the HTTP header fields ``Tailrace-*`` have the version that the answer is pinned to.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ SQL_HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""The pins of an answer: header field → member of the JSON page."""
+"""HTTP header fields that an answer is pinned by: field → member of the JSON page."""
 _NOBODY: Final = 499
-"""Status for a reader who has gone: only the server's own records have it."""
+"""Status of a request whose client has disconnected; it appears only in the server's own records."""
 ELSEWHERE_OF_SQL: Final = ("catalog", "form", "parameter")
-"""Fields of a request that are in the path, in ``Accept`` and in ``parameters``."""
+"""Request fields that are given by the path, by ``Accept`` and by ``parameters`` instead."""
 _FORMS: Final = {
     JSON_TYPE: SqlForm.OBJECTS,
     LINES_TYPE: SqlForm.LINES,
@@ -74,10 +74,10 @@ _FORMS: Final = {
 async def answer(
     request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
 ) -> ASGIApp:
-    """Answer ``POST …/sql``. A reader who leaves before the first row ends the statement.
+    """Answer ``POST …/sql``; cancel the statement if the client disconnects before the first row.
 
     Raises:
-        TailraceError: Before anything is sent: the statement cannot be answered.
+        TailraceError: The statement cannot be answered; nothing has been sent.
     """
     kind = accepted(request, tuple(_FORMS))
     no_parameters(request, "a POST asks in its body, and takes no parameters")
@@ -110,7 +110,8 @@ async def _begun(
         on_error = partial(sockets.count_error, "http")
         found = ReadAnswer(read, kind, "rows", header, _end, _as_it_is, on_error, _pieces)
         streamed = await found.streamed(request, sockets, headers)
-        stack.pop_all()  # from here on the chunks have it
+        # From here on the chunks of the response own the read, and close it.
+        stack.pop_all()
         return streamed
 
 
@@ -166,7 +167,7 @@ def _as_it_is(frames: Frames) -> bytes:
 
 
 async def _pieces(read: ReadAnswer) -> AsyncGenerator[bytes, None]:
-    """Yield an Arrow stream, which the engine has made."""
+    """Yield the Arrow stream, which the engine has already encoded."""
     with read.read:
         async for frames in read.read:
             yield frames.data

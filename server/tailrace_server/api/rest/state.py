@@ -6,8 +6,9 @@
                                   "hasNext": true, "nextPage": "s1.…", "count": 1000}
     GET …/state/product/4711     {"catalog": …, "version": 42, "resumeCursor": "1.…", "row": {…}}
 
-Each row is the capture that it came with. A table as of a version never changes, so every answer has an
-``ETag``: as long as nothing was published, or a row was not changed, ``If-None-Match`` is answered with 304.
+Each row is returned as the capture of its last change. A table as of a version never changes, so every response
+has an ``ETag``. A request with ``If-None-Match`` is answered with 304 if nothing was published since, or for
+one row if that row has not changed.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ STATE_HEADERS: Final = {
     "Tailrace-Version": "version",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""The pins of a table: header field → member of the JSON page."""
+"""HTTP header fields that a table is pinned by: field → member of the JSON page."""
 
 IN_PATH: Final = (*ELSEWHERE, "entityType")
-"""Fields of a request for a table that are no parameters."""
+"""Request fields of a table that are not URL parameters."""
 IN_PATH_OF_ROW: Final = (
     *IN_PATH,
     "primaryKey",
@@ -65,7 +66,7 @@ IN_PATH_OF_ROW: Final = (
     "whereParameter",
     "whereTree",
 )
-"""The same for one row."""
+"""Request fields of one row that are not URL parameters."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE)
 
@@ -76,7 +77,7 @@ async def table(
     """Answer ``GET …/state/{entityType}``.
 
     Raises:
-        TailraceError: Before anything is sent: the table cannot be read.
+        TailraceError: The table cannot be read; nothing has been sent.
     """
     kind = accepted(request, _OFFERED)
     form, message = _asked(request, engine, IN_PATH)
@@ -100,7 +101,8 @@ async def table(
             read, kind, "rows", header, end, fitting(kind, form, bytes_max), on_error
         )
         answer = await found.streamed(request, sockets, headers)
-        stack.pop_all()  # from here on the chunks have it
+        # From here on the chunks of the response own the read, and close it.
+        stack.pop_all()
         return answer
 
 
@@ -108,7 +110,7 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
     """Answer ``GET …/state/{entityType}/{primaryKey}``.
 
     Raises:
-        RowUnknown: There is none.
+        RowUnknown: The table has no row with this key.
         TailraceError: The table cannot be read.
     """
     kind = accepted(request, (JSON_TYPE,))
@@ -127,7 +129,8 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
             raise RowUnknown(message.entity_type, key, read.version)
         header = json_responses.state_header(read, catalog=catalog)
         headers = headers_of(header, kind, STATE_HEADERS)
-        # The row itself: the position of its last change is of another row in a log that was restored.
+        # The tag is a hash of the row itself. The position of its last change is not enough: in a restored log
+        # the same position may be another change.
         tag = _tag(read, message, kind, form, hashlib.blake2s(data).hexdigest())
     headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
     if tag in request.headers.get("if-none-match", ""):
@@ -157,7 +160,7 @@ async def _open(
     kind: str,
     form: CaptureForm,
 ) -> tuple[StateRead, int]:
-    """Return the read, and the size above which a row comes without its image."""
+    """Return the read, and the size in bytes above which a row is sent without its image."""
     try:
         bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
         read = await engine.state(
@@ -169,14 +172,18 @@ async def _open(
             peer=over_http(REST, request),
         )
     except InvalidRequest as error:
-        if type(error) is InvalidRequest:  # the others have names of the caller's in their texts
+        # The texts of subclasses contain names that the caller gave, which must not be converted.
+        if type(error) is InvalidRequest:
             in_json_names(error)
         raise
     return read, bytes_max
 
 
 def _tag(read: StateRead, message: ReadStateRequest, kind: str, form: CaptureForm, of: str) -> str:
-    """Return the tag of an answer. Weak: of one row, V and the cursor may differ, and both are right."""
+    """Return the ``ETag`` of a response.
+
+    It is weak: responses with one row may differ in version and cursor, and be equally right.
+    """
     asked = ReadStateRequest()
     asked.CopyFrom(message)
     for name in ("at_version", "at_time", "wait_for_version", "wait_ms"):

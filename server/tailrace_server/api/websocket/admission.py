@@ -1,4 +1,4 @@
-"""The authentication of a socket by its ``connection_init``, and its renewal by a newer token."""
+"""Authentication of a WebSocket by its ``connection_init``, and renewal of its identity by a newer token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 async def admit_at_init(entrance: Entrance, payload: object) -> None:
-    """Admit a socket by the token in the payload of its ``connection_init``, else by its handshake.
+    """Admit a socket by the token in its ``connection_init``; without one, by the handshake's credentials.
 
     Raises:
-        Close: 4400: the token is not a text; 4401: the server needs a token and got none; 4403: the token is
-            not accepted; 1013: the caller cannot be identified now.
+        Close: With code 4400 if the token is not a text, 4401 if the server requires a token and got none, 4403
+            if the token is not accepted, 1013 if the caller cannot be identified now.
     """
     try:
         token = token_in(payload, "connection_init")
@@ -38,8 +38,8 @@ async def renew(entrance: Entrance, payload: object) -> None:
     """Renew the identity of a socket by a newer token of the same caller.
 
     Raises:
-        Close: 4400: the token is not a text; 4403: the token is not accepted, or is another caller's; 1013: the
-            caller cannot be identified now.
+        Close: With code 4400 if the token is not a text, 4403 if the token is not accepted or belongs to
+            another caller, 1013 if the caller cannot be identified now.
     """
     try:
         await entrance.admit(token_in(payload, "token"))
@@ -50,7 +50,12 @@ async def renew(entrance: Entrance, payload: object) -> None:
 
 
 def refused(error: TailraceError, code: CloseCode | None = None) -> Close:
-    """Return the close for a caller who is not admitted; ``code`` replaces 4403 if the caller is at fault."""
+    """Return the close for a caller who is not admitted.
+
+    Args:
+        error: The reason.
+        code: Close code if the caller is at fault; None means 4403. Other errors close with 1013.
+    """
     is_final = isinstance(error, Unauthenticated | TokenExpired | NotPermitted)
     found = (code or CloseCode.FORBIDDEN) if is_final else CloseCode.TRY_AGAIN
     return Close(found, f"{error.code}: {error}")

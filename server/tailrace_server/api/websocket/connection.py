@@ -8,8 +8,9 @@
       4408                           ├─ complete: cancels it      ├─ complete: it ended well
                                      └─ the face's own types      └─ error: it ended badly
 
-Messages are handled one after the other; each operation runs in a task of its own. If a client does not read
-its answers, the server stops reading from it: the reading task waits to send, and TCP makes the client wait.
+Messages are handled one after the other. Each operation runs in its own task. If a client does not read its
+answers, the server stops reading from that client: the reading task waits to send, and TCP makes the client
+wait.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.websocket")
 
 _SMALL_BYTES: Final = 4096
-"""A larger message waits for its turn as text, and a larger subscribe is charged until it is answered."""
+"""Size limit of a small message, in characters.
+
+A larger message waits for its turn before it is parsed. A larger subscribe is charged to the inbound budget
+until it is answered.
+"""
 
 
 class Socket(Protocol):
@@ -58,7 +63,7 @@ class Socket(Protocol):
         """
 
     async def turn(self) -> None:
-        """Wait until this socket may begin an operation: live subscriptions come first."""
+        """Wait until this socket may begin an operation or parse a large message; live streams come first."""
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send the parts, joined, as one text message; wait while the peer does not read.
@@ -70,22 +75,29 @@ class Socket(Protocol):
     async def send_all(
         self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
     ) -> None:
-        """Send a message for each payload, in order: head, payload and tail joined; as ``send``."""
+        """Send one message for each payload, in order; a message is head, payload and tail, joined.
+
+        Waits and raises like ``send``.
+        """
 
     async def room(self) -> None:
-        """Wait until there is room for a message, the peer having read the bytes before it; as ``send``."""
+        """Wait until the transport has room for a message: the peer has read enough of the earlier bytes.
+
+        Raises:
+            ReaderGone: The peer is gone, or the send deadline ended the socket.
+        """
 
     async def close(self, code: int, reason: str) -> None:
-        """Close; nothing follows. Idempotent."""
+        """Send a close frame and end the connection. Idempotent."""
 
     def initialised(self) -> None:
-        """Note that the peer has introduced itself: larger messages are allowed from now on."""
+        """Note that the peer has been admitted: messages of full size are allowed from now on."""
 
     def begun(self, nbytes: int) -> None:
-        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
+        """Add the size of a subscribe to the inbound budget; a negative number releases it."""
 
     def interrupt(self) -> None:
-        """End the socket if a write is under way: there is no memory for a reader that does not read."""
+        """End the socket if a write is under way, to free the memory of the unread message."""
 
 
 class Face(Protocol):
@@ -93,38 +105,41 @@ class Face(Protocol):
 
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
-        """Types of messages beside those of graphql-transport-ws, each with its handler.
+        """The handlers of the face's additional message types, by type.
 
-        A handler that raises a `TailraceError` ends the operation with it; one for an id that is not open is
-        not called.
+        A handler is called only if the id of the message names an open operation. If the handler raises a
+        `TailraceError`, the operation ends with that error.
         """
 
     entrance: Entrance
-    """The identity that the socket has proven."""
+    """The authentication state of the socket."""
     takes_tokens: bool
-    """True if a message of the type ``token`` may renew the identity; the payload of a ping always may."""
+    """True if a message of the type ``token`` may renew the identity.
+
+    A token in the payload of a ping renews it for every face.
+    """
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
-        """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
+        """Parse the payload of a subscribe into ``operation.state``; called before the next message is handled.
 
         Raises:
             TailraceError: The request is not valid; the operation ends with this error.
-            Close: The payload is not one of the sub-protocol; the socket is closed.
+            Close: The payload violates the sub-protocol; the socket is closed.
         """
 
     async def run(self, operation: SocketOperation) -> None:
-        """Serve one operation until it ends; returning completes it.
+        """Serve one operation until it ends; a normal return sends ``complete``.
 
         Raises:
             TailraceError: The operation ends with this error.
         """
 
     def error_payload(self, error: TailraceError) -> object:
-        """Return an error in the face's own form."""
+        """Return the payload of an ``error`` message for an error."""
 
 
 class SocketOperation(EndsWithAge):
-    """The operation that one subscribe has begun."""
+    """One operation of a socket: begun by a subscribe, identified by the client's id."""
 
     __slots__ = (
         "_asked_bytes",
@@ -137,7 +152,7 @@ class SocketOperation(EndsWithAge):
     )
 
     def __init__(self, id: str, socket: Socket, asked_bytes: int = 0) -> None:
-        """Bind to a socket under the client's id; ``asked_bytes`` is the size of its subscribe."""
+        """Bind to a socket under the client's id; ``asked_bytes`` is the size of the subscribe message."""
         self._asked_bytes = asked_bytes if asked_bytes > _SMALL_BYTES else 0
         if self._asked_bytes:
             socket.begun(self._asked_bytes)
@@ -146,13 +161,16 @@ class SocketOperation(EndsWithAge):
         """The state of the operation, which only the face reads and writes."""
         self.task: asyncio.Task[None] | None = None
         self.reading: asyncio.Event | None = None
-        """Set once the subscribe is read, if the socket takes no other message before."""
+        """Event that is set when the subscribe has been processed; the socket handles no other message before.
+
+        None for most operations. A face creates the event if the request has many keys.
+        """
         self._socket = socket
         self._head = head("next", id)
         super().__init__()
 
     def answered(self) -> None:
-        """Note that the message of the subscribe is no longer held in memory. Idempotent."""
+        """Stop charging for the subscribe message: it is no longer in memory. Idempotent."""
         if self.reading is not None:
             self.reading.set()
         if self._asked_bytes:
@@ -160,27 +178,27 @@ class SocketOperation(EndsWithAge):
             self._asked_bytes = 0
 
     async def next(self, *parts: bytes | memoryview) -> None:
-        """Send ``next`` with the payload that the parts make, joined; each is sent as it is."""
+        """Send a ``next`` message; its payload is the concatenation of the parts, which are not copied."""
         await self._socket.send(self._head, *parts, b"}")
 
     async def nexts(self, payloads: Sequence[bytes | memoryview]) -> None:
-        """Send a ``next`` for each payload, all of them in as few writes as the socket allows."""
+        """Send a ``next`` message for each payload, in as few writes as the socket allows."""
         await self._socket.send_all(self._head, payloads, b"}")
 
     async def room(self) -> None:
-        """Wait until a message can be written, so that a large one is made only then."""
+        """Wait until the socket has room, so that a large message is built only when it can be sent."""
         await self._socket.room()
 
     async def send(self, type: str, payload: object = None) -> None:
-        """Send a message of this operation."""
+        """Send a message with this operation's id."""
         await self._socket.send(whole(type, self.id, payload))
 
     def interrupt(self) -> None:
-        """End the whole socket if it waits for the client to read a message."""
+        """End the whole socket if a write waits for the client to read."""
         self._socket.interrupt()
 
     def cancel(self) -> None:
-        """Cancel the task and drop the reference to it: the frames of a cancelled task refer to this object."""
+        """Cancel the task and drop the reference to it; its frames refer to this object."""
         task, self.task = self.task, None
         if task is not None:
             task.cancel()
@@ -196,7 +214,7 @@ class SocketConnection:
         settings: HttpSettings,
         on_error: Callable[[str], None] = lambda code: None,
     ) -> None:
-        """Bind a face to a socket; ``on_error`` gets the code of each error that an operation ends with."""
+        """Bind a face to a socket; ``on_error`` receives the code of each error that ends an operation."""
         self._socket = socket
         self._face = face
         self._settings = settings
@@ -206,31 +224,34 @@ class SocketConnection:
         self._initialised = self._acknowledged = self._stopping = False
         self._reason = ""
         self._close: Close | None = None
-        """The close that was decided outside the handling of messages; None until then."""
+        """The close that `end_refused` has decided; None until then."""
         self._refused_at: float | None = None
-        """Loop time since which the socket is idle and its caller no longer accepted; None otherwise."""
+        """Loop time since when the caller has been refused while no operation was open.
+
+        None if the caller is accepted or an operation is open.
+        """
         self.closed_with: int | None = None
         """The code with which the server closed the socket; None if the peer closed it."""
         self.refused = 0
-        """Subscribes above the limit of one socket."""
+        """Number of subscribes refused because the socket had ``ws_subscriptions`` open."""
 
     async def run(self) -> None:
-        """Serve until one side closes."""
+        """Serve the socket until one side closes it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 try:
-                    # 1. Take messages until one side closes; operations run beside this in the same group.
+                    # 1. Handle messages until one side closes. Operations run in the same task group.
                     close = await self._read_until_closed(tasks)
-                    # 2. A server that stops lets operations send their last words. The engine has ended their
-                    #    subscriptions, so they end by themselves.
+                    # 2. If the server stops, operations may send their last message. The engine has ended
+                    #    their subscriptions, so the operations end by themselves.
                     if close is not None and close.code is CloseCode.GOING_AWAY:
                         await self._wait_for_operations()
                 finally:
-                    # 3. Any other close ends them at once. The group waits for them, so that nothing is
-                    #    written behind the close frame.
+                    # 3. Any other close cancels the operations at once. The group waits for them, so that
+                    #    nothing is written after the close frame.
                     for operation in self._operations.values():
                         operation.cancel()
-            # 4. The close frame comes last; where the peer closed first, there is none to send.
+            # 4. The close frame comes last. If the peer closed first, none is sent.
             if close is not None:
                 self.closed_with = close.code
                 await self._socket.close(close.code, close.reason)
@@ -238,25 +259,31 @@ class SocketConnection:
             return
 
     def end_for_age(self) -> None:
-        """Close once all subscriptions have sent their resume cursors: the connection has reached its age."""
+        """End all operations, then close: the connection has reached its maximum age.
+
+        Each subscription sends its resume cursor first.
+        """
         for operation in tuple(self._operations.values()):
             operation.end_for_age()
         self.stop(REASON)
 
     def stop(self, reason: str = "the server is stopping") -> None:
-        """Read no more messages; close once all operations have ended. The engine ends the operations."""
+        """Stop reading messages; close when all operations have ended. The engine ends the operations."""
         if not self._stopping:
             self._stopping = True
             self._reason = reason
             self._read_no_more()
 
     def end_refused(self, error: TailraceError) -> None:
-        """Close the socket if it has been idle, with a caller no longer accepted, for ``ws_init_timeout_s``.
+        """Close the socket if its caller has been refused, and no operation open, for ``ws_init_timeout_s``.
 
-        Called repeatedly while the caller is not accepted. Subscriptions end first, each with its resume
-        cursor; then the client has as much time for a newer token as a new socket for ``connection_init``.
+        Called repeatedly while the caller is not accepted, for example after its token has expired. The engine
+        ends the subscriptions first, each with its resume cursor. Then the client has ``ws_init_timeout_s`` to
+        send a newer token.
         """
         now = asyncio.get_running_loop().time()
+        # Open operations are not cut here: the engine ends them with a resume cursor. Before `connection_ack`
+        # the init timeout applies.
         if self._operations or not self._acknowledged:
             self._refused_at = None
         elif self._refused_at is None:
@@ -266,6 +293,8 @@ class SocketConnection:
             self._read_no_more()
 
     def _read_no_more(self) -> None:
+        # An expired timeout ends the wait for the next message. `_read_until_closed` then finds the reason in
+        # `_close` or `_stopping`.
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
 
@@ -273,11 +302,11 @@ class SocketConnection:
         """Handle messages until one side closes; return the server's close, None if the peer closed."""
         try:
             async with asyncio.timeout(self._settings.ws_init_timeout_s) as self._patience:
-                # `stop` may have come before there was a timeout to expire.
+                # `stop` may have been called before this timeout existed.
                 if self._stopping:
                     self._patience.reschedule(asyncio.get_running_loop().time())
                 while (text := await self._socket.receive()) is not None:
-                    # Parsed, a large message would take several times its size while it waits.
+                    # Wait before parsing: a parsed message takes several times the memory of its text.
                     if (size := len(text)) > _SMALL_BYTES:
                         await self._socket.turn()
                     message = parse(text)
@@ -299,7 +328,8 @@ class SocketConnection:
             logged(error, _log)
             return Close(CloseCode.INTERNAL, "internal error")
         finally:
-            # `stop` may come later, while operations end: to reschedule a timeout that was left is an error.
+            # `stop` may still be called while operations end, and a timeout must not be rescheduled after its
+            # block has ended.
             self._patience = None
         return None
 
@@ -329,6 +359,7 @@ class SocketConnection:
             raise malformed("connection_init: payload is an object")
         self._initialised = True
         assert self._patience is not None
+        # The init timeout has done its work. If `stop` has already made it expire, it must stay so.
         if not self._stopping:
             self._patience.reschedule(None)
         await admit_at_init(self._face.entrance, payload)
@@ -337,7 +368,7 @@ class SocketConnection:
         self._acknowledged = True
 
     async def _ping(self, message: ClientMessage) -> None:
-        """Answer with the payload, without its token; the token lets the socket continue."""
+        """Answer a ping with its payload, without the token; a token renews the socket's identity."""
         payload = _echoed(message)
         if isinstance(payload, dict) and "token" in payload:
             await self._renew(payload)
@@ -356,6 +387,7 @@ class SocketConnection:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
         if not isinstance(message.payload, dict):
             raise malformed("subscribe: payload is an object")
+        # A larger message has waited for its turn before it was parsed.
         if size <= _SMALL_BYTES:
             await self._socket.turn()
         if message.id in self._operations:
@@ -370,8 +402,8 @@ class SocketConnection:
             await self._refuse(SocketOperation(message.id, self._socket), error)
             return
         operation = SocketOperation(message.id, self._socket, size)
-        # `begin` runs before the next message is read: a `request` right behind this subscribe must find the
-        # operation's state. The task is made after it, so that a payload that is refused never has one.
+        # `begin` runs before the next message is read: a `request` that directly follows this subscribe must
+        # find the operation's state. The task is created afterwards, so a refused payload never has a task.
         try:
             self._face.begin(operation, message.payload)
         except Close:
@@ -388,7 +420,7 @@ class SocketConnection:
             await operation.reading.wait()
 
     async def _operate(self, operation: SocketOperation) -> None:
-        """Run one operation and send how it ended; raises nothing."""
+        """Run one operation, then send ``complete`` or ``error``; raises nothing."""
         ended: TailraceError | None = None
         try:
             try:
@@ -396,7 +428,8 @@ class SocketConnection:
             except ReaderGone:
                 return
             except Exception as error:
-                # Its frames hold the request, 100,000 keys perhaps, and the answer may wait for the reader.
+                # The error's frames hold the request, perhaps 100,000 keys, and sending may have to wait for
+                # the reader.
                 ended = logged(error, _log)
                 forget_frames(ended)
             if ended is None:
@@ -407,13 +440,13 @@ class SocketConnection:
             return
         finally:
             operation.answered()
-            # After a `complete` the client may use the id again at once: only our own entry is removed.
+            # After `complete` the client may reuse the id at once, so remove only this operation's entry.
             if self._operations.get(operation.id) is operation:
                 del self._operations[operation.id]
             operation.task = None
 
     def _cancel(self, message: ClientMessage) -> None:
-        """Cancel an operation without a message; ignore an unknown id: the operation may have ended."""
+        """Cancel an operation and send nothing; ignore an unknown id, whose operation may have ended."""
         operation = self._operations.pop(message.id, None)
         if operation is not None:
             operation.cancel()
@@ -457,6 +490,6 @@ _CLOSE_REASON_BYTES: Final = 123
 
 
 def close_reason(text: str) -> str:
-    """Return a reason cut to what a close frame holds."""
+    """Return a reason cut to the 123 bytes that a close frame can hold."""
     data = text.encode()
     return data[:_CLOSE_REASON_BYTES].decode(errors="ignore")

@@ -1,13 +1,13 @@
-"""The messages of a WebSocket: each is one JSON object, parsed strictly and written from encoded parts.
+"""The messages of a WebSocket: one JSON object each, parsed strictly and written from encoded parts.
 
 ::
 
     {"type": "subscribe", "id": "1", "payload": {…}}      client
     {"id":"1","type":"next","payload":{…}}                 server
 
-No other member is allowed. The client chooses ``id``, unique among the open operations of the socket.
+No other member is allowed. The client chooses ``id``; it is unique among the open operations of the socket.
 
-Close codes are those of graphql-transport-ws where that protocol defines one.
+Close codes follow graphql-transport-ws where that protocol defines one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 ID_CHARACTERS_MAX: Final = 256
-"""Longest id of an operation; graphql-ws takes UUIDs."""
+"""Maximum length of an operation's id, in characters; the client library graphql-ws uses UUIDs."""
 
 _MEMBERS: Final = frozenset({"type", "id", "payload"})
 
 
 class CloseCode(IntEnum):
-    """The reason for which the server closes a socket, as a close code."""
+    """The close codes that the server sends; `BECAUSE` has the meaning of each."""
 
     GOING_AWAY = 1001
     NOT_TEXT = 1007
@@ -53,7 +53,7 @@ class Close(Exception):
     """An exception that closes the whole socket with a code and a reason."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
-        """Store code and reason; a close frame has room for a reason of 123 bytes."""
+        """Store code and reason; the sender cuts the reason to 123 bytes (`close_reason`)."""
         super().__init__(reason)
         self.code = code
         self.reason = reason
@@ -147,17 +147,17 @@ def parse(text: str) -> ClientMessage:
 
 
 def malformed(reason: str) -> Close:
-    """Return the close for a text that is not a message of this protocol."""
+    """Return the close (4400) for a text that is not a message of this protocol."""
     return Close(CloseCode.MALFORMED, reason)
 
 
 def head(type: str, id: str) -> bytes:
-    """Return the beginning of a message with a payload; the caller appends the payload and ``}``."""
+    """Return the encoded start of a message; the caller appends the encoded payload and ``}``."""
     return b'{"id":%s,"type":"%s","payload":' % (msgspec.json.encode(id), type.encode())
 
 
 def whole(type: str, id: str | None = None, payload: object = None) -> bytes:
-    """Return a message as JSON; an id or a payload of None is left out."""
+    """Return a message as JSON, without the members that are None."""
     parts: dict[str, object] = {} if id is None else {"id": id}
     parts["type"] = type
     if payload is not None:

@@ -1,18 +1,20 @@
-"""Uvicorn's WebSocket protocol with the guards that it lacks, and a door for ready frames.
+"""Uvicorn's WebSocket protocol with the guards that it lacks, and methods that write encoded frames.
 
-The guards, and their reasons:
+The guards and their reasons:
 
-- Pings of one read are answered together, and not at all while the peer does not read: uvicorn answers each
-  without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
-- A probe that stays unanswered ends the connection. A probe behind data that the peer has yet to read gets as
-  much time as any message, the send deadline, and more while the peer continues to read.
-- A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already. One that
-  is not finished in its time ends the connection, pings or not. Received bytes that wait are charged to the
-  inbound budget.
-- Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
+- Pings that arrive in one read are answered in one write, and not at all while the peer does not read. Uvicorn
+  answers each ping without flow control, so a flood of pings would use unbounded memory. After ``pings_unread``
+  dropped answers the connection is cut.
+- An unanswered probe (keepalive ping) ends the connection. If the peer still has to read data before the probe,
+  it gets the send deadline to answer, and more while it continues to read.
+- The number of a message's fragments is bounded, because uvicorn bounds only their bytes. A message that is not
+  finished in its time ends the connection, even if pings arrive. Received bytes that are not processed yet are
+  charged to the inbound budget.
+- Text that is not UTF-8 causes a close code, not a stack trace in the log. A refused handshake is not logged as
+  an error.
 
-Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
-has a test.
+This module and api/http/protocol.py use private names of uvicorn. Its version is pinned, and a test covers each
+name.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.websocket")
 
 EXTENSION: Final = "tailrace.websocket"
-"""Key in the scope's extensions under which an application finds the protocol."""
+"""Key in the ASGI scope's extensions; its value is the connection's `GuardedProtocol`."""
 
 UNFINISHED: Final = "unfinished_message"
 """Name of the guard against peers that begin a message and do not finish it."""
@@ -55,18 +57,18 @@ UNFINISHED: Final = "unfinished_message"
 _FIN: Final = 0x80
 _TEXT: Final = 1
 _CONTINUATION: Final = 0
-"""Of the first byte of a frame: RFC 6455, 5.2."""
+"""Opcode of a continuation frame; with `_FIN` and `_TEXT` it makes a frame's first byte (RFC 6455, 5.2)."""
 _FRAGMENTS_MAX: Final = 4096
 _SMALL_BYTES: Final = 4096
-"""The first bytes of one connection, up to this number, are not charged."""
+"""A connection that holds at most this number of bytes is not charged."""
 _FRAGMENT_BYTES: Final = 100
-"""Of a fragment beside its data, about."""
+"""Approximate memory of a fragment, in addition to its data."""
 _LINGER_S: Final = 5.0
-"""How long a closed connection may take to flush its last words before it is cut."""
+"""Time that a closed connection has to flush its last bytes before it is cut."""
 
 
 class GuardedProtocol(WebSocketsSansIOProtocol):
-    """One connection. `configured` makes the class that a server uses."""
+    """The protocol of one WebSocket. `configured` makes the subclass with the settings of a server."""
 
     pings_unread: int = 1_000
     init_message_bytes: int = 64 << 10
@@ -75,30 +77,31 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     inbound: ByteBudget = ByteBudget(128 << 20)
     turns: ReadTurns = ReadTurns()
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
-    """Called with the name of the guard that cut a connection."""
+    """Called with the name of the guard that ends a connection."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Begin with the bound for peers that have not introduced themselves."""
+        """Start with the message limit for peers that have not been admitted yet."""
         super().__init__(*arguments, **options)
         self._pings_dropped = 0
         self._linger: asyncio.TimerHandle | None = None
         self._behind = False
-        """True if the kernel's buffers were full since the last pong: a probe may be behind all of it."""
+        """True if the write buffers were full since the last pong: a probe may wait behind unread data."""
         self._moved_at = 0.0
-        """Loop time at which the transport last had room again."""
+        """Loop time at which the transport last became writable again."""
         self._unfinished: asyncio.TimerHandle | None = None
-        """Ends the connection when the message that has begun is not finished in its time."""
+        """Timer that ends the connection if the message being received is not finished within ``message_s``."""
         self._queued: deque[int] = deque()
-        """Bytes of the messages that wait for the application."""
+        """Sizes of the received messages that wait for the application, oldest first."""
         self._in_hand = 0
-        """Bytes of the message that the application has taken, until it asks for the next one."""
+        """Size of the message that the application is processing; 0 once it waits for the next one."""
         self._charged = 0
+        """Bytes that are charged to the inbound budget now."""
         self._begun = 0
-        """Bytes of subscribes that are not answered yet."""
+        """Total size of large subscribes that are not answered yet."""
         self.held = False
-        """True while reading is paused until the connection's turn."""
+        """True while reading is paused until this connection's turn."""
         self._strange = True
-        """True until the peer has introduced itself."""
+        """True until the peer has been admitted."""
         self._message_bytes_max = self.conn.max_message_size
         self.conn.max_message_size = min(
             self.init_message_bytes, self._message_bytes_max or 1 << 62
@@ -110,7 +113,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._strange = False
 
     def begun(self, nbytes: int) -> None:
-        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
+        """Add the size of a subscribe to the inbound budget; a negative number releases it."""
         self._begun += nbytes
         self._charge()
 
@@ -121,26 +124,27 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         fragments = (self.conn.current_size or 0) + _FRAGMENT_BYTES * len(self.frames)
         nbytes = len(self.conn.reader.buffer) + fragments + sum(self._queued) + self._in_hand
         nbytes += self._begun + self._strange * CONNECTION_BYTES
+        # A usual message must not cost an update of the budget.
         if nbytes <= _SMALL_BYTES:
-            nbytes = 0  # the usual message costs no more than this line
+            nbytes = 0
         if nbytes != self._charged:
             self._charged = nbytes
             self.inbound.hold(self, nbytes)
 
     def refuse(self) -> None:
-        """Close: the inbound budget is spent, and this peer has held most of it."""
-        # 1. Its close is counted by the guard's name too.
+        """Close the connection because the inbound budget is used up and this peer has held the most of it."""
+        # 1. Count the guard's name in addition to the close code, which `_fail` counts.
         self.on_cut(INBOUND)
         _log.warning("sender refused", peer=self.client, guard=INBOUND)
         self._fail(
             CloseCode.TOO_LARGE, "peers send more at once than there is room for; send again"
         )
-        # 2. What it has sent goes at once, the connection when the reason has been read.
+        # 2. Free the received bytes at once; the connection ends when the peer has read the reason.
         self.frames = []
         self.conn.reader.discard()
 
     def _overdue(self) -> None:
-        """End a connection whose message has not been finished in its time, unless we did not read it."""
+        """End the connection: a message was not finished in its time. Wait on if the server paused reading."""
         self._unfinished = None
         if self.read_paused or self.held:
             self._watch_message()
@@ -150,7 +154,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self._fail(CloseCode.TOO_SLOW, reason)
 
     def _watch_message(self) -> None:
-        """Run the timer of unfinished messages while there is one."""
+        """Run the timer of unfinished messages while a message is unfinished."""
         if self.conn.reader.buffer or self.frames:
             if self._unfinished is None and not self.gone:
                 self._unfinished = self.loop.call_later(self.message_s, self._overdue)
@@ -160,7 +164,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     @property
     def gone(self) -> bool:
-        """True if nothing more can be sent."""
+        """True if nothing more can be sent to the peer."""
         return (
             self.disconnected
             or self.close_sent
@@ -169,10 +173,11 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         )
 
     def write_text(self, parts: tuple[bytes | memoryview, ...]) -> Iterator[None]:
-        """Write one message of UTF-8 parts, uncopied, a frame at each step; the caller waits for ``writable``.
+        """Write one message from UTF-8 parts without copying them; each step of the iterator writes one frame.
 
-        A server's frame is not masked, so what many are sent stays one object. Over TLS a large message has
-        several frames (`pieces`): pings and the close go between them, and one that has begun has to be ended.
+        Before each step the caller waits for ``writable``. A server's frames are not masked, so all receivers
+        of a message share the same bytes. Over TLS a large message is split into several frames (`pieces`), and
+        pings or a close frame may be sent between them. The caller must run the iterator to its end.
         """
         nbytes = sum(map(len, parts))
         if nbytes <= ON_ITS_WAY_BYTES or not is_encrypted(self.transport):
@@ -190,7 +195,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             yield
 
     def write_texts(self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes) -> None:
-        """Write a text frame for each payload, head and tail around it, all in one write."""
+        """Write a text frame with head, payload and tail for each payload, all in one write."""
         around = len(head) + len(tail)
         parts: list[bytes | memoryview] = []
         for payload in payloads:
@@ -198,34 +203,35 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(parts))
 
     def close_with(self, code: int, reason: str) -> None:
-        """Close without waiting for the peer to read earlier bytes; it has a moment for that."""
+        """Send a close frame now; the peer has `_LINGER_S` to read it and the bytes before it."""
         if self.gone:
             return
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        # The peer's answer to the close must be read, or the connection only ends by `_linger`.
+        # Read again: without the peer's answer to the close, the connection would only end by the linger timer.
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
         self.close_within()
 
     def too_slow(self) -> None:
-        """Close, after the unread bytes, because the peer left a message unread past the send deadline."""
+        """Close because a message stayed unread past the send deadline; the close follows the unread bytes."""
         _log.warning("subscriber too slow", peer=self.client, guard=TOO_SLOW)
         seconds = self.send_deadline_s
         reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
         self.close_with(CloseCode.TOO_SLOW, reason)
-        self.writable.set()  # wakes the writer, which finds the socket ended
+        # Wake the blocked writer, which then sees that the socket has ended.
+        self.writable.set()
 
     def cut(self, guard: str) -> None:
-        """Drop the connection with whatever it has not read."""
+        """Drop the connection and all bytes that the peer has not read; count it for the guard."""
         if not self.disconnected:
             self.on_cut(guard)
             drop(self.transport)
 
     def close_within(self, seconds: float = _LINGER_S) -> None:
-        """Cut the connection unless it has ended by itself by then."""
+        """Cut the connection after ``seconds`` if it is still open; only the first call starts the timer."""
         if self._linger is None and not self.disconnected:
             self._linger = self.loop.call_later(seconds, self._abort)
 
@@ -233,10 +239,10 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         if not self.disconnected:
             drop(self.transport)
 
-    # What uvicorn calls.
+    # The methods below are called by uvicorn.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers and drop references, which would keep this object in memory."""
+        """Cancel the timers, and drop references that would keep this object in memory."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -245,49 +251,52 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self._unfinished = None
         self.inbound.hold(self, 0)
         super().connection_lost(exc)
-        # The parser of `websockets` is a generator whose frame holds the object that holds the generator. The
-        # same object, and the request, keep the error of the parser or the handshake, whose frames hold them.
+        # Break two reference cycles. The parser of `websockets` is a generator whose frame refers to the
+        # connection object, which refers to the generator. The connection object also stores the errors of the
+        # parser and the handshake, and their tracebacks refer to that object.
         self.conn.parser.close()
         for error in (self.conn.parser_exc, self.conn.handshake_exc):
             if error is not None:
                 forget_frames(error)
 
     async def run_asgi(self) -> None:
-        """Run the application, which finds this object in the scope's extensions."""
+        """Run the application with this object in the scope's extensions."""
         extensions: dict[str, Any] = self.scope["extensions"]
         extensions[EXTENSION] = self
         try:
             await super().run_asgi()
         finally:
-            del extensions[EXTENSION]  # this object holds the scope
+            # This object refers to the scope: break the cycle.
+            del extensions[EXTENSION]
         self.close_within()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next message; the application has processed the one before, so stop charging that."""
+        """Return the next message, and stop charging the previous one: the application has processed it."""
         if self._in_hand:
             self._in_hand = 0
             self._charge()
         message = await super().receive()
+        # Uvicorn resumes reading here. While this connection waits for its turn, pause again.
         if self.held and not self.transport.is_closing():
-            self.transport.pause_reading()  # uvicorn has begun again
+            self.transport.pause_reading()
         if message["type"] == "websocket.receive":
             self._in_hand = self._queued.popleft()
         return message
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send, and mark a refused handshake as complete: uvicorn would log an application error otherwise."""
+        """Send a message; mark a refused handshake as complete, or uvicorn would log an application error."""
         await super().send(message)
         if self.close_sent:
             self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes, then answer all pings in them at once."""
+        """Process received bytes, then answer all pings among them in one write."""
         super().data_received(data)
         self._watch_message()
         self._charge()
         self.turns.took(self, len(data))
-        # While the peer reads, its pings are answered in one write. While it does not, each answer would grow
-        # the buffer: answers are dropped and counted, and too many of them end the connection.
+        # While the peer reads, answer its pings in one write. While it does not read, each answer would grow
+        # the write buffer, so drop and count the answers; too many of them end the connection.
         answers = self.conn.data_to_send()
         if not answers or self.transport.is_closing():
             return
@@ -300,29 +309,32 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.cut("pings_unread")
 
     def hold_reading(self) -> None:
-        """Pause reading until ``release_reading``."""
+        """Pause reading until ``release_reading`` is called."""
         self.held = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Resume reading, unless the application must first take what was received."""
+        """Resume reading, unless uvicorn has paused it until the application takes the received messages."""
         self.held = False
         if not self.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def handle_ping(self) -> None:
-        """Leave the answer for the end of this read."""
+        """Do nothing: `data_received` sends the answer at the end of the read."""
 
     def handle_cont(self, event: Frame) -> None:
-        """Bound the number of fragments."""
+        """Add a fragment to the message; close the connection if the message has too many."""
         if len(self.frames) >= _FRAGMENTS_MAX:
             self._fail(CloseCode.TOO_LARGE, "too many fragments")
             return
         super().handle_cont(event)
 
     def send_receive_event_to_app(self) -> None:
-        """Refuse text that is not UTF-8 before uvicorn logs it as an exception; count what is queued."""
+        """Queue a complete message and note its size; close with 1007 if its text is not UTF-8.
+
+        Uvicorn would log such a text as an exception.
+        """
         if self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()
@@ -339,56 +351,57 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
-        """Close, and cut a peer that does not close in time."""
+        """Close because of a fault of the peer; cut the connection if the peer does not close in time."""
         assert self.conn.close_sent is not None
         self.on_cut(f"close_{self.conn.close_sent.code}")
         super().handle_parser_exception()
         self.close_within()
 
     def pause_writing(self) -> None:
-        """Note that a probe would be behind full buffers."""
+        """Note that a probe may now wait behind full buffers."""
         self._behind = True
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that the peer reads."""
+        """Note the time at which the peer was last seen to read."""
         self._moved_at = self.loop.time()
         super().resume_writing()
 
     def handle_pong(self, event: Frame) -> None:
-        """Note that the peer has read all data before the probe."""
+        """Note, if the pong answers the probe, that the peer has read all data before the probe."""
         asked = self.pending_ping_payload
         super().handle_pong(event)
         if asked is not None and self.pending_ping_payload is None:
+            # If the buffers are full now, the next probe waits behind them.
             self._behind = not self.writable.is_set()
 
     def keepalive_timeout(self) -> None:
-        """End the connection of a silent peer; wait longer if unread data precedes the probe."""
-        # 1. The probe may be stuck behind unread data. Then silence proves nothing until the peer has not read
-        #    for the send deadline, counted from the probe or from the last time that it read.
+        """End the connection because the probe was not answered; wait longer if unread data precedes it."""
+        # 1. The probe may wait behind unread data. Then a missing pong proves nothing until the peer has not
+        #    read for the send deadline, counted from the later of the probe and the peer's last read.
         if self._behind or has_unread(self.transport):
             unread_s = self.loop.time() - max(self.ping_sent_at, self._moved_at)
             left_s = self.send_deadline_s - unread_s
             if left_s > 0:
                 self.pong_timer = self.loop.call_later(left_s, self.keepalive_timeout)
                 return
-        # 2. The deadline has passed with data unread: the reader is too slow, and is told so by the close code.
+        # 2. The deadline has passed and data is unread: close with the code for a slow reader.
         if has_unread(self.transport):
             self.pong_timer = None
             if not self.gone:
                 self.on_cut(TOO_SLOW)
                 self.too_slow()
             return
-        # 3. All data was read and the probe was not answered: the peer is gone.
+        # 3. The peer has read all data and not answered the probe: it is gone.
         self.on_cut("ping_timeout")
         super().keepalive_timeout()
         self.close_within()
 
     def shutdown(self) -> None:
-        """Close because the server stops; the wait for the peer to read is bounded."""
+        """Close because the server stops; the peer has `_LINGER_S` to read."""
         if self.handshake_complete and not self.close_sent and self.conn.state is not OPEN:
-            # The peer has closed, and its answer waits behind what it has not read: uvicorn would close again,
-            # which is an error.
+            # The peer has sent a close, and the answer to it waits behind unread bytes. Uvicorn would send a
+            # second close, which is an error.
             self.stop_keepalive()
             self.transport.close()
         else:
@@ -397,7 +410,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
 
 def _frame_head(size: int, first: int = _FIN | _TEXT) -> bytes:
-    """Return the head of an unmasked frame, by default of one that is a text message."""
+    """Return the head of an unmasked frame of ``size`` bytes; by default the frame is a whole text message."""
     if size < 126:
         return _pack_short(first, size)
     if size < 1 << 16:
@@ -420,7 +433,7 @@ def configured(
     turns: ReadTurns,
     on_cut: Callable[[str], None],
 ) -> type[GuardedProtocol]:
-    """Return the class for one server."""
+    """Return the subclass of `GuardedProtocol` with the settings of one server."""
     members = {
         "pings_unread": pings_unread,
         "init_message_bytes": init_message_bytes,

@@ -1,14 +1,15 @@
-"""The sockets of one server: how many may be open, who stopped reading, and how they all end.
+"""The WebSockets and event streams of one server: their limits, their guards, their counts and their shutdown.
 
 ::
 
     handshake ─▶ room? ─▶ sub-protocol? ─▶ SocketConnection over GuardedSocket ─▶ closed, counted by code
                   429          4406
 
-A message is written when the transport has room. One that had none for the send deadline ends its socket: the
-reader gets SUBSCRIBER_TOO_SLOW behind its unread bytes, and is cut if it does not take that either.
+A message is written when the transport has room. If the transport has no room for the whole send deadline, the
+socket ends: the close SUBSCRIBER_TOO_SLOW follows the unread bytes, and the connection is cut if the peer does
+not read the close either.
 
-A refusal for a name that the peer gives (an origin, a sub-protocol, a host) is logged once for each name.
+A refusal because of a name that the peer sent (an origin, a sub-protocol, a host) is logged once for each name.
 """
 
 from __future__ import annotations
@@ -58,43 +59,44 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.http")
 
 _NAMES_MAX: Final = 100
-"""Most names of one kind that are logged. Anybody can make up more, and the metrics count them all."""
+"""Limit of the names of one kind that are logged: a peer can invent any number. Metrics count every refusal."""
 _SHOWN: Final = 200
+"""Characters of a name that are logged."""
 
 
 _MESSAGES_AT_ONCE: Final = 256
-"""Messages joined to one write; together they are about as large as one message of captures."""
+"""Maximum number of messages joined to one write; their total size is about that of a message of captures."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketStatistics:
-    """The sockets and event streams of a server, now."""
+    """Figures of a server's WebSockets and event streams at one moment."""
 
     open: int
     opened: int
-    """Since it began."""
+    """Number of connections opened since the server started."""
     refused: int
     """Handshakes and streams refused because too many were open."""
     subscriptions_refused: int
-    """Subscribes refused because their socket had too many open."""
+    """Subscribes refused because their socket had too many subscriptions open."""
     tasks: int
-    """Tasks of the event loop, those of other faces and of the engine too."""
+    """Number of all tasks in the event loop, including tasks of other faces and of the engine."""
     inbound_refused: int
-    """Senders refused because peers sent more at once than there is room for."""
+    """Senders refused because the received bytes of all peers exceeded the inbound budget."""
     guards: Mapping[str, int]
-    """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
+    """Number of connections ended, by guard: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
     errors: Mapping[tuple[str, str], int]
-    """Errors sent to clients, by transport and machine code."""
+    """Number of errors sent to clients, by transport and machine code."""
 
 
 class Attended(Protocol):
-    """A connection that carries several operations."""
+    """A connection that carries several operations, and that `Sockets` stops at shutdown."""
 
     refused: int
-    """Operations refused because it had too many."""
+    """Number of operations refused because the connection had too many."""
 
     def stop(self) -> None:
-        """End the connection once its operations have ended. The engine ends the operations."""
+        """End the connection when its operations have ended. The engine ends the operations."""
 
 
 class Sockets:
@@ -108,7 +110,15 @@ class Sockets:
         turns: LoopTurns,
         age: ConnectionAge | None = None,
     ) -> None:
-        """Begin with none, and open the accounts of HTTP in ``memory``; ``turns`` are the event loop's."""
+        """Start without connections.
+
+        Args:
+            settings: Limits of connections and requests.
+            send_deadline_s: How long a message may stay unread, in seconds.
+            memory: The memory budget of the process; accounts for HTTP are opened in it.
+            turns: The turns of the event loop, shared with the engine.
+            age: The maximum age of a connection; None means no maximum.
+        """
         self._loop_turns = turns
         self.settings = settings
         self._age = age or ConnectionAge()
@@ -131,7 +141,7 @@ class Sockets:
         self._empty.set()
 
     def http_protocol(self) -> type[GuardedHttpProtocol]:
-        """Return the protocol class of HTTP for uvicorn."""
+        """Return the class that uvicorn uses for an HTTP connection."""
         return http_protocol.configured(
             head_s=self.settings.request_head_s,
             send_deadline_s=self.guard.deadline_s,
@@ -142,7 +152,7 @@ class Sockets:
         )
 
     def protocol(self) -> type[GuardedProtocol]:
-        """Return the protocol class of WebSockets for uvicorn."""
+        """Return the class that uvicorn uses for a WebSocket."""
         return configured(
             pings_unread=self.settings.ws_pings_unread,
             init_message_bytes=self.settings.ws_init_message_bytes,
@@ -154,14 +164,14 @@ class Sockets:
         )
 
     async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
-        """Serve a handshake and everything after it with the face of the sub-protocol that is chosen.
+        """Accept a WebSocket and serve it until it closes, with the face of the chosen sub-protocol.
 
         Args:
             websocket: The handshake.
-            faces: By sub-protocol.
+            faces: The faces by sub-protocol. The first one that the client offers is chosen.
         """
-        # 1. Refusals with an HTTP status, before the handshake: a page of a foreign origin, then a server
-        #    that is full. The origin comes first, or such pages could take the room of others.
+        # 1. Refuse with an HTTP status, before the handshake: first a page of a foreign origin, then any client
+        #    if the server is full. The origin is checked first, so that such pages cannot use up the limit.
         foreign = self._foreign_origin(websocket)
         if foreign is not None:
             self.count("origin")
@@ -171,13 +181,13 @@ class Sockets:
         if not self.enter():
             await self.refuse(websocket, self.refusal(), 429)
             return
-        # 2. From `enter` on the socket counts, so every way out passes `leave`.
+        # 2. After `enter` the socket is counted, so every way out must call `leave`.
         try:
             offered = websocket.scope["subprotocols"]
             chosen = next((name for name in faces if name in offered), None)
             await websocket.accept(chosen)
-            # 3. A wrong sub-protocol is refused after the handshake: browsers show a close code to the page,
-            #    but not the status of a handshake.
+            # 3. Refuse an unknown sub-protocol after the handshake: a page can read a close code, but not the
+            #    status of a handshake.
             if chosen is None:
                 self.count_close(CloseCode.SUBPROTOCOL)
                 self._subprotocols_refused.tell(", ".join(offered), offer=", ".join(faces))
@@ -192,7 +202,7 @@ class Sockets:
             self.leave()
 
     async def refuse(self, websocket: WebSocket, error: InvalidRequest, status: int = 400) -> None:
-        """Answer a handshake with a status and a Problem Details object; no socket is opened."""
+        """Refuse a handshake with an HTTP status and a Problem Details object."""
         self.count_error("http", error.code)
         body = encoded_refusal(error, status)
         await websocket.send_denial_response(Response(body, status, media_type=PROBLEM_TYPE))
@@ -203,10 +213,10 @@ class Sockets:
         await self.refuse(websocket, InvalidRequest(text), 404)
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:
-        """Return the origin of a page that may not read from this server; None if the request is allowed.
+        """Return the request's origin if its pages may not read from this server; None if they may.
 
-        A browser lets any page open a WebSocket to any server that it reaches, loopback included, and only
-        sends the server the page's origin.
+        A browser lets any page open a WebSocket to any server that it can reach, also on loopback. It only
+        sends the page's origin, so the server must check the origin.
         """
         origin = websocket.headers.get("origin")
         if origin is None or _host_of(origin) == websocket.headers.get("host"):
@@ -222,6 +232,7 @@ class Sockets:
             timers: list[asyncio.TimerHandle | None] = []
 
             def grow_old() -> None:
+                # Subscriptions get the grace to send their resume cursors; then the connection is cut.
                 connection.end_for_age()
                 loop = asyncio.get_running_loop()
                 timers.append(loop.call_later(self._age.grace_s, protocol.cut, GUARD))
@@ -232,6 +243,7 @@ class Sockets:
             finally:
                 for timer in filter(None, timers):
                     timer.cancel()
+            # A socket that was dropped for its memory is counted by `cut`.
             if socket.expired and not socket.dropped:
                 self.count(TOO_SLOW)
 
@@ -245,8 +257,12 @@ class Sockets:
 
     @contextmanager
     def attended(self, connection: Attended) -> Iterator[None]:
-        """Stop the connection when the server stops, and add its refusals to the statistics at its end."""
+        """Register a connection for the block: a server that stops also stops this connection.
+
+        At the end of the block the connection's refusals are added to the statistics.
+        """
         self._connections.add(connection)
+        # `stop` may have run between the handshake and this moment.
         if self._stopping:
             connection.stop()
         try:
@@ -256,7 +272,7 @@ class Sockets:
             self._subscriptions_refused += connection.refused
 
     def enter(self) -> bool:
-        """Count a connection that opens; return False if too many are open."""
+        """Count a new connection and return True; return False if the limit is reached."""
         if self._open >= self.settings.http_connections:
             self._refused += 1
             return False
@@ -266,7 +282,7 @@ class Sockets:
         return True
 
     def leave(self) -> None:
-        """Count a connection that has ended."""
+        """Remove an ended connection from the count of open ones."""
         self._open -= 1
         if not self._open:
             self._empty.set()
@@ -285,11 +301,11 @@ class Sockets:
         self._errors[transport, code] += 1
 
     def count_close(self, code: int) -> None:
-        """Count a socket that we closed with a code."""
+        """Count a socket that the server closed with this code."""
         self.count(f"close_{int(code)}")
 
     def statistics(self) -> SocketStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         subscriptions = self._subscriptions_refused + sum(
             each.refused for each in self._connections
         )
@@ -305,7 +321,7 @@ class Sockets:
         )
 
     async def stop(self, deadline_s: float) -> None:
-        """Close every socket once its subscriptions have sent their last messages; wait up to the deadline."""
+        """Close each socket after the last messages of its subscriptions; wait at most ``deadline_s``."""
         self._stopping = True
         for connection in tuple(self._connections):
             connection.stop()
@@ -315,7 +331,7 @@ class Sockets:
 
 
 class GuardedSocket(Guarded):
-    """A socket of `GuardedProtocol`: parts are written as they are, and the guards hold."""
+    """The socket of one connection: writes message parts uncopied, waits for room, and enforces the guards."""
 
     def __init__(
         self,
@@ -324,7 +340,7 @@ class GuardedSocket(Guarded):
         guard: SendGuard,
         loop_turns: LoopTurns,
     ) -> None:
-        """Bind to one connection."""
+        """Bind to the protocol of one connection."""
         self._loop_turns = loop_turns
         super().__init__()
         self._protocol = protocol
@@ -332,7 +348,7 @@ class GuardedSocket(Guarded):
         self._guard = guard
         self._turn = asyncio.Lock()
         self.dropped = False
-        """True if it was cut for want of memory."""
+        """True if the connection was cut to free memory."""
 
     def __enter__(self) -> GuardedSocket:
         self._guard.watch(self)
@@ -346,14 +362,14 @@ class GuardedSocket(Guarded):
         return await _text(self._websocket)
 
     async def turn(self) -> None:
-        """Wait until this socket may begin something."""
+        """Wait until this socket may begin an operation or parse a large message."""
         await self._loop_turns.turn(self._websocket.scope["client"])
 
     async def send(self, *parts: bytes | memoryview) -> None:
-        """Write one message when there is room, one writer after the other; wait for a large one to be taken.
+        """Write one message when the transport has room; return from a large one when the kernel has taken it.
 
-        Only then is its share of the memory free for others: until the kernel has it, the transport does.
-        Waiting writers wake one by one: all at once they would overrun the transport's bound together.
+        The message's memory can be released only then, because the transport holds its bytes until the kernel
+        takes them. Writers take turns: if all woke at once, they would together exceed the transport's limit.
         """
         async with self._turn:
             await self._room()
@@ -364,16 +380,17 @@ class GuardedSocket(Guarded):
                     if large:
                         await self._room()
             except asyncio.CancelledError:
-                # Its operation has ended, not the socket: the next message may not begin within this one.
+                # Only the operation has ended, not the socket. Write the remaining frames of this message, or
+                # the next message would begin in the middle of it.
                 deque(frames, 0)
                 raise
-        # uvicorn's sends do not yield while there is room: a fast reader would keep the loop to itself.
+        # Yield: while there is room nothing above waits, and a fast reader would monopolise the event loop.
         await asyncio.sleep(0)
 
     async def send_all(
         self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
     ) -> None:
-        """Write a message for each payload, many at once; as ``send``."""
+        """Write one message for each payload, up to 256 in one write; wait and raise like ``send``."""
         if len(payloads) == 1:
             await self.send(head, payloads[0], tail)  # uncopied: it may be large
             return
@@ -384,15 +401,15 @@ class GuardedSocket(Guarded):
             await asyncio.sleep(0)
 
     async def room(self) -> None:
-        """Wait for room as a writer does, with its deadline."""
+        """Wait until the transport has room, under the send deadline."""
         async with self._turn:
             await self._room()
 
     async def _room(self) -> None:
         """Wait until the transport has room."""
         protocol = self._protocol
-        # Checked after the wait as well: the guard wakes a writer by setting `writable`, and then it must not
-        # write.
+        # `expired` is checked after the wait: the guard wakes a writer by setting `writable`, and that writer
+        # must not write any more.
         if not protocol.writable.is_set():
             self.blocked_since = asyncio.get_running_loop().time()
             try:
@@ -403,7 +420,7 @@ class GuardedSocket(Guarded):
             raise ReaderGone
 
     async def close(self, code: int, reason: str) -> None:
-        """Close, whether or not the peer reads."""
+        """Close without waiting for the peer to read earlier bytes."""
         self._protocol.close_with(code, close_reason(reason))
 
     def initialised(self) -> None:
@@ -411,7 +428,7 @@ class GuardedSocket(Guarded):
         self._protocol.initialised()
 
     def begun(self, nbytes: int) -> None:
-        """Charge the bytes of a subscribe to the inbound budget; a negative number gives them back."""
+        """Add the size of a subscribe to the inbound budget; a negative number releases it."""
         self._protocol.begun(nbytes)
 
     def _end_stream(self) -> None:
@@ -423,15 +440,15 @@ class GuardedSocket(Guarded):
 
 
 class RefusalLog:
-    """A log of refused names of one kind, for instance hosts or origins; each name is logged once."""
+    """Logs refused names of one kind, for example hosts or origins, each name once."""
 
     def __init__(self, kind: str) -> None:
-        """Begin without a name."""
+        """Start without logged names; ``kind`` is the word for a name in the log."""
         self._kind = kind
         self._told: set[str] = set()
 
     def tell(self, name: str, **cure: str) -> None:
-        """Log that a name was refused, once; ``cure`` is the remedy."""
+        """Log once that a name was refused; ``cure`` has the log fields that say how to allow it."""
         shown = name[:_SHOWN]
         if shown in self._told or len(self._told) > _NAMES_MAX:
             return
@@ -452,7 +469,7 @@ async def _text(websocket: WebSocket) -> str | None:
 
 
 def _host_of(origin: str) -> str:
-    """Return host and port of an origin as a request names them; nothing of what has none."""
+    """Return the host and port of an origin, in the form of a ``Host`` header; empty if the origin has none."""
     try:
         return urlsplit(origin).netloc
     except ValueError:  # a bracket without its other one
