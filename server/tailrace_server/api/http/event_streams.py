@@ -139,7 +139,7 @@ def may_pass(error: TailraceError) -> bool:
 
 
 def retry_line() -> bytes:
-    """Return the line that tells a browser when to reconnect, with a random delay so that many spread out."""
+    """Return the ``retry`` line with a random delay, so that many browsers do not reconnect at once."""
     return b"retry: %d\n" % random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS)
 
 

@@ -25,7 +25,7 @@ operation. The ``subject`` is entity type and primary key; the lead record of a 
 
 Source: CloudEvents 1.0.2, core specification and JSON event format.
 
-Formats in which each capture stands alone have other frames::
+Formats in which each capture is separate have other frames::
 
     lines    {"version":42,…}\n
     events   id: 1.….42.2.0.17…\ndata: {"version":42,…}\n\n
