@@ -1,6 +1,6 @@
-"""From the text of a statement to its tree, within bounds: a caller can write a text as large as a message.
+"""Parsing of statements into trees, within bounds: a caller can send a text as large as a message.
 
-A word takes the parser 15 µs and 500 bytes, and what it makes is freed when the statement has begun.
+The parser takes 15 µs and 500 bytes a word. Its trees are freed once the statement has begun.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 DUCKDB: Final = Dialect.get_or_raise("duckdb")
 _BYTES_MAX: Final = 1 << 16
-"""Length of a statement, UTF-8."""
+"""The most bytes of a statement, in UTF-8."""
 _WORDS_MAX: Final = 20_000
-"""Words and signs of a statement."""
+"""The most words and signs of a statement."""
 TOO_DEEP: Final = (
     "the statement cannot be read: its parts are nested too deeply; nest less, or use WITH"
 )
@@ -37,29 +37,31 @@ _INNER: Final = (
     (re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL), r"'\1'"),
     (re.compile(r"<class '(?:\w+\.)*(\w+)'>"), r"\1"),
 )
-"""Texts of the parser about words and about its own classes, and the texts to write in their place."""
+"""Texts in the parser's errors that name its own classes, each with a replacement for users."""
 _PIECE: Final = re.compile(
     r"""[eE]'(?:[^'\\]|\\.|'')*'|'[^']*'|"[^"]*"|--[^\n]*"""
     r"""|(?P<open>/\*|\$(?:[^\W\d]\w*)?\$)|(?P<parameter>\$\w+)(?=[^\w\s$])""",
     re.DOTALL,
 )
-"""Parts of a statement in which a dollar means nothing, and parameters with another character behind them."""
+"""Quoted texts and comments, in which a dollar has no meaning, and parameters directly before another
+character.
+"""
 _PIVOT: Final = (
     "PIVOT and UNPIVOT stand behind a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
 )
 
-# The parser logs what it does not understand, which anybody may write: here that is an error of the statement.
+# The parser logs texts that it does not understand. Any caller can send such a text: it is only an error here.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def refuse_long(text: str) -> None:
-    """Raise InvalidRequest if a statement is too long to be looked at."""
+    """Raise InvalidRequest if a statement is too long to be parsed."""
     if len(text) > _BYTES_MAX or len(text.encode(errors="replace")) > _BYTES_MAX:
         raise InvalidRequest(f"the statement is longer than {_BYTES_MAX} bytes")
 
 
 def words_of(text: str) -> list[Token]:
-    """Return the words and signs of a statement that is not too long.
+    """Return the words and signs of a statement.
 
     Raises:
         InvalidRequest: There are too many, or the text cannot be read.
@@ -83,17 +85,17 @@ def statements_of(trees: ParsedTrees, words: list[Token], text: str) -> list[exp
     Raises:
         ParseError, SqlglotError, RecursionError: The text cannot be read.
     """
-    # A comment behind the last semicolon is a statement of its own to the parser.
+    # The parser returns a comment after the last semicolon as one more statement.
     found = trees.parse(words, text)
     return [each for each in found if each is not None and not isinstance(each, exp.Semicolon)]
 
 
 @contextmanager
 def parsed(text: str) -> Iterator[exp.Query]:
-    """Give a block the tree of the one query in a text; it ends with the block.
+    """Give a ``with`` block the tree of the one query in a text; the tree is freed when the block ends.
 
     Raises:
-        InvalidRequest: The text is no query, or not one that only reads.
+        InvalidRequest: The text is not one query that only reads.
     """
     refuse_long(text)
     text = _parameters_apart(text)
@@ -122,14 +124,12 @@ def _query_of(trees: ParsedTrees, text: str) -> exp.Query:
 
 
 def _checked(query: exp.Expr, text: str) -> exp.Query:
-    """Return a tree that is a query which only reads."""
+    """Return a tree if it is a query that only reads; else raise InvalidRequest."""
     if any(each.this is not None for each in query.find_all(exp.Pivot)):
         raise InvalidRequest(_PIVOT)
     if not isinstance(query, exp.Query):
         kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
-        if isinstance(
-            query, exp.Condition
-        ):  # a word that is no statement is a column to the parser
+        if isinstance(query, exp.Condition):  # the parser takes an unknown first word for a column
             kind = repr(text.strip()[:30])
         raise InvalidRequest(f"{kind} is not run here; {_ONE}")
     for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe, exp.Lock):
@@ -144,7 +144,10 @@ def _checked(query: exp.Expr, text: str) -> exp.Query:
 
 
 def _parameters_apart(text: str) -> str:
-    """Return a text with a space behind each parameter: the parser takes ``$a,$`` for the begin of a quote."""
+    """Return a text with a space after each parameter.
+
+    The parser would take ``$a,$`` for the start of a quote.
+    """
     parts: list[str] = []
     done = place = 0
     while (found := _PIECE.search(text, place)) is not None:
@@ -153,7 +156,7 @@ def _parameters_apart(text: str) -> str:
             parts += (text[done:place], " ")
             done = place
         elif found["open"]:
-            # A comment or a quoted text: what is in it stays as it is.
+            # A comment or a quoted text: skip to its end, as a dollar in it is no parameter.
             close = "*/" if found["open"] == "/*" else found["open"]
             end = text.find(close, place)
             place = len(text) if end < 0 else end + len(close)
@@ -161,10 +164,10 @@ def _parameters_apart(text: str) -> str:
 
 
 def named_parameters(expression: exp.Expr) -> set[str]:
-    """Return the names of the parameters, ``$name`` or ``:name``, that an expression has.
+    """Return the names of the parameters, ``$name`` or ``:name``, in an expression.
 
     Raises:
-        InvalidRequest: One has no name.
+        InvalidRequest: A parameter has no name.
     """
     names = {each.name for each in expression.find_all(exp.Placeholder, exp.Parameter)}
     if "?" in names or "" in names:

@@ -1,6 +1,7 @@
-"""Runs one statement over a log: what it answers, batch by batch, with bounds on time, memory and rows.
+"""One SQL statement over a log: its answer as record batches, with limits on time, memory and rows.
 
-Everything that a statement reads is of one version, the newest when it began, unless it names others.
+A statement reads all its tables as of one version: the newest when it began. `FOR VERSION AS OF` and its
+relatives read a table as of another version.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _ALONE: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _READ_TWICE: Final = "has already been consumed"
-"""How Arrow says that DuckDB wants to read a table again, as the recursive part of a WITH does."""
+"""Arrow's error when DuckDB reads a table a second time, as the recursive part of a WITH does."""
 _WRONG: Final = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -72,18 +73,19 @@ class QueryLimits:
     """The limits of one statement."""
 
     memory_bytes: int = 256 << 20
-    """Of DuckDB's: sorts, groups, joins. Its input and answer come in small batches beside it."""
+    """DuckDB's memory for sorts, groups and joins. Small batches of its input and its answer come on top."""
     seconds: float = 60.0
-    """From its start to its last row."""
+    """Time from the start of the statement to its last row."""
     rows: int | None = None
-    """That it may answer; None: any number."""
+    """The most rows that the answer may have; None: no limit."""
     threads: int = 1
 
 
 class Query:
-    """One statement; a context manager, whose batches are iterated once.
+    """One running statement: a context manager whose batches are iterated once.
 
-    All of it blocks. Threads may take turns with it; its `Interruption` ends it from any.
+    All methods block. Threads may take turns with a query. Any thread may end the query through its
+    `Interruption`.
     """
 
     def __init__(
@@ -101,27 +103,30 @@ class Query:
         readers_of: Callable[[str], int] = lambda name: 0,
         on_misfit: OnMisfit = OnMisfit.RAISE,
     ) -> None:
-        """Look the tables up, and begin.
+        """Look up the tables of the statement, and begin it.
 
         Args:
             source: The log.
-            text: One statement.
-            parameters: Values of ``$name`` in it.
-            limits: What it may take.
-            interruption: Ends it, also while it begins.
-            pushes: Whether conditions let scans leave rows out. False changes no answer, and is for comparing.
-            polled: Of a poll: the values of ``$from`` and ``$to``, both inclusive.
-            may_define: Whether it may define views and change tables, and drop them.
-            databases: Where it is computed; None: in this process.
-            readers_of: Returns how many subscriptions read a view now, which is not dropped then.
-            on_misfit: What becomes of a value that its column's type cannot hold.
+            text: The text of one statement.
+            parameters: The values of ``$name`` in the statement.
+            limits: The limits of the statement.
+            interruption: Ends the statement, also while it begins.
+            pushes: True to let the conditions of the statement narrow its scans. False gives the same answer;
+                tests compare the two.
+            polled: The values of ``$from`` and ``$to`` of a poll, both inclusive; None: the statement is not a
+                poll.
+            may_define: True if the statement may create, alter and drop views and change tables.
+            databases: The databases that can compute the statement; None: databases in this process.
+            readers_of: Returns the number of subscriptions that read a view now. A view with readers is not
+                dropped.
+            on_misfit: What happens to a value that its column's type cannot hold.
 
         Raises:
-            InvalidRequest: What is wrong with the statement, and where.
-            PositionCompacted: It asks for versions that the log no longer has.
+            InvalidRequest: The statement is wrong; the message says what, and where.
+            PositionCompacted: The statement reads versions that the log no longer has.
         """
         self.version = source.view.published
-        """The version that it reads."""
+        """The version that the statement reads."""
         self._limits = limits or QueryLimits()
         self._source = source
         self._may_define = may_define
@@ -132,18 +137,18 @@ class Query:
         self._polled = polled
         self._on_misfit = on_misfit
         self._error: Exception | None = None
-        """The error of the log while DuckDB read it."""
+        """The first error of the log while DuckDB read from it."""
         self._is_closed = False
         self._is_clean = True
-        """True if its database can be used again: nothing is left half done there."""
+        """True if the database can be reused: no work of this statement is unfinished in it."""
         self._is_over = False
-        """True if nothing of it is to be ended any more: then its database is not interrupted."""
+        """True once the statement is finished: from then on its database must not be interrupted."""
         self._databases = databases or HERE
         self._taken: Database | None = None
         self.interruption = interruption or Interruption()
-        """Ends it."""
+        """Ends the statement on request, or when its time is over."""
         self.scans: list[StatementScan] = []
-        """Its source in the log."""
+        """The scans of the log that feed the statement's tables."""
         try:
             self.interruption.watch(
                 self,
@@ -168,7 +173,7 @@ class Query:
         self.close()
 
     def close(self) -> None:
-        """Give back what it holds. Idempotent."""
+        """Release the database and stop the watching thread. Idempotent."""
         self.interruption.close()
         self._reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
         if self._is_closed:
@@ -179,29 +184,36 @@ class Query:
             self._taken.give_back(is_clean=self._is_clean and not was_interrupted)
 
     def interrupt(self) -> None:
-        """End what is being computed; any thread may call it, and again."""
+        """Interrupt the running computation. Any thread may call this, also repeatedly."""
         if self._taken is not None and not self._is_over:
             self._taken.interrupt()
 
     def _end_well(self) -> None:
-        """Note that nothing is left half done. A request to end it comes too late from here on."""
-        self._is_over = True  # first: who asked before this may still be about to interrupt
+        """Mark the statement as finished, with no unfinished work.
+
+        Later requests to interrupt have no effect.
+        """
+        # First: a thread that asked before this line may still be about to interrupt.
+        self._is_over = True
         self._is_clean = not self.interruption.is_asked
 
     @property
     def _database(self) -> Database:
-        """The database that computes it: taken when it is needed, as most errors are found before."""
+        """The database that computes the statement.
+
+        It is taken on first use, as most wrong statements fail earlier.
+        """
         if self._taken is None:
-            # Before it begins: what may not get ready for long can be interrupted.
+            # Set it before it begins: getting ready may take long, and `interrupt` must reach it.
             self._taken = self._databases.take(self._limits.memory_bytes, self._limits.threads)
             self._taken.begin()
         return self._taken
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the answer.
+        """Yield the batches of the answer.
 
         Raises:
-            InvalidRequest: A value in it cannot be computed, or it is more than it may be.
+            InvalidRequest: A value cannot be computed, or the answer exceeds a limit.
             TailraceError: The log could not be read.
         """
         count = 0
@@ -227,9 +239,11 @@ class Query:
             raise InvalidRequest(self.interruption.reason)
 
     def _told(self, error: Exception, *, is_last: bool = True) -> TailraceError:
-        """Return the error for a caller; an error of only the statement ends with it.
+        """Return the error to raise for an error of DuckDB, Arrow or the log.
 
-        It is not over where the error is not the last: of a constant, which is then not pushed.
+        An error in the statement itself finishes the statement, so that its database can be reused, unless
+        ``is_last`` is False. That is the case for a constant that DuckDB cannot compute alone: the scan is not
+        narrowed then, and the statement continues.
         """
         self._is_clean = False
         if is_last and self._error is None and type(error) in _WRONG:
@@ -245,7 +259,7 @@ class Query:
             )
         unknown = _UNKNOWN_COLUMN.search(str(error))
         if unknown is not None:
-            # DuckDB knows the columns alone that the statement names: the one that was meant is not among them.
+            # DuckDB knows only the columns that the statement names, so its own hint cannot have the right one.
             names = {name for scan in self.scans for name in scan.all_columns}
             name = unknown[unknown.lastindex or 0]
             changes = [each for each in self.scans if each.use.changes and each.use.form is None]
@@ -313,6 +327,7 @@ class Query:
             self.scans.append(StatementScan(*given))
         values = self._values(statement.parameters)
         self._refuse_stopped()
+        # A database is reused only after its answer was read to the end; any other way out leaves work in it.
         self._is_clean = False  # until the last row was read
         try:
             for scan in self.scans:
@@ -322,7 +337,10 @@ class Query:
             raise self._told(error) from None
 
     def _kept(self, scan: StatementScan) -> pa.RecordBatchReader:
-        """Return a scan's batches; an error of the log is stored, as DuckDB returns its text alone."""
+        """Return a reader of a scan's batches that stores errors of the log.
+
+        DuckDB would pass on only their text.
+        """
 
         def read() -> Iterator[pa.RecordBatch]:
             try:
@@ -341,7 +359,7 @@ class Query:
             )
 
     def _refuse_older(self, use: TableUse) -> None:
-        """Refuse to ask a change table for a time that it does not reach back to: rows would be missing."""
+        """Raise if a statement reads a change table from a time before its lookback: rows would be missing."""
         if use.form is None or not use.asked_us:
             return
         self._refuse_forgotten(use.asked_us)
@@ -360,7 +378,7 @@ class Query:
     # Versions.
 
     def _last_version(self, constant: exp.Expr) -> int:
-        """Return the version that a constant means, or the last one up to a time."""
+        """Return the version that a constant names: a version number, or the last version up to a time."""
         value, view = self._value(constant), self._source.view
         if isinstance(value, int):
             if not 0 <= value <= view.published:
@@ -372,10 +390,11 @@ class Query:
         if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
             raise InvalidRequest(f"{value}: this time is still to come")
         self._refuse_forgotten(timestamp)
+        # Several versions may have one timestamp: the first version after it, minus one, is the last of them.
         return view.version_at(timestamp + 1) - 1
 
     def _first_version(self, constant: exp.Expr) -> int:
-        """Return the version that a constant means, or the first one from a time on."""
+        """Return the version that a constant names: a version number, or the first version from a time on."""
         value = self._value(constant)
         if isinstance(value, int):
             if value < 0:
@@ -392,17 +411,20 @@ class Query:
             raise PositionCompacted(view.oldest.preceding(), view.oldest, newest)
 
     def _values(self, named: set[str]) -> dict[str, object] | None:
-        """Return the values of some parameters, as DuckDB takes no others; None without any."""
+        """Return the values of the parameters in ``named``, as DuckDB accepts no others.
+
+        None if there are none.
+        """
         missing = sorted(named - self._parameters.keys())
         if missing:
             raise InvalidRequest(f"parameter ${missing[0]} has no value")
         return {name: self._parameters[name] for name in named} or None
 
     def _value(self, constant: exp.Expr) -> int | datetime:
-        """Return what a constant expression is, computed by DuckDB.
+        """Return the value of a constant expression, as computed by DuckDB.
 
         Raises:
-            InvalidRequest: It is no version and no time.
+            InvalidRequest: The value is neither a version nor a time.
         """
         text = sql_text(constant, "duckdb")
         value: Any = self._computed(constant, "{}")
@@ -423,7 +445,14 @@ class Query:
         )
 
     def _constant(self, constant: exp.Expr, kind: str | None) -> object:
-        """Return what a constant is that a column is compared with; of a time its µs. None: not that kind.
+        """Return the value of a constant that is compared with a column.
+
+        Args:
+            constant: The expression.
+            kind: The type to cast the value to, for times: the result is in µs then. None: no cast.
+
+        Returns:
+            The value; None if it is NULL, or not of that type, or if DuckDB cannot compute it alone.
 
         Raises:
             InvalidRequest: The statement has to end.
@@ -435,12 +464,13 @@ class Query:
         try:
             found: Any = self._computed(constant, form, is_last=False)
         except InvalidRequest:
-            # Alone DuckDB may not understand it. What it says of the whole statement is what counts.
+            # DuckDB may understand the constant only in its statement. If it does not, running the statement
+            # raises the error.
             self._refuse_stopped()
             return None
         if kind is not None or found is None:
             return found
-        # What is compared otherwise than as a text is none, though Arrow has it as one: a UUID has many.
+        # Arrow returns some types as text that DuckDB does not compare as text: a UUID has many spellings.
         is_other = isinstance(found["value"], str) and found["type"] != "VARCHAR"
         return None if is_other else found["value"]
 
@@ -456,7 +486,7 @@ class Query:
 
     @cached_property
     def _names(self) -> DefinedNames:
-        """The meaning of names: the definitions at the statement's begin."""
+        """The meaning of each name, by the definitions at the start of the statement."""
         view = self._source.view
         definitions = newest_definitions(self._source.reader.store, view.uuid)
         return DefinedNames(view, self._source.schema_of, definitions, self._source.of_view)

@@ -1,8 +1,8 @@
-"""The part of a log that a caller may read: the one place where grants come into a statement.
+"""The part of a log that a caller may read: the one module that applies grants to statements.
 
-Hidden things do not exist: a hidden entity type is an unknown table, a hidden column an unknown column, and
-neither is among the names that errors and hints have. A value that is visible in some rows only is removed from
-the others, before DuckDB sees them.
+To a caller a hidden thing does not exist: a hidden entity type is an unknown table, and a hidden column is an
+unknown column. Errors and hints name neither. If a value is visible in some rows only, it is removed from the
+other rows before DuckDB sees them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,32 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 OF_VIEW: Final = "tailrace.changes_of_view"
-"""Under this key the place in a statement that reads changes carries the view whose they are."""
+"""Key in a node's ``meta``, at a place that reads changes: the view whose changes these are."""
 THROUGH: Final = "tailrace.through_view"
-"""Under this key a place in a statement that reads an entity type carries the name of the view that it is."""
+"""Key in a node's ``meta``, at a place that reads an entity type.
+
+The name of the view that the statement names.
+"""
 ROWS_MET: Final = "tailrace.rows_met"
-"""Under this key a place in a statement that reads a state carries the condition of the view that it is."""
+"""Key in a node's ``meta``, at a place that reads a state.
+
+The condition of the view that the statement names.
+"""
 ROW_TIMESTAMP: Final = "PHOENIX_ROW_TIMESTAMP()"
-"""Name of its first column: when the change was committed."""
+"""Name of the first column of a change table: the commit time of the change."""
 SHOWN: Final = "tailrace.shown_changes"
-"""Under this key the place in a statement that reads changes carries how a change table shows them."""
+"""Key in a node's ``meta``, at a place that reads changes: the form in which a change table returns them."""
 CDC_JSON: Final = "CDC JSON"
-"""Name of its last column."""
+"""Name of the last column of a change table: the change as JSON."""
 
 
 class RowsMet(NamedTuple):
-    """The condition of a view, at a place in a statement."""
+    """The condition of a view, at one place in a statement."""
 
     view: str
     """The view's name, for errors."""
     condition: Condition
-    """By the names that the columns have at the version that is read."""
+    """The condition, with the column names of the version that is read."""
 
 
 class ShownRows(Protocol):
@@ -53,36 +59,41 @@ class ShownRows(Protocol):
 
     @property
     def rights(self) -> Sequence[Right]:
-        """The rights to its rows, at least one."""
+        """The rights that grant rows of the entity type, at least one."""
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """Return those of some columns that are shown of any row."""
+        """Return the columns, among the given ones, that are visible in at least one row."""
 
     def granted_names(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records that have a granted name of the entity type.
+        """Return the records, among the given ones, that were written under a granted name of the entity type.
 
         Raises:
-            NotPermitted: One has a former name that has another grant.
+            NotPermitted: A record has a former name of the entity type that has another grant.
         """
 
     def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
-        """Return in which of the rows that have some keys a shown column is hidden; None: in none."""
+        """Return a mask of the rows in which a column is hidden; None if no row hides the column.
+
+        Args:
+            column: The name of a column that is visible in at least one row.
+            keys: The primary keys of the rows.
+        """
 
 
 class ViewShown(NamedTuple):
-    """A view as it is to who is granted it by its name."""
+    """A view as its own grant makes it visible: the grant names the view, and not the entity type."""
 
     document: ViewDocument
-    """The columns; the rows are chosen by ``tables``."""
+    """The definition of the view, with its columns. The rows are chosen by ``tables``."""
     tables: ShownTables
-    """The part of its entity type that is visible through the view."""
+    """The part of the entity type that is visible through the view."""
     schema_of: Callable[[int], Schema]
-    """Returns what may be looked up through the view in the schema of a version."""
+    """Returns the part of a version's schema that can be looked up through the view."""
     ids: frozenset[int] | None
-    """The columns, by their ids; None: all, also those that come later."""
+    """The ids of the visible columns; None: all columns, also future ones."""
 
     def columns(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-        """Return those of some columns of its entity type that it shows."""
+        """Return the columns, among the given ones of the entity type, that the view shows."""
         return (
             columns if self.ids is None else (*(each for each in columns if each.id in self.ids),)
         )
@@ -92,25 +103,25 @@ class ShownTables(Protocol):
     """The visible part of a log; threads may share it."""
 
     def schema(self, schema: Schema) -> Schema:
-        """Return a schema without what is hidden of every row."""
+        """Return a schema without the entity types and columns that are hidden in every row."""
 
     def rows(
         self, entity_type: str, view: LogView, version: int, *, changes: bool
     ) -> ShownRows | None:
-        """Return what is shown of an entity type that is not hidden; None: all of it.
+        """Return the visible part of an entity type; None if all of it is visible.
 
         Args:
-            entity_type: Its name.
+            entity_type: The name of an entity type that is not hidden.
             view: The log.
-            version: Of the state, or the last one of the changes, that is read.
-            changes: Whether changes are read, and not a state.
+            version: The version of the state, or the last version of the changes, that is read.
+            changes: True if changes are read; False for a state.
 
         Raises:
-            NotPermitted: Its granted rows cannot be distinguished from others.
+            NotPermitted: The granted rows cannot be told apart from the others.
         """
 
     def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
-        """Return how a view is shown by grants that name it; None: it is shown as its entity type is."""
+        """Return what grants on a view itself make visible; None: the grants of its entity type apply."""
 
 
 def hidden_in(
@@ -120,16 +131,19 @@ def hidden_in(
     written: Sequence[Sequence[Column]],
     which: NDArray[np.int64],
 ) -> dict[str, pa.BooleanArray]:
-    """Return, by the name of a column that some rows hide, the rows that hide it.
+    """Return masks of the rows that hide a column, by column name.
 
-    Grants are of names as each version has them, so each row is looked at by its own name for the column.
+    Only columns that some row hides are included.
+
+    Grants name columns as each version calls them. So each row is checked by the name that the column had when
+    the row was written.
 
     Args:
-        shown: What may be read.
+        shown: The visible part of the entity type.
         columns: The columns.
-        keys: The key of each row.
-        written: The table's columns, in each schema that rows were written with.
-        which: The place of each row's schema in ``written``.
+        keys: The primary key of each row.
+        written: The table's columns in each schema that rows were written with.
+        which: For each row, the index of its schema in ``written``.
     """
     found = {}
     for column in columns:
@@ -146,32 +160,32 @@ def hidden_in(
 
 
 def _name_in(written: Sequence[Column], column: Column) -> str:
-    """Return the name of a column in a schema; its own where the schema does not have it."""
+    """Return the name of a column in a schema; its present name if the schema does not have the column."""
     return next((each.name for each in written if each.id == column.id and each.id), column.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownChanges:
-    """The form in which a scan gives the changes of a change table, beside place and time."""
+    """The form of the changes of a change table, apart from their positions and times."""
 
     table: str
-    """Its name, for errors."""
+    """The change table's name, for errors."""
     keys: tuple[str, ...]
-    """Names of the key's columns; empty where they are not known: then the key is a text."""
+    """Names of the key's columns; empty if they are unknown: the key is one text then."""
     images: tuple[str, ...]
-    """Of its JSON, some of ``ddl.IMAGES``."""
+    """The images in the JSON, some of ``ddl.IMAGES``."""
     names: frozenset[str]
-    """Columns that are read, in lower case."""
+    """Names of the columns that are read, in lower case."""
     view: ViewDocument | None = None
-    """The view that it is on; None: an entity type."""
+    """The view that the change table is on; None: it is on an entity type."""
     oldest_us: int = 0
-    """Time, µs, before which it has no changes; 0: it has all that the log keeps."""
+    """Commit time, in µs, of the oldest change that it may return; 0: all changes that the log retains."""
     lookback_us: int = 0
-    """The ``MAX_LOOKBACK`` of its definition, µs; 0: none."""
+    """The ``MAX_LOOKBACK`` of the change table's definition, in µs; 0: none."""
     salt_buckets: int = 1
-    """Threads that read the log for it."""
+    """The number of threads that read the log for the change table."""
 
     @property
     def has_json(self) -> bool:
-        """True if the JSON is read."""
+        """True if the statement reads the JSON column."""
         return CDC_JSON.lower() in self.names

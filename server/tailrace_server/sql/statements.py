@@ -1,4 +1,4 @@
-"""One SQL statement: which tables of the log it reads, what of each, and the text that DuckDB runs.
+"""One SQL statement: the tables of the log that it reads, the needed part of each, and the text for DuckDB.
 
 =========================================  ==========================================================
 ``product``                                the newest state
@@ -8,9 +8,9 @@
                                            each bound may be left out
 =========================================  ==========================================================
 
-Each place that reads the log becomes a table of its own for DuckDB, with the columns that the statement can
-name and no others. A name is compared with all names in the statement, so a column too many may be read, but
-never one too few.
+Each place that reads the log becomes a separate table for DuckDB, with only the columns that the statement can
+name. A column is read if its name is anywhere in the statement: the scan may read too many columns, but never
+too few.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DIALECT: Final = "duckdb"
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest"})
 """Table functions that compute and read nothing."""
 SPANS: Final = frozenset({"FROM", "BETWEEN", "CONTAINED IN", "ALL"})
-"""Behind FOR VERSION or FOR TIMESTAMP: more than one version."""
+"""Words after FOR VERSION or FOR TIMESTAMP that ask for more than one version."""
 _CHANGES: Final = "changes"
 
 
@@ -73,34 +73,34 @@ class TableUse:
     """One place in a statement that reads the log."""
 
     alias: str
-    """Its name in the text that DuckDB runs."""
+    """The table's name in the text that DuckDB runs."""
     entity_type: str
     version: int
-    """The entity type of its columns; for a state as of its version."""
+    """The version whose schema gives the columns; for a state, the version of the state."""
     changes: Bounds | None
-    """None: the state."""
+    """The versions whose changes are read; None: a state is read."""
     names: frozenset[str] | None
-    """Column names that the statement may mean, in lower case; None: all."""
+    """Names that may be columns of the table, in lower case; None: all columns may be read."""
     keys: tuple[str, ...] | None
-    """Primary keys that alone can matter; None: all."""
+    """The only primary keys that can be in the answer; None: any."""
     versions: Span = EVERYTHING
-    """Of a change table the versions among ``changes`` that alone can matter."""
+    """The only versions among ``changes`` that can be in the answer; unused for a state."""
     newest_first: bool = False
-    """True if a change table is given from its end."""
+    """True if the scan returns the changes in reverse order."""
     change_types: frozenset[str] | None = None
-    """Of a change table the kinds of changes that alone can matter; None: all."""
+    """The only kinds of changes that can be in the answer; None: any, or a state is read."""
     form: ShownChanges | None = None
-    """The change table whose changes they are; None: none."""
+    """The change table that is read, with its form of the changes; None: another table."""
     view: ViewDocument | None = None
-    """The view whose changes they are; None: none, or of a change table on it."""
+    """The view whose changes are read by ``CHANGES``; None: another table, also a change table on a view."""
     rows_met: RowsMet | None = None
-    """The condition that the rows of a state meet, where it is read through a view; None: all rows."""
+    """The condition that selects the rows of a state read through a view; None: all rows."""
     shown: ViewShown | None = None
-    """The view through which it is read, of who is granted that by its name; None: none."""
+    """The view whose grant allows this read; None: the read needs no such grant."""
     excluded: frozenset[str] = frozenset()
-    """Column names, in lower case, that are in an EXCLUDE and nowhere else: their values do not matter."""
+    """Column names, in lower case, that are only in an EXCLUDE: the values of these columns are not needed."""
     asked_us: int = 0
-    """Time, µs, from which on alone the statement asks for changes; 0: it does not say one."""
+    """The earliest commit time, in µs, of changes that the statement reads; 0: it does not say one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,46 +108,49 @@ class Statement:
     """A statement that is ready to run."""
 
     text: str
-    """For DuckDB."""
+    """The SQL text for DuckDB."""
     uses: tuple[TableUse, ...]
     parameters: set[str]
-    """Names of those that the text still has; CHANGES had the others."""
+    """Names of the parameters that are still in the text.
+
+    Those in the bounds of CHANGES are already replaced.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The names that a statement may use."""
+    """The tables that a statement may name, and functions to look them up."""
 
     newest: int
-    """Version that the statement reads, where it names no other."""
+    """The version that the statement reads by default."""
     schema_of: Callable[[int], Schema]
     version_of: Callable[[exp.Expr], int]
-    """Returns the version that a constant means: a version, or the last one up to a time."""
+    """Returns the version that a constant names: a version number, or the last version up to a time."""
     first_version_of: Callable[[exp.Expr], int]
-    """The same for the first one from a time on."""
+    """Returns the version that a constant names: a version number, or the first version from a time on."""
     oldest: int
-    """First version whose changes are kept."""
+    """The first version whose changes are retained."""
     schemas: Callable[[], Iterable[Schema]]
     """Returns all schemas up to ``newest``."""
     version_at: Callable[[int], int]
-    """Returns the first version that was committed at or after a time, µs."""
+    """Returns the first version that was committed at or after a time, in µs."""
     constant: Evaluate
     """Computes the constants that columns are compared with."""
     unknown: Callable[[str], InvalidRequest]
-    """Returns the error of a name that means nothing."""
+    """Returns the error for an unknown table name."""
     pushes: bool = True
-    """True if conditions let scans leave rows out; False changes no answer."""
+    """True to let conditions narrow the scans; False gives the same answer, only slower."""
     through: Callable[[str], ViewShown | None] = lambda name: None
-    """Returns how a view is shown that is granted by its name; None: it is not."""
+    """Returns what a grant on a view, by the view's name, makes visible; None: there is no such grant."""
     is_poll: bool = False
-    """True if its range may begin above the newest version, which a server has that is behind."""
+    """True for a poll: its range may begin above the newest version, on a server that is behind another."""
 
 
 def bound(query: exp.Query, tables: Tables) -> Statement:
-    """Return a query with its tables looked up; changes the query.
+    """Look up the tables of a query, and return the statement to run. This changes the query.
 
     Raises:
-        InvalidRequest: A table is not known, or a function that reads elsewhere is called.
+        InvalidRequest: A table is unknown, or the query calls a function that reads elsewhere.
     """
     uses: list[TableUse] = []
     names, excluded = names_in(query), _excluded_in(query)
@@ -163,10 +166,12 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
         use = _narrowed(use, conditions.get(id(table), ()), known)
         if order is not None and order.table is table and use.changes is not None:
             use = replace(use, newest_first=order.newest_first)
+            # The scan returns the rows in this order already, so that a LIMIT in DuckDB ends the scan early.
             order.select.set("order", None)
         uses.append(use)
         by_table[id(table)] = use
         _rename(table, use.alias)
+    # Refuse comparisons before LIKE is rewritten: the rewritten nodes are not the ones collected above.
     for table, comparison in comparisons:
         if (read := by_table.get(id(table))) is not None:
             columns = tables.schema_of(read.version).entity_types.get(read.entity_type, ())
@@ -176,18 +181,19 @@ def bound(query: exp.Query, tables: Tables) -> Statement:
 
 
 def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Tables) -> TableUse:
-    """Return a use without what no row can be of that meets some conditions."""
+    """Return a use that leaves out keys, versions and kinds whose rows cannot meet the conditions."""
     if not comparisons:
         return use
-    # A change table has the columns of the key as a state has them.
+    # A change table has the key's columns at its top level, like a state; CHANGES has them in its images.
     of_state = use.changes is None
     is_flat = of_state or use.form is not None
+    # A key is compared as text: this is right only if its columns and types never changed.
     if _has_one_key(use, tables):
         columns = tables.schema_of(use.version).entity_types.get(use.entity_type, ())
         use = replace(use, keys=keys_in(comparisons, columns, tables.constant, state=is_flat))
     if of_state:
         return use
-    # Versions that a time is wanted of are neighbours, as timestamps rise with them.
+    # Timestamps rise with versions, so a range of times is a range of versions.
     versions = versions_in(comparisons, tables.constant)
     times = timestamps_in(comparisons, tables.constant)
     if times != EVERYTHING:
@@ -198,7 +204,7 @@ def _narrowed(use: TableUse, comparisons: Sequence[ColumnComparison], tables: Ta
 
 
 def _has_one_key(use: TableUse, tables: Tables) -> bool:
-    """Return whether the key of an entity type was of the same columns and types in all versions."""
+    """Return True if the key of an entity type has had the same columns and types in all versions."""
     schema = tables.schema_of(use.version)
     if use.entity_type not in schema.entity_types:
         schema = tables.schema_of(tables.newest)
@@ -212,7 +218,10 @@ def _has_one_key(use: TableUse, tables: Tables) -> bool:
 
 
 def _free_names(query: exp.Query) -> Iterator[str]:
-    """Yield names for tables that nothing in a query has: one of WITH would be read in the place of ours."""
+    """Yield names for tables that are unused in the query.
+
+    DuckDB would read a WITH of the same name in their place.
+    """
     taken = {each.name.lower() for each in query.find_all(exp.Identifier)}
     return (name for name in (f"t{number}" for number in count()) if name not in taken)
 
@@ -220,7 +229,7 @@ def _free_names(query: exp.Query) -> Iterator[str]:
 def _tables_in(query: exp.Query) -> list[exp.Table]:
     """Return the places that read the log, each once."""
     scopes = traverse_scope(query)
-    # What stands before LATERAL, UNNEST or VALUES is a source of the scopes of these as well.
+    # A table before LATERAL, UNNEST or VALUES is also a source of their scopes: count it once.
     known = {
         id(each): each
         for scope in scopes
@@ -228,7 +237,7 @@ def _tables_in(query: exp.Query) -> list[exp.Table]:
         if isinstance(each, exp.Table) and not _is_computed(each)
     }
     found = [*known.values()]
-    # What no scope has, as the right side of a set operation in a place that it does not look at.
+    # Some places are in no scope, such as the right side of some set operations: refuse functions there too.
     for table in query.find_all(exp.Table):
         if id(table) not in known and isinstance(table.this, exp.Func) and not _is_computed(table):
             raise _unknown_function(table)
@@ -256,7 +265,7 @@ def _unknown_function(table: exp.Table) -> InvalidRequest:
 
 
 def _excluded_in(query: exp.Query) -> frozenset[str]:
-    """Return the names, in lower case, that the EXCLUDE of the only star has and the statement nowhere else."""
+    """Return the names, in lower case, that are in the EXCLUDE of the query's only star and nowhere else."""
     stars = _stars_in(query)
     # A PIVOT groups by all columns that it does not name.
     if len(stars) != 1 or _means_unnamed(query) or query.find(exp.Pivot) is not None:
@@ -270,19 +279,19 @@ def _excluded_in(query: exp.Query) -> frozenset[str]:
 
 
 def names_in(query: exp.Query) -> frozenset[str] | None:
-    """Return all names in a query, in lower case; None where it means columns without naming them."""
+    """Return all names in a query, in lower case; None if the query reads columns without naming them."""
     if _stars_in(query) or _means_unnamed(query):
         return None
     return frozenset(each.name.lower() for each in query.find_all(exp.Identifier))
 
 
 def _stars_in(query: exp.Query) -> list[exp.Star]:
-    """Return the stars that mean columns."""
+    """Return the stars that stand for columns; the star of ``count(*)`` does not."""
     return [each for each in query.find_all(exp.Star) if not isinstance(each.parent, exp.Count)]
 
 
 def _means_unnamed(query: exp.Query) -> bool:
-    """Return True if a query means columns without naming them, in another way than by a star."""
+    """Return True if a query reads columns without naming them, other than by a star."""
     if query.find(exp.Columns) is not None:
         return True
     if any(
@@ -295,7 +304,7 @@ def _means_unnamed(query: exp.Query) -> bool:
     columns = [each for each in query.find_all(exp.Column) if not each.table]
     if any(each.name.lower() in aliases for each in columns):
         return True  # a row as one value
-    # An image as one value; of one that a dot follows, what stands behind it is the name.
+    # An image as one value. In `after.price` the column's name is `price`, so that is not one.
     return any(each.name.lower() in ("before", "after") for each in query.find_all(exp.Column))
 
 
@@ -311,7 +320,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         last = tables.newest
         if len(arguments) > 2:
             last = tables.version_of(arguments[2])
-            # A range of no version is one that begins right behind its end, or between two versions.
+            # An empty range is allowed: it begins right after its end, or both times lie between two versions.
             if first > last + 1 and not tables.is_poll:
                 begin, end = (sql_text(each, _DIALECT) for each in arguments[1:])
                 raise InvalidRequest(
@@ -336,6 +345,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         version = tables.version_of(at.expression)
     written = ".".join(part.name for part in table.parts)
     quoted = any(part.args.get("quoted") for part in table.parts)
+    # Look the name up as of the version that is read, then as of now: an entity type may have been renamed.
     for number in (version, tables.newest):
         schema = tables.schema_of(number)
         if _matching(written, schema, quoted=quoted) or number == tables.newest:
@@ -363,13 +373,13 @@ def _known(written: str, schema: Schema, tables: Tables, *, quoted: bool) -> str
 
 
 def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
-    """Refuse to read columns whose names differ only by case: DuckDB would give one in the place of another.
+    """Raise if some columns have names that differ only by case: DuckDB would confuse these columns.
 
     Raises:
-        InvalidRequest: Two of them do.
+        InvalidRequest: Two of the columns have such names.
     """
     found: dict[str, str] = {}
-    # A change table has the columns of the key, and the others in its JSON, by their exact names.
+    # Only the key's columns are columns of a change table. The others are in its JSON, which keeps the case.
     keys = None if use.form is None else use.form.keys
     for name in (each.name for each in columns if keys is None or each.name in keys):
         first = found.setdefault(name.lower(), name)
@@ -381,7 +391,7 @@ def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
 
 
 def nearest(written: str, names: Iterable[str]) -> str:
-    """Return a hint at the names that may have been meant, to append to a sentence."""
+    """Return a hint that names similar or available tables, to append to an error message."""
     known = sorted(names)
     close = difflib.get_close_matches(written, known, 3, 0.6)
     if close:
@@ -392,7 +402,7 @@ def nearest(written: str, names: Iterable[str]) -> str:
 
 
 def _rename(table: exp.Table, alias: str) -> None:
-    """Let a place read the table that DuckDB has for it, under the name that the statement has."""
+    """Let a place in the query read DuckDB's table for it, and keep the name that the statement uses."""
     if table.alias:
         name = table.args["alias"]
     else:

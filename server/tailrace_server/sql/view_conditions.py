@@ -1,7 +1,8 @@
-"""The condition of a view: its text by other names of columns, and the rows of a state that meet it.
+"""The condition of a view: its text with other column names, and the rows of a state that meet it.
 
-The rows are chosen by the evaluator of ``filters``, which reads of state, history and subscriptions use too. So
-a view has the same rows wherever it is read, whatever DuckDB makes of a pattern, a number or a text.
+The evaluator of ``filters`` selects the rows. Reads of state, history and subscriptions use that evaluator too.
+So a view has the same rows wherever it is read, even where DuckDB would treat a pattern, number or text
+differently.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 
 
 def rows_in_view(use: TableUse, view: LogView, rights: Sequence[Right] | None) -> RowLens:
-    """Return the lens for a place in a statement that reads a state: granted rows, in the view if it is one.
+    """Return the lens for a place that reads a state.
+
+    It selects granted rows, and those of the view if there is one.
 
     Raises:
-        InvalidRequest: A column has a type now with which a value of the view's condition does not compare.
+        InvalidRequest: A column's type has changed, and a value of the view's condition does not compare with
+            it.
     """
     values = TableValues(view, use.entity_type, use.version)
     asked = []
@@ -43,7 +47,7 @@ def rows_in_view(use: TableUse, view: LogView, rights: Sequence[Right] | None) -
 
 
 def unsure_row(use: TableUse, version: int, index: int) -> InvalidRequest:
-    """Return the error of a row of which it is unknown whether it is in the view that is read."""
+    """Return the error for a row that may or may not be in the view, as a value that decides it is unknown."""
     assert use.rows_met is not None
     return InvalidRequest(
         f"view {use.rows_met.view} at {version}:{index}: a value that its condition needs was not sent, or its "
@@ -53,11 +57,11 @@ def unsure_row(use: TableUse, version: int, index: int) -> InvalidRequest:
 
 
 def with_columns(condition: str, named: Callable[[str, bool], str]) -> exp.Expr:
-    """Return a condition with other names for its columns.
+    """Return a condition with other column names.
 
     Args:
-        condition: A filter's text.
-        named: Given a name and whether it is quoted, returns the one to write; may raise.
+        condition: The text of a filter.
+        named: Returns the new name, given the old name and whether that is quoted; may raise.
     """
     tree = sqlglot.parse_one(condition, read="postgres")
     for column in list(tree.find_all(exp.Column)):
