@@ -1,18 +1,18 @@
-"""The columns of a change table beside place and time: those of the key, and the JSON of each change.
+"""The columns of a change table: the columns of the key, and the JSON of each change.
 
-The JSON is as Apache Phoenix writes it, cut out of the images' texts without touching a digit.
+The JSON has the form of Apache Phoenix. Its values are copied from the texts of the images, digit by digit.
 
 =============  ============================================================================================
 member
 =============  ============================================================================================
 event_type     ``upsert``, ``delete``, ``ttl_delete``; ``truncate`` of all rows
-pre_image      the row before; ``{}`` where there was none
-change_image   of an upsert: the columns that changed, of a new row all
-post_image     of an upsert: the row before with the change laid over it
+pre_image      the row before the change; ``{}`` for a new row
+change_image   only for an upsert: the columns that changed; all columns of a new row
+post_image     only for an upsert: the row after the change
 =============  ============================================================================================
 
-Columns of the key are columns of the change table, and in no image. Other columns have the names of the newest
-schema. Values are those of docs/schemas.md, decoded.
+The columns of the key are columns of the change table, and are not in the images. All columns have the names of
+the newest schema. Values are decoded as docs/schemas.md describes.
 
 Source: apache/phoenix, CDCChangeBuilder.
 """
@@ -56,25 +56,25 @@ _SETTING: Final = "ingest with --images full, which keeps it"
 
 
 class ImageMissing(ValueError):
-    """The log does not hold what an image needs; says what, and what to do."""
+    """The log does not hold the data of an image; the message says what is missing and how to keep it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """One record of an entity type, as the log has it."""
+    """One record of an entity type, as the log stores it."""
 
     operation: int
     keyed: bool
-    """True if it has a key; a removal without one is of all rows."""
+    """True if the record has a key. A removal without a key removes all rows."""
     changed: Sequence[str] | None
-    """Columns that changed; None where there was no row before, as far as the source says."""
+    """Names of the changed columns; None for a new row, as far as the source says."""
     change: bytes | None
     before: bytes | None
     after: bytes | None
 
 
 class ChangeJson:
-    """Writes the JSON of changes that were written with one schema."""
+    """Encoder of the JSON of changes that were written with one schema."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class ChangeJson:
         placeholders: tuple[str, ...],
         images: Iterable[str],
     ) -> None:
-        """Prepare to write.
+        """Prepare to encode.
 
         Args:
-            written: The entity type's columns, as the records' versions have them.
-            shown: Id of a column → the name that images show it under; without columns of the key.
-            placeholders: The placeholders for values that were not sent, as the schema has them.
-            images: Which ones to write: CHANGE, PRE, POST.
+            written: The entity type's columns at the versions of the records.
+            shown: Column id → column name in the images; without the columns of the key.
+            placeholders: The schema's placeholders for values that the source did not send.
+            images: The images to write: some of CHANGE, PRE and POST.
         """
         known = [each for each in written if each.id in shown]
         self._names = {each.name: shown[each.id] for each in known}
@@ -105,10 +105,14 @@ class ChangeJson:
         )
 
     def of(self, record: ChangeRecord, hidden: Collection[str] = ()) -> bytes:
-        """Return the JSON of a record, without columns that are hidden in it, by the names shown.
+        """Return the JSON of a record, without the columns that are hidden in it.
+
+        Args:
+            record: The record.
+            hidden: Names of the hidden columns, as the images name them.
 
         Raises:
-            ImageMissing: The log does not hold what an image needs.
+            ImageMissing: The log does not hold the data of an image.
         """
         self._hidden = hidden
         if not record.keyed:
@@ -144,7 +148,7 @@ class ChangeJson:
         after = self._after(record, "CHANGE")
         if record.changed is None:
             return self._whole(after, {}, "CHANGE")
-        # What the source did not send is no change.
+        # A placeholder says that the source did not send the value: leave the column out, it did not change.
         found = {
             name: after.get(name, _NULL)
             for name in record.changed
@@ -157,7 +161,8 @@ class ChangeJson:
     def _post(self, record: ChangeRecord) -> bytes:
         after = self._after(record, "POST")
         before = {} if record.before is None else self._members(record.before)
-        # A column that the row has no more is null in it: so says the change, and post is pre with the change.
+        # A changed column that the row no longer has is null in the change image. The post image must agree:
+        # it is the pre image with the change applied.
         gone = [each for each in record.changed or () if each in self._names and each in before]
         after = {**after, **{each: _NULL for each in gone if each not in after}}
         return self._whole(after, before, "POST")
@@ -165,6 +170,7 @@ class ChangeJson:
     def _after(self, record: ChangeRecord, image: str) -> Mapping[str, msgspec.Raw]:
         if record.after is not None:
             return self._members(record.after)
+        # Without the row before, the change alone is enough for CHANGE, but not for POST.
         if record.change is not None and (image == "CHANGE" or record.before is not None):
             before = {} if record.before is None else self._members(record.before)
             return {**before, **self._members(record.change)}
@@ -175,7 +181,11 @@ class ChangeJson:
     def _whole(
         self, members: Mapping[str, msgspec.Raw], before: Mapping[str, msgspec.Raw], image: str
     ) -> bytes:
-        """Return an image with the values that were not sent taken from the row before."""
+        """Return an image in which placeholders are replaced by the values of the row before.
+
+        Raises:
+            ImageMissing: The row before has a placeholder too.
+        """
         found = {}
         for name, value in members.items():
             if self._unavailable.is_one(bytes(value)):
@@ -186,7 +196,7 @@ class ChangeJson:
         return self._written(found)
 
     def _members(self, image: bytes) -> Mapping[str, msgspec.Raw]:
-        """Return the members that are shown."""
+        """Return the visible members of an image."""
         return {
             name: value
             for name, value in decode_members(image).items()
@@ -212,14 +222,15 @@ _decode_parts: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def key_images(keys: pa.StringArray, written: Sequence[Column]) -> pa.BinaryArray:
-    """Return images of rows that have the columns of their keys alone.
+    """Return images that have only the columns of the keys.
 
     Args:
-        keys: Texts of keys: of one column its plain text, of several a JSON array; null gives an empty image.
-        written: The entity type's columns, as the version of the keys has them.
+        keys: Keys as texts: plain text for a key of one column, a JSON array for several; null gives an empty
+            image.
+        written: The entity type's columns at the version of the keys.
 
     Raises:
-        ValueError: A text is not of that form.
+        ValueError: A text does not have that form.
     """
     columns = sorted((each for each in written if each.key), key=lambda each: each.key)
     texts = keys.to_pylist()
@@ -238,13 +249,13 @@ def key_images(keys: pa.StringArray, written: Sequence[Column]) -> pa.BinaryArra
 
 
 def _value(form: Form, text: str) -> bytes:
-    """Return the JSON of a key's only column: the text of a string has lost its quotes."""
+    """Return the JSON value of a key of one column; the text of a string key has no quotes."""
     raw = text.encode()
     if raw[:1] != b'"':
         try:
             orjson.loads(raw)
             form.decode(raw)
-        except ValueError:  # a misfit is one too
+        except ValueError:  # not JSON, or a misfit: then it is the text of a string
             pass
         else:
             return raw
@@ -262,7 +273,10 @@ def _image(names: Sequence[str], text: str) -> bytes:
 
 
 class ChangeTableRows:
-    """Makes those columns of the records of one entity type. Use it from one thread at a time."""
+    """Builds the columns of a change table from records of one entity type.
+
+    Use it from one thread at a time.
+    """
 
     def __init__(
         self,
@@ -278,12 +292,12 @@ class ChangeTableRows:
 
         Args:
             view: The log.
-            names: The entity type.
-            schema: Whose names the columns have.
-            form: The change table.
-            shown: What may be read; None: everything.
-            of_view: The view that the change table is on; None: an entity type.
-            on_misfit: What becomes of a value of a key that its column cannot hold.
+            names: The names of the entity type.
+            schema: The schema whose column names are used.
+            form: The form of the change table.
+            shown: The visible part of the entity type; None: everything.
+            of_view: The view that the change table is on; None: it is on an entity type.
+            on_misfit: What happens to a value of a key that its column cannot hold.
         """
         self._view, self._names, self._form, self._shown = view, names, form, shown
         every = names.columns_in(schema)
@@ -292,9 +306,9 @@ class ChangeTableRows:
         named = [keys[name] for name in form.keys if name in keys]
         self._reader = reader_of(view, schema, named, on_misfit)
         self.fields: list[pa.Field] = [*self._reader.schema]
-        """Of the columns."""
+        """The Arrow fields of the columns."""
         self.bodies: tuple[str, ...] = ()
-        """Bodies of the records that they need."""
+        """Names of the stored images that the columns need."""
         if form.has_json:
             self.fields.append(pa.field(CDC_JSON, pa.string()))
             self.bodies = tuple(
@@ -307,12 +321,12 @@ class ChangeTableRows:
                 if any(image in form.images for image in images)
             )
         self._json_names = {each.id: each.name for each in self._columns if each.name not in keys}
-        """Id of each column in the JSON → its name there."""
+        """Column id → column name in the JSON."""
         if of_view is not None and of_view.columns:
             chosen = of_view.columns
             self._json_names = {id: chosen[id] for id in self._json_names if id in chosen}
         self._writers: dict[int, ChangeJson] = {}
-        """By the id of a schema."""
+        """Encoders, by schema id."""
 
     def arrays(
         self,
@@ -321,10 +335,16 @@ class ChangeTableRows:
         bodies: Mapping[str, pa.BinaryArray],
         misfits: dict[int, dict[str, object]],
     ) -> dict[str, pa.Array]:
-        """Return the columns of some records of a batch, by name, and add the misfits of keys by place.
+        """Return the columns of some records of a batch, by name.
+
+        Args:
+            head: The head of the batch.
+            rows: The indexes of the records.
+            bodies: The images of the batch, by name.
+            misfits: Receives the misfits of keys, by index in ``rows``.
 
         Raises:
-            InvalidRequest: A key is not of its columns' types, or the log does not hold an image.
+            InvalidRequest: A key does not have its columns' types, or the log does not hold an image.
         """
         schemas, which = self._view.schemas_of(head.versions[rows])
         keys = head.primary_keys.take(pa.array(rows))
@@ -344,6 +364,8 @@ class ChangeTableRows:
     ) -> dict[str, pa.Array]:
         if not self._reader.columns:
             return {}
+        # Keys are texts: turn each into an image by the schema of its version, and read that like any other
+        # image.
         written = [*map(self._names.columns_in, schemas)]
         images: list[bytes | None] = [None] * len(rows)
         for place, columns in enumerate(written):
@@ -396,7 +418,7 @@ class ChangeTableRows:
     def _hidden(
         self, keys: pa.StringArray, schemas: Sequence[Schema], which: NDArray[np.int64]
     ) -> dict[str, list[bool]]:
-        """Return by the name of a column in which rows it is hidden."""
+        """Return, by column name, a mask of the rows in which the column is hidden."""
         if self._shown is None:
             return {}
         columns = [each for each in self._columns if each.id in self._json_names]
@@ -408,7 +430,8 @@ class ChangeTableRows:
         if schema.id not in self._writers:
             written = self._names.columns_in(schema)
             if self._shown is not None:
-                written = self._shown.columns(written)  # under the names that they had then
+                # Grants apply to the column names of that schema.
+                written = self._shown.columns(written)
             self._writers[schema.id] = ChangeJson(
                 written,
                 self._json_names,

@@ -1,4 +1,4 @@
-"""Statements that define views and change tables, or show what is defined: from text to values.
+"""Parser of the statements that create, alter, drop or show views and change tables.
 
 ::
 
@@ -11,7 +11,7 @@
     SHOW TABLES | VIEWS | CDC
     DESCRIBE name
 
-Words are in any case. Between properties there may be commas, as in Apache Phoenix.
+Words may have any case. Commas between properties are allowed, as in Apache Phoenix.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 IMAGES: Final = ("CHANGE", "PRE", "POST")
-"""Images that the JSON of a change table may have."""
+"""Images that the JSON of a change table may have, in their order there."""
 _MICROS: Final = 1_000_000
 _LOOKBACK_MAX_S: Final = 36_500 * 86_400.0
 _LOOKBACK_TEXT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _SALT_BUCKETS_MAX: Final = 256
-"""As Apache Phoenix has it."""
+"""The limit of Apache Phoenix."""
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _UNITS: Final = {
     "second": "s",
@@ -47,9 +47,9 @@ _UNITS: Final = {
     "hour": "h",
     "day": "d",
 }
-"""Long names of units, without the s of the plural."""
+"""Long names of units, without the plural s."""
 _SKIPPED: Final = re.compile(r"\s+|--[^\n]*|/\*(?!\+)")
-"""Text that may come before a statement; of a comment that may be nested its beginning."""
+"""Text that may precede a statement. Comments may be nested, so this matches only the start of one."""
 _COMMENT_MARK: Final = re.compile(r"/\*|\*/")
 _FIRST_WORD: Final = re.compile(r"(?:create|drop|alter|show)\b", re.IGNORECASE)
 _SHOWN: Final = ("TABLES", "VIEWS", "VIEW", "CDC")
@@ -58,7 +58,7 @@ _ON_DATA: Final = "a view is SELECT column, … FROM entity_type WHERE condition
 
 @dataclass(frozen=True, slots=True)
 class WrittenName:
-    """A name as it is in a statement."""
+    """A name as it is written in a statement."""
 
     text: str
     quoted: bool
@@ -66,30 +66,30 @@ class WrittenName:
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """``CREATE VIEW``."""
+    """A ``CREATE VIEW`` statement."""
 
     name: str
     of: WrittenName
     columns: tuple[WrittenName, ...]
-    """Empty: all."""
+    """The columns of the view; empty: all columns."""
     where: str
-    """As a filter's text; empty: none."""
+    """The condition as the text of a filter; empty: none."""
     if_not_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeTableOptions:
-    """The text behind the name of a change table; None: there is none."""
+    """The options after the name of a change table; None: the option is not given."""
 
     images: tuple[str, ...] | None = None
     lookback_us: int | None = None
-    """0: none."""
+    """The lookback in µs; 0: ``NONE`` is written."""
     salt_buckets: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateChangeTable:
-    """``CREATE CDC``."""
+    """A ``CREATE CDC`` statement."""
 
     name: str
     on: WrittenName
@@ -99,7 +99,7 @@ class CreateChangeTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterChangeTable:
-    """``ALTER CDC``."""
+    """An ``ALTER CDC`` statement."""
 
     name: str
     options: ChangeTableOptions
@@ -107,31 +107,31 @@ class AlterChangeTable:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """``DROP VIEW`` or ``DROP CDC``."""
+    """A ``DROP VIEW`` or ``DROP CDC`` statement."""
 
     name: str
     is_view: bool
     if_exists: bool
     on: WrittenName | None = None
-    """The table that it must be on; None: none was named."""
+    """The table that the change table must be on; None: the statement names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """``SHOW``."""
+    """A ``SHOW`` statement."""
 
     what: str
-    """TABLES, VIEWS or CDC."""
+    """``TABLES``, ``VIEWS`` or ``CDC``."""
 
 
 Defining = CreateView | CreateChangeTable | AlterChangeTable | Drop | Show
 
 
 def parsed_ddl(text: str) -> Defining | None:
-    """Return what a text defines or shows; None where it is another statement.
+    """Return the parsed statement; None if the text is a statement of another kind.
 
     Raises:
-        InvalidRequest: It begins as one of these, but does not continue so.
+        InvalidRequest: The text begins as a statement of these kinds, but does not continue as one.
     """
     if _FIRST_WORD.match(text, statement_start(text)) is None:
         return None
@@ -163,10 +163,11 @@ def parsed_ddl(text: str) -> Defining | None:
 
 
 def statement_start(text: str) -> int:
-    """Return where a statement begins, behind spaces and comments; a hint is part of it."""
+    """Return the index where a statement begins, after spaces and comments; a hint is part of the statement."""
     place = 0
     while (skipped := _SKIPPED.match(text, place)) is not None:
         place = skipped.end()
+        # Comments nest, which no regular expression can follow: count their marks.
         depth = int(skipped[0] == "/*")
         while depth:
             mark = _COMMENT_MARK.search(text, place)
@@ -178,14 +179,14 @@ def statement_start(text: str) -> int:
 
 
 def image_names(written: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the images that some words name, in the order in which they are shown.
+    """Return the images that some words name, in the order in which the JSON has them.
 
     Args:
         written: The words.
-        where: The place of the names, for an error.
+        where: The place of the words in the statement, for the error.
 
     Raises:
-        InvalidRequest: One names no image.
+        InvalidRequest: A word names no image.
     """
     found = {each.upper() for each in written}
     for each in sorted(found.difference(IMAGES)):
@@ -194,10 +195,10 @@ def image_names(written: Iterable[str], where: str) -> tuple[str, ...]:
 
 
 def lookback_us(text: str) -> int:
-    """Return a length of time as people write it, ``7 days`` or ``7d``, in µs.
+    """Return a length of time, written as ``7 days`` or ``7d``, in µs.
 
     Raises:
-        InvalidRequest: It is none, or not one that a change table can have.
+        InvalidRequest: The text is not a length of time, or not within the limits for change tables.
     """
     match = _LOOKBACK_TEXT.fullmatch(text)
     short = text
@@ -216,10 +217,10 @@ def lookback_us(text: str) -> int:
 
 
 def salt_buckets(text: str) -> int:
-    """Return how many threads read for a change table, as it is written.
+    """Return the number of threads that read the log for a change table.
 
     Raises:
-        InvalidRequest: It is no number that there can be.
+        InvalidRequest: The text is not a whole number within the limits.
     """
     number = int(text) if _DIGITS.fullmatch(text) else 0
     if not 1 <= number <= _SALT_BUCKETS_MAX:
@@ -230,7 +231,7 @@ def salt_buckets(text: str) -> int:
 
 
 class _Words:
-    """The tokens of a statement, read one after the other."""
+    """The tokens of a statement, consumed one after the other."""
 
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self._text = text
@@ -249,14 +250,14 @@ class _Words:
         )
 
     def peek(self) -> str:
-        """Return the next word in capitals; empty at the end, and for what is quoted."""
+        """Return the next word in capitals; empty at the end, and for a quoted name or text."""
         token = self._next()
         if token is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
             return ""
         return token.text.upper()
 
     def takes(self, *words: str) -> bool:
-        """Take words if they all come next."""
+        """Consume all of some words if they come next; return True if they did."""
         start = self._place
         for each in words:
             if self.peek() != each:
@@ -266,7 +267,7 @@ class _Words:
         return True
 
     def word(self, *words: str) -> str:
-        """Take one of some words."""
+        """Consume one of some words, and return it."""
         found = self.peek()
         if found not in words:
             raise self._wrong(" or ".join(words))
@@ -274,7 +275,7 @@ class _Words:
         return found
 
     def name(self, what: str) -> WrittenName:
-        """Take a name, of parts with dots between."""
+        """Consume a name whose parts are joined by dots."""
         parts, quoted = [], False
         while True:
             token = self._next()
@@ -289,7 +290,7 @@ class _Words:
                 return WrittenName(".".join(parts), quoted)
 
     def value(self, what: str) -> str:
-        """Take a text in quotes, or a number."""
+        """Consume a text in quotes, or a number."""
         token = self._next()
         if token is None or token.token_type not in (TokenType.STRING, TokenType.NUMBER):
             raise self._wrong(what)
@@ -297,7 +298,7 @@ class _Words:
         return token.text
 
     def options(self) -> ChangeTableOptions:
-        """Take what is said of a change table, up to the end."""
+        """Consume the options of a change table, up to the end of the statement."""
         images: tuple[str, ...] | None = None
         lookback: int | None = None
         buckets: int | None = None
@@ -331,7 +332,7 @@ class _Words:
                 raise self._wrong(", or )")
 
     def end(self) -> None:
-        """Refuse what comes behind."""
+        """Raise if more words follow."""
         if self._next() is not None:
             raise self._wrong("the end of the statement")
 
@@ -404,7 +405,7 @@ def _view_of(create: exp.Create) -> CreateView:
 
 
 def _columns(select: exp.Select) -> tuple[WrittenName, ...]:
-    """Return the columns that a view names; none for a star."""
+    """Return the columns that a view names; empty for a star."""
     if len(select.expressions) == 1 and isinstance(select.expressions[0], exp.Star):
         if any(select.expressions[0].args.values()):
             raise InvalidRequest(f"{_ON_DATA}: a star stands there without EXCEPT or REPLACE")

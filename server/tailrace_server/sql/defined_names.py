@@ -26,19 +26,19 @@ Definition = ViewDocument | ChangeTableDocument
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The columns that a view reads, by the names of one version."""
+    """The columns that a view reads, with their names as of one version."""
 
     entity_type: str
     shown: dict[str, str]
-    """Name in the view → name in the entity type."""
+    """Column name in the view → column name in the entity type."""
     asked: dict[str, str]
-    """The same of the columns in its condition."""
+    """Column name in the view's condition → column name in the entity type."""
 
 
 class DefinedNames:
-    """The names that a statement may use: those of one view of a log, and what is defined of it.
+    """The names that a statement may use: entity types, views and change tables of one log.
 
-    A definition on a hidden name is hidden too.
+    A definition on a hidden entity type or column is hidden too.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class DefinedNames:
         definitions: Definitions,
         of_view: Callable[[ViewDocument], ViewShown | None] = lambda document: None,
     ) -> None:
-        """Bind to them.
+        """Compute the visible definitions.
 
         Args:
             view: The log.
-            schema_of: Returns the schema of a version, without what is hidden.
-            definitions: What is defined of it.
-            of_view: Returns how a view is shown that is granted by its name; None: it is shown if nothing that
-                it needs is hidden.
+            schema_of: Returns the schema of a version, without hidden things.
+            definitions: The views and change tables of the log.
+            of_view: Returns what a grant on a view itself makes visible; None: there is no such grant, and the
+                view is visible if it needs nothing hidden.
         """
         self.view = view
         self.schema = schema_of(view.published)
@@ -64,10 +64,10 @@ class DefinedNames:
         views = definitions.views
         found = {name: given for name, each in views.items() if (given := of_view(each))}
         self.through = {name: each for name, each in found.items() if self._is_there(each)}
-        """Those that are granted by their names; a change table on one of them is not shown."""
+        """Views that are granted by their own names. A change table on such a view is hidden."""
         shown = {name: each for name, each in views.items() if self._is_shown(each)}
         self.views = shown | {name: each.document for name, each in self.through.items()}
-        """By name."""
+        """The visible views, by name."""
         self.change_tables = {
             name: each
             for name, each in definitions.change_tables.items()
@@ -77,25 +77,26 @@ class DefinedNames:
                 else self._current(each.source, each.version) is not None
             )
         }
-        """By name."""
+        """The visible change tables, by name."""
 
     def _is_there(self, shown: ViewShown) -> bool:
-        """Return whether the entity type of a view is there that is granted by its name."""
+        """Return True if the entity type of a view still exists; the view is granted by its own name."""
         return self._current(shown.document.entity_type, shown.document.version, shown) is not None
 
     def schema_at(self, view: ViewDocument, version: int) -> Schema:
-        """Return the schema of a version in which the names of a view are looked up."""
+        """Return the schema of a version for looking up the names of a view."""
         shown = self.through.get(view.name)
         if shown is not None:
             return shown.schema_of(version)
         return self.schema if version == self.view.published else self._schema_of(version)
 
     def _is_shown(self, view: ViewDocument) -> bool:
-        """Return whether nothing that a view needs is hidden."""
+        """Return True if a view needs nothing that is hidden."""
         name = self._current(view.entity_type, view.version)
         if name is None:
             return False
         newest = self.view.schema_of(self.view.published)
+        # Compare ids and not names: a column may have been renamed since the view was defined.
         hidden = {each.id for each in newest.columns(name)}
         hidden -= {each.id for each in self.schema.columns(name)}
         needed = {*view.columns, *(each.text for each in _asked(view))}
@@ -105,10 +106,13 @@ class DefinedNames:
     def _current(
         self, entity_type: str, version: int, shown: ViewShown | None = None
     ) -> str | None:
-        """Return what an entity type is called now that had a name at a version; None: it is not there."""
+        """Return the present name of an entity type, given its name at a version.
+
+        None if it is hidden or gone.
+        """
         try:
             names = EntityNames(self.view.schema_of(version), entity_type)
-        except KeyError:  # somebody's hand has made the definition
+        except KeyError:  # the definition was not written by this program
             return None
         newest = self.view.published
         name = names.name_in(self.view.schema_of(newest))
@@ -116,7 +120,7 @@ class DefinedNames:
         return name if name in schema.entity_types else None
 
     def entity_type_of(self, definition: Definition) -> str:
-        """Return what the entity type is called now that a view or a change table shows."""
+        """Return the present name of the entity type below a view or a change table."""
         if isinstance(definition, ChangeTableDocument) and definition.of_view:
             definition = self.views[definition.source]
         name = definition.entity_type if isinstance(definition, ViewDocument) else definition.source
@@ -125,16 +129,17 @@ class DefinedNames:
         return found
 
     def columns_of(self, view: ViewDocument, version: int) -> ViewColumns:
-        """Return what a view's entity type and its columns are called at a version.
+        """Return the names of a view's entity type and columns as of a version.
 
         Raises:
-            InvalidRequest: A column has been dropped, or is not there yet.
+            InvalidRequest: A column has been dropped, or does not exist yet.
         """
         written = self.view.schema_of(view.version)
         schema = self.schema_at(view, version)
         names = EntityNames(written, view.entity_type)
         entity_type = names.name_in(self.view.schema_of(version)) or ""
         columns = schema.columns(entity_type)
+        # Go from the name at definition to the id, and from the id to the name at this version.
         there = {each.id: each.name for each in columns}
         ids = {each.name: each.id for each in written.columns(view.entity_type)}
 
@@ -158,7 +163,10 @@ class DefinedNames:
     def columns_read(
         self, entity_type: str, version: int, shown: ViewShown | None
     ) -> tuple[Column, ...]:
-        """Return the columns of an entity type at a version, as a view names them that it is read through."""
+        """Return the columns of an entity type at a version.
+
+        Through a view, those of the view, under its names.
+        """
         schema = self._schema_of(version) if shown is None else shown.schema_of(version)
         columns = schema.entity_types.get(entity_type, ())
         if shown is None:
@@ -168,14 +176,14 @@ class DefinedNames:
         return tuple(replace(there[found], name=name) for name, found in inside.items())
 
     def all(self) -> list[str]:
-        """Return all names."""
+        """Return all visible names."""
         return [*self.schema.entity_types, *self.views, *self.change_tables]
 
     def definition(self, written: str, *, quoted: bool) -> Definition | None:
-        """Return the view or change table of a name; None where there is none.
+        """Return the view or change table with a name; None if there is none.
 
         Raises:
-            InvalidRequest: An entity type is called so as well, since the source has made one.
+            InvalidRequest: An entity type has the same name, since the source has created one.
         """
         defined: dict[str, Definition] = {**self.views, **self.change_tables}
         found = _matching(written, defined, quoted=quoted)
@@ -189,11 +197,14 @@ class DefinedNames:
         return defined[found]
 
     def entity_type(self, written: str, *, quoted: bool) -> str | None:
-        """Return the entity type of a name; None where there is none."""
+        """Return the entity type with a name; None if there is none."""
         return _matching(written, self.schema.entity_types, quoted=quoted)
 
     def taken_by(self, name: str) -> str | None:
-        """Return what has a name already, in words, whether it is shown or not; None: it is free."""
+        """Return the kind of thing that has a name, in words, also if it is hidden.
+
+        None if the name is free.
+        """
         if _matching(name, self.schema.entity_types, quoted=False):
             return "an entity type"
         if _matching(name, self.definitions.views, quoted=False):
@@ -205,7 +216,7 @@ class DefinedNames:
         )
 
     def unknown(self, written: str) -> InvalidRequest:
-        """Return the error of a name that means nothing."""
+        """Return the error for an unknown table name."""
         return InvalidRequest(f"there is no table {written!r}{nearest(written, self.all())}")
 
 
@@ -215,12 +226,12 @@ def _asked(view: ViewDocument) -> tuple[ColumnName, ...]:
 
 
 def kind_of(definition: Definition) -> str:
-    """Return what a definition is, in words."""
+    """Return the kind of a definition, in words."""
     return "view" if isinstance(definition, ViewDocument) else "change table"
 
 
 def _matching(written: str, names: Iterable[str], *, quoted: bool) -> str | None:
-    """Return the written name: exactly, or without quotes in any case of its letters."""
+    """Return the name that matches: exactly if it is quoted, else in any case; None if no name matches."""
     known = list(names)
     if written in known:
         return written

@@ -1,6 +1,6 @@
-"""Views and change tables: statements that define them, and the answers of SHOW, DESCRIBE and EXPLAIN.
+"""Statements that create, alter or drop views and change tables, and the answers of SHOW, DESCRIBE and EXPLAIN.
 
-`Definer` checks a definition against the log before it writes it.
+`Definer` checks a definition against the log before it writes the definition.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MICROS: Final = 1_000_000
 
 
 class Definer:
-    """Carries out the statements that define, for one catalog. Blocks."""
+    """Runs the statements that change definitions, for one catalog. Its methods block."""
 
     def __init__(
         self,
@@ -60,22 +60,24 @@ class Definer:
         """Bind to a catalog.
 
         Args:
-            store: Its objects.
-            view: Its log.
-            now: µs since the epoch.
-            readers_of: Returns how many read a view by its name now, so that it cannot be dropped.
+            store: The catalog's objects.
+            view: The catalog's log.
+            now: The time, in µs since the epoch.
+            readers_of: Returns the number of subscriptions that read a view now; a view with readers is not
+                dropped.
         """
         self._store, self._view, self._now = store, view, now
         self._readers_of = readers_of
 
     def run(self, statement: CreateView | CreateChangeTable | AlterChangeTable | Drop) -> str:
-        """Carry a statement out; return what was done, in a sentence.
+        """Run a statement; return a sentence that says what was done.
 
         Raises:
-            InvalidRequest: It cannot be so; says why.
-            LogError: What is defined could not be read or written.
+            InvalidRequest: The definition is not possible; the message says why.
+            LogError: The definitions could not be read or written.
         """
 
+        # Called again with newer definitions if another process has changed them at the same time.
         def decide(definitions: Definitions) -> Definitions:
             names = DefinedNames(self._view, self._view.schema_of, definitions)
             match statement:
@@ -117,12 +119,13 @@ class Definer:
             raise InvalidRequest(f"column {repeated[0]!r} stands there twice")
         where = statement.where
         if where:
-            # A filter matches names as they are written: in the log they stand as the schema has them.
+            # SQL ignores the case of names and filters do not: store the names as the schema writes them.
             tree = with_columns(
                 where,
                 lambda name, quoted: _column(WrittenName(name, quoted), columns, entity_type),
             )
             where = sql_text(tree, "postgres")
+            # Refuse now a condition that no reader of the view could evaluate.
             bind(parse(where), columns, {})
         view = ViewDocument(
             statement.name, entity_type, self._view.published, shown, where, self._now
@@ -150,7 +153,7 @@ class Definer:
         return names.definitions.with_change_table(table)
 
     def _source(self, on: WrittenName, names: DefinedNames) -> tuple[str, bool]:
-        """Return what a change table is on, and whether that is a view."""
+        """Return the name of the table below a change table, and True if that is a view."""
         definition = names.definition(on.text, quoted=on.quoted)
         if isinstance(definition, ViewDocument):
             return definition.name, True
@@ -198,7 +201,7 @@ class Definer:
         return names.definitions.without(found.name)
 
     def _refuse_read(self, view: str) -> None:
-        """Refuse to drop a view that somebody reads by its name, or a named subscription is of."""
+        """Raise if subscriptions read a view now, or if a named subscription needs the view."""
         if readers := self._readers_of(view):
             raise InvalidRequest(
                 f"view {view} is in use by {counted(readers, 'subscription')}: end them before it"
@@ -215,7 +218,7 @@ class Definer:
             )
 
     def _check_lookback(self, lookback: int) -> None:
-        """Refuse to reach back further than the catalog is kept."""
+        """Raise if a lookback exceeds the time for which the catalog is retained."""
         kept = newest_settings(self._store, self._view.uuid).settings.get(MAX_LOOKBACK)
         if kept is not None and lookback > kept:
             raise InvalidRequest(
@@ -226,7 +229,7 @@ class Definer:
 
 
 def _refuse_needed(view: str, names: DefinedNames) -> None:
-    """Refuse to drop a view that a change table is on."""
+    """Raise if a change table is on a view that is to be dropped."""
     tables = names.definitions.change_tables.values()
     users = [each.name for each in tables if each.of_view and each.source == view]
     if users:
@@ -247,7 +250,7 @@ def _check_new(name: str, names: DefinedNames) -> None:
 
 
 def _column(written: WrittenName, columns: Sequence[Column], entity_type: str) -> str:
-    """Return the name of a column that a view names."""
+    """Return the schema's name of a column that a view names."""
     known = [each.name for each in columns]
     if written.text in known:
         return written.text
@@ -267,19 +270,19 @@ _TIME: Final = pa.timestamp("us", "UTC")
 
 
 def shown(statement: Show, names: DefinedNames) -> pa.Table:
-    """Return what there is of a kind."""
+    """Return the answer of a SHOW statement."""
     return {"TABLES": _tables, "VIEWS": _views, "CDC": _change_tables}[statement.what](names)
 
 
 def described(
     fields: pa.Schema, columns: Iterable[Column], table: ChangeTableDocument | None
 ) -> pa.Table:
-    """Return what the columns of a table are, and of a change table what its definition says.
+    """Return the columns of a table, and for a change table its options.
 
     Args:
-        fields: The columns as a statement gives them.
-        columns: Those of the entity type.
-        table: The change table; None: it is none.
+        fields: The columns as a statement returns them.
+        columns: The columns of the entity type.
+        table: The change table; None: another table.
     """
     known = {column.name: column for column in columns}
     types = [known[name].sql_type if name in known else None for name in fields.names]
@@ -297,7 +300,7 @@ def described(
 
 
 def _options(table: ChangeTableDocument) -> str:
-    """Return the CREATE CDC statement that makes the same."""
+    """Return the options in a CREATE CDC statement that makes an equal change table."""
     lookback = f"MAX_LOOKBACK = '{_lookback(table)}', " if table.lookback_us else ""
     return f"INCLUDE ({', '.join(table.images)}), {lookback}SALT_BUCKETS = {table.salt_buckets}"
 
@@ -316,7 +319,7 @@ def _tables(names: DefinedNames) -> pa.Table:
         count = len(view.columns) or len(schema.columns(entity_type))
         key_columns = schema.key_columns(entity_type)
         if view.name in names.through and view.columns:
-            # Whoever is granted the view alone learns no name of a column that it does not show.
+            # A grant on only the view must not reveal names of columns that the view does not show.
             shown = names.columns_of(view, names.view.published).shown
             outer = {inside: name for name, inside in shown.items()}
             key_columns = tuple(outer[name] for name in key_columns if name in outer)
@@ -342,7 +345,7 @@ def _views(names: DefinedNames) -> pa.Table:
             "view": pa.array([each.name for each in views], pa.string()),
             "of": pa.array([names.entity_type_of(each) for each in views], pa.string()),
             "columns": pa.array([", ".join(each.columns) or "*" for each in views], pa.string()),
-            # The condition of one that is granted by its name may name what is hidden.
+            # The condition of a view that is granted by its own name may name hidden columns.
             "where": pa.array(
                 [None if each.name in names.through else each.where for each in views], pa.string()
             ),
@@ -367,10 +370,10 @@ def _change_tables(names: DefinedNames) -> pa.Table:
 
 
 def line_of(scan: StatementScan) -> str:
-    """Return the line of EXPLAIN about a scan: the table, the part that is read, and its share of the log.
+    """Return the line of EXPLAIN about a scan: the table, the part that is read, and the fraction of the log.
 
     Raises:
-        TailraceError: The log could not be read; without key files this reads heads.
+        TailraceError: The log could not be read: without key files this reads the heads of batches.
     """
     use = scan.use
     if use.changes is None:

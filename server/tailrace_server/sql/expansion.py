@@ -1,4 +1,4 @@
-"""Views and change tables in a statement, put in terms of entity types before its tables are looked up.
+"""Replacement of views and change tables in a statement by queries on their entity types.
 
 ::
 
@@ -6,8 +6,8 @@
     FROM product_cdc    (SELECT _commit_timestamp AS "PHOENIX_ROW_TIMESTAMP()", id, "CDC JSON"
                          FROM CHANGES('product')) AS product_cdc
 
-The scan of a view gives the rows that meet its condition and no others, so DuckDB never evaluates one. Beside
-that the functions of Apache Phoenix that its change tables are asked with become what DuckDB has.
+The scan of a view returns only the rows that meet the view's condition, so DuckDB never evaluates such a
+condition. The module also replaces the functions of Apache Phoenix for change tables by functions of DuckDB.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DATE_PARTS: Final = {
     "ss": "%S",
     "SSS": "%g",
 }
-"""Of Java's patterns, as DuckDB has them."""
+"""Parts of Java's date patterns, with DuckDB's part for each."""
 
 
 def expand(
@@ -67,21 +67,23 @@ def expand(
     *,
     with_misfits: bool,
 ) -> None:
-    """Put what is defined in terms of entity types; changes the query.
+    """Replace views and change tables in a query by queries on their entity types. This changes the query.
 
     Args:
         query: The statement.
-        names: What its names mean.
-        wanted: Names in it, in lower case; None: it may mean any column.
-        version_of: Returns the version that a constant means: a version, or the last one up to a time.
-        now: When it began, µs since the epoch.
+        names: The definitions that the query may use.
+        wanted: The names in the query, in lower case; None: the query may read any column.
+        version_of: Returns the version that a constant names: a version number, or the last version up to a
+            time.
+        now: The start of the statement, in µs since the epoch.
         with_misfits: True if tables have the column ``_misfits``.
 
     Raises:
-        InvalidRequest: A view or a change table is asked for what it has not.
+        InvalidRequest: The query asks a view or a change table for something that it does not have.
     """
     hints = _Hints(query)
     own = own_columns(of_changes=False, with_misfits=with_misfits)
+    # Collect the places first: the replacements below add tables that must not be replaced again.
     places = _places(query, names)
     _functions(query, places)
     for table, definition in places:
@@ -93,7 +95,7 @@ def expand(
 
 
 def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Definition]]:
-    """Return the places that read what is defined."""
+    """Return the places that read a view or a change table, each with its definition."""
     found: dict[int, tuple[exp.Table, Definition]] = {}
     for scope in traverse_scope(query):
         for table in scope.sources.values():
@@ -107,12 +109,13 @@ def _places(query: exp.Query, names: DefinedNames) -> list[tuple[exp.Table, Defi
             quoted = any(part.args.get("quoted") for part in parts)
             definition = names.definition(written, quoted=quoted)
             if definition is not None:
+                # A table can be a source of several scopes, such as that of a LATERAL join: replace it once.
                 found[id(table)] = table, definition
     return list(found.values())
 
 
 def _expand_changes(table: exp.Table, names: DefinedNames) -> None:
-    """Put the changes of a view as those of its entity type, with the view beside them."""
+    """Turn CHANGES of a view into CHANGES of its entity type, and attach the view to the place."""
     arguments = table.this.expressions
     if table.this.name.upper() != _CHANGES or not arguments or not arguments[0].is_string:
         return
@@ -123,14 +126,15 @@ def _expand_changes(table: exp.Table, names: DefinedNames) -> None:
             f"{definition.name} itself"
         )
     if definition is not None:
-        found = names.columns_of(definition, names.view.published)  # refuses where one is dropped
+        # This raises if the source has dropped a column of the view.
+        found = names.columns_of(definition, names.view.published)
         arguments[0].replace(exp.Literal.string(found.entity_type))
         table.meta[OF_VIEW] = definition
         table.meta[THROUGH] = definition.name
 
 
 class _Hints:
-    """The hints in a statement: which images its change tables show."""
+    """The hints in a statement, which choose the images that change tables return."""
 
     def __init__(self, query: exp.Query) -> None:
         self._images: dict[int, tuple[str, ...]] = {}
@@ -141,7 +145,10 @@ class _Hints:
                     self._images[id(node)] = _hint(node, comment)
 
     def images_at(self, table: exp.Table) -> tuple[str, ...] | None:
-        """Return the images that the nearest SELECT around a table asks for; None: those of its definition."""
+        """Return the images in the hint of the nearest SELECT around a table.
+
+        None: no hint, use the definition.
+        """
         node = table.parent
         while node is not None:
             if id(node) in self._images:
@@ -151,7 +158,7 @@ class _Hints:
         return None
 
     def refuse_unused(self) -> None:
-        """Refuse a hint that no change table heeds."""
+        """Raise if a hint applies to no change table."""
         if self._images.keys() - self._used:
             raise InvalidRequest(f"{_HINT_NAME} stands in a SELECT that reads no change table")
 
@@ -190,14 +197,15 @@ def _expand_view(
     for part in ("version", "when"):
         inner.set(part, table.args.get(part))
     columns = found.shown | {name: name for name in own if name not in found.shown}
-    # No value of a column that the statement does not name is looked at, whether it fits its type or not.
-    # PHOENIX_ROW_TIMESTAMP() names the time.
+    # Leave out columns that the statement does not name: a value in them that does not fit its type must not
+    # end the statement. The commit time stays, as PHOENIX_ROW_TIMESTAMP() means it without naming it.
     shown = [
         exp.alias_(_column(inside), name, quoted=True)
         for name, inside in columns.items()
         if wanted is None or name == "_commit_timestamp" or name.lower() in wanted
     ]
     select = exp.Select(expressions=shown).from_(inner)
+    # The scan applies the condition, under the column names of the version that is read.
     if view.where:
         inner.meta[ROWS_MET] = RowsMet(view.name, renamed(parse(view.where), found.asked))
     _replace(table, select, view.name)
@@ -240,10 +248,12 @@ def _expand_change_table(
     )
     if defined.of_view:
         view = names.views[defined.source]
-        names.columns_of(view, names.view.published)  # refuses where one has been dropped
+        # This raises if the source has dropped a column of the view.
+        names.columns_of(view, names.view.published)
         shown = replace(shown, view=view)
     arguments: list[exp.Expr] = [exp.Literal.string(entity_type)]
     if defined.lookback_us:
+        # MAX_LOOKBACK bounds the range of versions, whatever the statement asks for.
         oldest = now - defined.lookback_us
         shown = replace(shown, oldest_us=oldest, lookback_us=defined.lookback_us)
         arguments.append(exp.Literal.number(names.view.version_at(oldest)))
@@ -261,7 +271,7 @@ def _column(name: str) -> exp.Expr:
 
 
 def _replace(table: exp.Table, select: exp.Select, name: str) -> None:
-    """Let a place read a SELECT, under the name that the statement has for it."""
+    """Let a place read a SELECT, under the name that the place has in the statement."""
     alias = table.args.get("alias") or exp.TableAlias(this=table.parts[-1].copy())
     subquery = exp.Subquery(this=select, alias=alias.copy())
     for part in ("joins", "laterals", "pivots", "sample"):
@@ -274,7 +284,7 @@ def _replace(table: exp.Table, select: exp.Select, name: str) -> None:
 
 
 def _functions(query: exp.Query, places: Sequence[tuple[exp.Table, Definition]]) -> None:
-    """Put Phoenix's functions as DuckDB has them."""
+    """Replace Phoenix's functions by expressions of DuckDB."""
     change_tables = {id(table) for table, each in places if isinstance(each, ChangeTableDocument)}
     for call in list(query.find_all(exp.Anonymous)):
         name = str(call.this).upper()
@@ -287,9 +297,11 @@ def _functions(query: exp.Query, places: Sequence[tuple[exp.Table, Definition]])
 
 
 def _time_column(call: exp.Expr, change_tables: set[int]) -> str:
-    """Return the column with a change's or a row's time at the place of a call."""
+    """Return the name of the column with the commit time, at the place of a call."""
     select = call.find_ancestor(exp.Select)
     sources = [] if select is None else list(_sources(select))
+    # Tables of entity types have the time under our name. Change tables and sub-queries have it under
+    # Phoenix's.
     of_entities = sources and all(
         isinstance(each, exp.Table) and id(each) not in change_tables for each in sources
     )
@@ -304,7 +316,7 @@ def _sources(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _to_timestamp(call: exp.Anonymous) -> exp.Expr:
-    """Return a moment that a text says, as ``TO_DATE(text [, pattern])`` does."""
+    """Return the timestamp expression for ``TO_DATE(text [, pattern])``."""
     if not 1 <= len(call.expressions) <= 2:
         raise InvalidRequest("TO_DATE takes a text, and a pattern that may be left out")
     if len(call.expressions) == 1:

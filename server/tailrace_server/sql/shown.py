@@ -28,15 +28,9 @@ if TYPE_CHECKING:
 OF_VIEW: Final = "tailrace.changes_of_view"
 """Key in a node's ``meta``, at a place that reads changes: the view whose changes these are."""
 THROUGH: Final = "tailrace.through_view"
-"""Key in a node's ``meta``, at a place that reads an entity type.
-
-The name of the view that the statement names.
-"""
+"""Key in a node's ``meta``, at a place that reads an entity type: the name of the view written there."""
 ROWS_MET: Final = "tailrace.rows_met"
-"""Key in a node's ``meta``, at a place that reads a state.
-
-The condition of the view that the statement names.
-"""
+"""Key in a node's ``meta``, at a place that reads a state: the condition of the view written there."""
 ROW_TIMESTAMP: Final = "PHOENIX_ROW_TIMESTAMP()"
 """Name of the first column of a change table: the commit time of the change."""
 SHOWN: Final = "tailrace.shown_changes"
