@@ -2,8 +2,8 @@
 
 ::
 
-    text ──▶ statements.py   which tables it reads, and what of each; the text that DuckDB runs
-         ──▶ scans.py        the log, as Arrow batches of these columns, keys and versions alone
-         ──▶ duck/           a DuckDB that can do nothing but compute, here or in a process
-         ──▶ query.py        both together: batches of the answer, as they come
+    text ──▶ statements.py   the tables that it reads, the needed part of each, and the text for DuckDB
+         ──▶ scans.py        the log as Arrow batches, only of the needed columns, keys and versions
+         ──▶ duck/           a DuckDB that can only compute, in this process or in another
+         ──▶ query.py        the whole run: batches of the answer, as they are computed
 """

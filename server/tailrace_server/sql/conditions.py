@@ -1,19 +1,19 @@
-"""Conditions that hold of every row that can reach an answer: comparisons of columns with constants.
+"""Conditions that every row in the answer of a query must meet: comparisons of columns with constants.
 
-They are read from WHERE, of the SELECT that names the table and of those around it::
+They are taken from the WHERE of the SELECT that names the table, and from the WHERE of each SELECT around it::
 
     SELECT … FROM (SELECT _commit_timestamp AS at, … FROM CHANGES('order') WHERE _change_type = 'delete') d
     JOIN … WHERE d.at >= now() - INTERVAL 15 MINUTE
 
     CHANGES('order')    _change_type = 'delete',  _commit_timestamp >= now() - INTERVAL 15 MINUTE
 
-Whatever is found here holds of the answer anyway, since DuckDB computes all of WHERE again. So it is enough to
-find what is certain: terms of an AND, of a column that can be of this table alone. Each is false or unknown for
-NULL, so it may be applied before an outer join too: a row that this join would fill with NULL in place of
-one that was left out does not pass WHERE either.
+DuckDB evaluates all of WHERE again, so this module may miss conditions: it takes only those that are certain.
+These are terms of an AND whose column can belong to this table only. Each of them is false or unknown for NULL.
+So a scan may apply it before an outer join too: if the join then writes NULL for a row that the scan left out,
+WHERE removes the joined row.
 
-The end of the module gives comparisons the meaning that they have in conditions: `match_as_conditions` rewrites
-LIKE, and `refuse_texts` refuses what DuckDB would compare by a cast of texts.
+The functions at the end of the module give comparisons in SQL the meaning that they have in conditions:
+`match_as_conditions` rewrites LIKE, and `refuse_texts` refuses comparisons in which DuckDB would cast texts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
-"""``=`` of several values is IN, ``<>`` of several NOT IN."""
+"""A comparison operator. ``=`` with several values means IN, ``<>`` with several means NOT IN."""
 
 _OPERATORS: Final[Mapping[type[exp.Expr], Operator]] = {
     exp.EQ: "=",
@@ -66,22 +66,22 @@ _COMPUTED: Final = frozenset(
     {"now", "get_current_timestamp", "strptime", "make_timestamp", "make_timestamptz", "make_date"}
     | {f"to_{unit}" for unit in ("seconds", "minutes", "hours", "days", "weeks", "milliseconds")}
 )
-"""Functions without a class of sqlglot's that give the same result anywhere in a statement."""
+"""Functions that sqlglot has no class for and that return the same result everywhere in one statement."""
 _NO_CONSTANTS: Final = (
     *(exp.Column, exp.Query, exp.Star, exp.AggFunc, exp.Window, exp.Lambda),
-    # A part of a comparison, as ANY, or several values.
+    # Parts of a comparison, such as ANY, and expressions with several values.
     *(exp.SubqueryPredicate, exp.UDTF),
-    # What is different each time, and what changes how others compare.
+    # Functions with a new value at each call, and COLLATE, which changes how values compare.
     *(exp.Rand, exp.Uuid, exp.NextValueFor, exp.Collate),
 )
 _WHOLE: Final = ("group", "distinct", "having", "qualify", "windows", "limit", "offset", "sample")
-"""Clauses for which a row counts that a condition around them would leave out."""
+"""Clauses whose result depends on rows that a condition outside would remove."""
 _IMAGES: Final = ("before", "after")
 _LOG_ORDERS: Final = (
     ("_commit_version", "_index"),
     ("_commit_timestamp", "_commit_version", "_index"),
 )
-"""Columns of a change table that have its order, and so have the first of them."""
+"""Columns of changes that give the order of the log; the first columns of each tuple do so too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +89,22 @@ class ColumnComparison:
     """A column compared with constants."""
 
     column: str
-    """Its name in the table, in lower case."""
+    """The column's name in the table, in lower case."""
     image: str | None
-    """``before`` or ``after``, the structure that has the column; None: it is a column of the table itself."""
+    """The structure that has the column, ``before`` or ``after``; None: the table itself has the column."""
     operator: Operator
     values: tuple[exp.Expr, ...]
-    """Constant expressions."""
+    """The constant expressions that the column is compared with."""
 
 
 Conditions = dict[int, list[ColumnComparison]]
-"""By the ``id`` of the ``exp.Table`` that they are about."""
+"""The comparisons with the columns of a table, by the ``id`` of its ``exp.Table``."""
 
 
 def conditions_of(query: exp.Query) -> Conditions:
-    """Return the conditions on each place of a query that reads a table."""
+    """Return the conditions on each place in a query that reads a table."""
     found: Conditions = defaultdict(list)
-    # A sample is taken before WHERE, a pivot turns values into columns.
+    # A sample is taken before WHERE, so that fewer rows would change it. A pivot turns values into columns.
     if next(query.find_all(exp.TableSample, exp.Pivot), None) is not None:
         return found
     scopes = traverse_scope(query)
@@ -113,7 +113,7 @@ def conditions_of(query: exp.Query) -> Conditions:
         for _, source in scope.selected_sources.values():
             if isinstance(source, Scope):
                 readers[id(source)] += 1
-    # From outside in: what is known of a sub-query's columns is known before it is looked at.
+    # From outside in: the conditions on a sub-query's columns are complete before the sub-query is visited.
     around: Conditions = defaultdict(list)
     for scope in reversed(scopes):
         if not isinstance(scope.expression, exp.Select) or _joins_by_place(scope.expression):
@@ -125,6 +125,7 @@ def conditions_of(query: exp.Query) -> Conditions:
                 continue  # it has other names for its columns
             if isinstance(source, exp.Table):
                 found[id(source)].append(comparison)
+            # A sub-query with two readers is computed once for both: a condition of one must not narrow it.
             elif readers[id(source)] == 1 and _passes_through(source):
                 around[id(source)].append(comparison)
     return found
@@ -132,23 +133,25 @@ def conditions_of(query: exp.Query) -> Conditions:
 
 @dataclass(frozen=True, slots=True)
 class LogOrder:
-    """An ORDER BY that is the order of the records of the one table that a query reads."""
+    """An ORDER BY that equals the log's order of the records in the only table that a query reads."""
 
     select: exp.Select
-    """The SELECT with that order."""
+    """The SELECT that has the ORDER BY."""
     table: exp.Table
     newest_first: bool
 
 
 def log_order_of(query: exp.Query) -> LogOrder | None:
-    """Return the order that a query asks for, if that is the one in which a scan of changes gives its rows.
+    """Return the ORDER BY of a query if a scan of changes returns its rows in that order; else None.
 
-    Then DuckDB need not sort, and a LIMIT ends the scan. It keeps the order of rows that it only filters.
+    Then DuckDB need not sort, and a LIMIT ends the scan early: DuckDB keeps the order of rows that it only
+    filters.
     """
     if not isinstance(query, exp.Select) or not query.args.get("order"):
         return None
     scope = traverse_scope(query)[-1]
     ordered = query.args["order"].expressions
+    # The scan has one direction, so all terms must have it too.
     if len({bool(each.args.get("desc")) for each in ordered}) != 1 or not _only_filters(scope):
         return None
     found = [_column_of_table(scope, each.this) for each in ordered]
@@ -163,7 +166,7 @@ def log_order_of(query: exp.Query) -> LogOrder | None:
 
 
 def _only_filters(scope: Scope) -> bool:
-    """Return whether a query gives or leaves out the rows of one table, and does nothing else with them."""
+    """Return True if a query only selects rows of one table, without joining, grouping or combining them."""
     select, count = scope.expression, 1
     if any(select.args.get(each) for each in _WHOLE if each not in ("limit", "offset")):
         return False
@@ -172,6 +175,8 @@ def _only_filters(scope: Scope) -> bool:
         if isinstance(source, exp.Table):
             no_more = (exp.AggFunc, exp.Window, exp.TableSample, exp.Pivot)
             return (
+                # Any further query, for example in an expression, is not one of the nested SELECTs that were
+                # checked.
                 len([*select.find_all(exp.Query)]) == count
                 and next(select.find_all(*no_more), None) is None
             )
@@ -182,7 +187,7 @@ def _only_filters(scope: Scope) -> bool:
 
 
 def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] | None:
-    """Return the table and its column that a term of ORDER BY is; None where it is another thing."""
+    """Return the table and the column that a term of ORDER BY names; None if it is another expression."""
     selected = scope.expression.expressions
     if isinstance(written, exp.Literal) and written.is_int:
         place = int(written.name) - 1
@@ -190,8 +195,8 @@ def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] |
             return None
         written = selected[place].unalias()
     elif isinstance(written, exp.Column) and not written.table:
-        # A name of the SELECT list comes before one of the table. A star may have the name as well, and what
-        # it says of its columns, as REPLACE, may give it to another value.
+        # A name in the SELECT list takes precedence over a column of the table. A star may have the name too,
+        # and its REPLACE may give the name to another value.
         named = [each for each in selected if each.alias_or_name.lower() == written.name.lower()]
         stars = [each for each in selected if each.is_star]
         if stars and (named or any(any(each.find(exp.Star).args.values()) for each in stars)):
@@ -206,7 +211,10 @@ def _column_of_table(scope: Scope, written: exp.Expr) -> tuple[exp.Table, str] |
 def _origin(
     scope: Scope, written: exp.Column, comparison: ColumnComparison
 ) -> tuple[exp.Table, ColumnComparison] | None:
-    """Return the table that a column is of, and the comparison as one of that column; None if unclear."""
+    """Return the table that a column comes from, and the comparison with the table's column.
+
+    None if unclear.
+    """
     found = [*_resolved(scope, written, comparison)]
     while found:
         ((alias, comparison),) = found
@@ -221,9 +229,10 @@ def _origin(
 
 
 def comparisons_of(query: exp.Query) -> Iterator[tuple[exp.Table, ColumnComparison]]:
-    """Yield all comparisons of columns with constants, wherever they are in a query; each as one with ``=``.
+    """Yield all comparisons of columns with constants anywhere in a query, each with the operator ``=``.
 
-    A column without the name of its table counts as one of each table that is read beside.
+    If a column has no table name and several tables are read, the comparison is yielded for each of these
+    tables.
     """
     for scope in traverse_scope(query):
         if not isinstance(scope.expression, exp.Select):
@@ -258,7 +267,7 @@ def _beside(node: exp.Expr) -> Iterator[tuple[exp.Column, tuple[exp.Expr, ...]]]
 
 
 def is_constant(value: exp.Expr) -> bool:
-    """Return whether an expression has one value in all of a statement, whatever the rows are."""
+    """Return True if an expression has one value for the whole statement, independent of rows."""
     for node in value.walk():
         if isinstance(node, _NO_CONSTANTS):
             return False
@@ -268,7 +277,7 @@ def is_constant(value: exp.Expr) -> bool:
 
 
 def _joins_by_place(select: exp.Select) -> bool:
-    """Return whether a join chooses rows by what other rows there are."""
+    """Return True if a join chooses rows depending on which other rows exist."""
     methods = {(join.args.get("method") or "").upper() for join in select.args.get("joins") or ()}
     return bool(methods & {"ASOF", "POSITIONAL"})
 
@@ -276,7 +285,12 @@ def _joins_by_place(select: exp.Select) -> bool:
 def _in_scope(
     scope: Scope, around: list[ColumnComparison]
 ) -> Iterator[tuple[str, ColumnComparison]]:
-    """Yield what holds of the sources of a SELECT, with the name that each source has there."""
+    """Yield the conditions on the sources of a SELECT, each with the source's alias there.
+
+    Args:
+        scope: The SELECT.
+        around: Conditions on the columns that the SELECT returns, from the SELECTs around it.
+    """
     select = scope.expression
     where = select.args.get("where")
     for condition in () if where is None else conjuncts(where.this):
@@ -289,13 +303,13 @@ def _in_scope(
 def _projected(
     scope: Scope, comparison: ColumnComparison
 ) -> Iterator[tuple[str, ColumnComparison]]:
-    """Yield what a comparison with a column that a SELECT gives says of the sources of the SELECT."""
+    """Yield a comparison with a column that a SELECT returns as a comparison with the column of its source."""
     if comparison.image is not None:
         return
     selected = scope.expression.expressions
     chosen = [each for each in selected if each.alias_or_name.lower() == comparison.column]
     if len(chosen) == 1:
-        # Of two columns of one name the first has it, and a star may have any.
+        # The first of several columns of one name is meant, and a star before it may have that name.
         if any(each.is_star for each in selected[: selected.index(chosen[0])]):
             return
         inner = chosen[0].unalias()
@@ -306,7 +320,7 @@ def _projected(
 
 
 def _gives_all(scope: Scope) -> bool:
-    """Return whether a SELECT gives all columns of its only source under their names."""
+    """Return True if a SELECT returns all columns of its only source, unrenamed."""
     stars = [each for each in scope.expression.expressions if each.is_star]
     return _reads_one(scope) and len(stars) == 1 and not any(stars[0].find(exp.Star).args.values())
 
@@ -314,7 +328,7 @@ def _gives_all(scope: Scope) -> bool:
 def _resolved(
     scope: Scope, column: exp.Column, comparison: ColumnComparison
 ) -> Iterator[tuple[str, ColumnComparison]]:
-    """Yield the comparison as one of the column's source, if it is certain which that is."""
+    """Yield the comparison with the alias of the column's source, if that source is certain."""
     names = {alias.lower(): alias for alias in scope.selected_sources}
     parts = [part.name.lower() for part in column.parts]
     if len(parts) > 1 and parts[0] in names:
@@ -339,7 +353,7 @@ def _reads_one(scope: Scope) -> bool:
 
 
 def _passes_through(scope: Scope) -> bool:
-    """Return whether a row of a sub-query is given or not whatever others there are."""
+    """Return True if a sub-query returns or drops each row independently of the other rows."""
     select = scope.expression
     if not isinstance(select, exp.Select) or any(select.args.get(each) for each in _WHOLE):
         return False
@@ -367,7 +381,7 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 def _compared(
     condition: exp.Expr,
 ) -> Iterator[tuple[exp.Column, Operator, tuple[exp.Expr, ...]]]:
-    """Yield the comparisons that a condition is the AND of."""
+    """Yield the comparisons that are all true if a condition is true."""
     negated = isinstance(condition, exp.Not)
     inner = condition.this if isinstance(condition, exp.Not) else condition
     operator = _OPERATORS.get(type(inner))
@@ -396,21 +410,25 @@ def _compared(
 def match_as_conditions(
     query: exp.Query, evaluate: Callable[[exp.Expr, str | None], object]
 ) -> None:
-    """Change LIKE and ILIKE of a query so that they match as in conditions.
+    """Rewrite LIKE and ILIKE in a query to match as they do in conditions. This changes the query.
 
-    A backslash escapes there. DuckDB has no escape character unless one is given, and its ILIKE folds some
-    letters to two.
+    In conditions a backslash escapes. DuckDB has no escape character unless the statement gives one, and its
+    ILIKE maps some letters to two.
+
+    Args:
+        query: The query.
+        evaluate: Returns the value of a constant.
 
     Raises:
-        InvalidRequest: A pattern is too long, or ends with its escape character, or that of an ILIKE depends on
-            the row.
+        InvalidRequest: A pattern is too long or ends with its escape character, or the pattern of an ILIKE
+            depends on the row.
     """
     for node in [*query.find_all(exp.Like, exp.ILike)]:
         outer = node.parent if isinstance(node.parent, exp.Escape) else node
         escape = outer.expression if outer is not node else exp.Literal.string(_BACKSLASH)
         parts = (node.expression, escape)
         text, character = (evaluate(each, None) if is_constant(each) else None for each in parts)
-        pattern = None  # NULL, or what DuckDB refuses with a reason
+        pattern = None  # NULL, or a value that DuckDB refuses with a reason of its own
         if isinstance(text, str) and isinstance(character, str):
             try:
                 pattern = pattern_of(text, character)
@@ -420,6 +438,7 @@ def match_as_conditions(
             if outer is node:
                 outer.replace(exp.Escape(this=node.copy(), expression=escape))
         elif pattern is not None:
+            # A regular expression, as DuckDB's ILIKE would map some letters to two.
             found = exp.func("regexp_matches", node.this, exp.Literal.string(f"(?i){pattern}"))
             outer.replace(exp.paren(exp.not_(found)) if node.args.get("negate") else found)
         elif not all(map(is_constant, parts)):
@@ -434,13 +453,18 @@ def refuse_texts(
     comparison: ColumnComparison,
     evaluate: Callable[[exp.Expr, str | None], object],
 ) -> None:
-    """Refuse to compare a column that SQL has as text with another type, and JSON or digits with a text.
+    """Refuse comparisons of text columns with numbers, and of columns of JSON or digits with texts.
 
-    DuckDB would cast the text to the type of the number: '0.1' is equal to 0 then. The text of a JSON value is
-    in quotes, so it is never equal to the text that it means. And texts of digits have another order.
+    DuckDB would cast the text to the type of the number, so that '0.1' equals 0. The text of a JSON value is in
+    quotes, so it never equals the text inside. Texts of digits have another order than their numbers.
+
+    Args:
+        columns: The columns of the table.
+        comparison: The comparison with one of them.
+        evaluate: Returns the value of a constant.
 
     Raises:
-        InvalidRequest: The comparison does that.
+        InvalidRequest: The comparison is of such a kind.
     """
     for column in columns:
         if column.dropped or column.name.lower() != comparison.column:

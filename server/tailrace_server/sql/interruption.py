@@ -1,7 +1,7 @@
-"""The end of a statement that is being run: asked for from any thread, or when its time is over.
+"""Interruption of a running statement: on request from any thread, or when its time is over.
 
-DuckDB forgets an interrupt that comes while it runs nothing. So it is interrupted again and again, until the
-statement is closed.
+DuckDB ignores an interrupt while it runs nothing. So the statement is interrupted repeatedly until it is
+closed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Interruptible(Protocol):
     """A computation that can be ended."""
 
     def interrupt(self) -> None:
-        """End what is being computed, if anything is."""
+        """Interrupt the computation, if one is running."""
 
 
 class Interruption:
-    """Of one statement. Any thread may call it."""
+    """The interruption of one statement. Any thread may call its methods."""
 
     def __init__(self) -> None:
-        """Begin without a request to end."""
+        """Start without a request to end."""
         self.reason: str | None = None
-        """Why the statement has to end; None: it may continue."""
+        """The reason for which the statement has to end; None: it may continue."""
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._closed = threading.Event()
@@ -43,7 +43,7 @@ class Interruption:
         return self.reason is not None
 
     def ask(self, reason: str) -> None:
-        """End the statement soon, wherever it is; the first reason is reported."""
+        """Request the end of the statement. The first reason is the one that is reported."""
         with self._lock:
             if self.reason is None:
                 self.reason = reason
@@ -51,10 +51,10 @@ class Interruption:
 
     @contextmanager
     def heeding_ctrl_c(self) -> Iterator[None]:
-        """End the statement at Ctrl-C, which is KeyboardInterrupt behind that, as everywhere.
+        """End the statement at Ctrl-C, and raise KeyboardInterrupt after the ``with`` block.
 
-        Python would raise it wherever it is: also where DuckDB or Arrow calls Python, and makes an error of its
-        own of it, or none. Other threads, and whoever has another handler, are left alone.
+        Python's own handler could raise inside a callback from DuckDB or Arrow, which would turn the exception
+        into an error of theirs or drop it. Nothing changes in other threads, or if another handler is set.
         """
         is_mine = threading.current_thread() is threading.main_thread()
         if not is_mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -69,7 +69,13 @@ class Interruption:
                 raise KeyboardInterrupt
 
     def watch(self, statement: Interruptible, seconds: float, reason: str) -> None:
-        """Interrupt a statement when it is asked for, or after ``seconds`` for a reason; until ``close``."""
+        """Start a thread that interrupts a statement on request or after ``seconds``, until ``close``.
+
+        Args:
+            statement: The statement.
+            seconds: The time limit.
+            reason: The reason to report when the time is over.
+        """
 
         def run() -> None:
             if not self._asked.wait(seconds):
@@ -82,9 +88,10 @@ class Interruption:
         self._watch.start()
 
     def close(self) -> None:
-        """Touch the statement no more. Idempotent."""
+        """Stop interrupting the statement, and wait for the thread. Idempotent."""
         self._closed.set()
+        # This wakes the thread if it still waits for a request.
         self._asked.set()
-        # Ctrl-C may have come before it was started, or while it was: it finds the statement closed then.
+        # Ctrl-C may have come before the thread was started: then there is nothing to wait for.
         if self._watch is not None and self._watch.is_alive():
             self._watch.join()

@@ -1,7 +1,7 @@
-"""The keys, versions and kinds of changes that a scan may leave out because of a table's conditions.
+"""Keys, versions and kinds of changes that the conditions on a table allow, so that a scan can skip the others.
 
-All of it may let too many rows through, and never one too few: what a constant means to DuckDB beside a column
-is followed only where that is plain.
+The results may allow too many rows, but never too few: a constant is used only if its meaning to DuckDB is
+plain.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.parallel import RecordColumns
 
     Evaluate = Callable[[exp.Expr, str | None], object]
-    """Returns what a constant expression is, cast to a type of DuckDB's if one is given; None where it is
-    nothing of that type."""
+    """Returns the value of a constant expression, cast to a type of DuckDB's if one is given; None if the value
+    is NULL or not of that type."""
 
 CHANGE_TYPES: Final = ("insert", "update", "delete", "expire", "truncate")
 _INTEGERS: Final = ("SMALLINT", "INTEGER", "BIGINT")
 _TEXTS: Final = ("VARCHAR", "TEXT", "UUID")
 _MOST: Final = (1 << 63) - 1
 _KEYS_MAX: Final = 4_096
-"""More keys in an IN are not looked up one by one: the table is read."""
+"""The most keys of an IN that are looked up one by one; with more the whole table is read."""
 
 
 class Span(NamedTuple):
-    """Whole numbers, both inclusive; none where the first is above the last."""
+    """A range of whole numbers, both ends inclusive; empty if the first is above the last."""
 
     first: int
     last: int
 
     def both(self, other: tuple[int, int]) -> Span:
-        """Return what is in two."""
+        """Return the intersection with another range."""
         return Span(max(self.first, other[0]), min(self.last, other[1]))
 
 
@@ -53,27 +53,27 @@ class Amount(NamedTuple):
     """How much of a log a scan reads."""
 
     base: int
-    """Version of the base that it begins with; 0 for none."""
+    """Version of the base that the scan starts from; 0: none."""
     batches: int
-    """Record batches that it looks at, behind the base."""
+    """Number of record batches after the base that the scan reads."""
     bytes: int
-    """Of these and, where all rows are read, of the base."""
+    """Bytes of these batches, and of the base if all rows are read."""
     all_batches: int
-    """That the log has."""
+    """Number of record batches in the log."""
     all_bytes: int
-    """Of the log."""
+    """Bytes of the log."""
 
 
 EVERYTHING: Final = Span(0, _MOST)
 
 
 def versions_in(comparisons: Iterable[ColumnComparison], evaluate: Evaluate) -> Span:
-    """Return the versions that conditions on ``_commit_version`` let through."""
+    """Return the range of versions that the conditions on ``_commit_version`` allow."""
     return _span(comparisons, "_commit_version", lambda each: _number(evaluate(each, None)))
 
 
 def timestamps_in(comparisons: Iterable[ColumnComparison], evaluate: Evaluate) -> Span:
-    """Return the commit timestamps, µs, that conditions on ``_commit_timestamp`` let through."""
+    """Return the range of commit times, in µs, that the conditions on ``_commit_timestamp`` allow."""
     return _span(
         comparisons, "_commit_timestamp", lambda each: _number(evaluate(each, "TIMESTAMPTZ"))
     )
@@ -92,7 +92,7 @@ def _span(
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             continue
-        # Inclusive whichever it is, and fractions rounded outwards: that is never too narrow.
+        # All bounds are inclusive, and fractions are rounded outwards: the range is never too narrow.
         first, last = math.floor(min(known)), math.ceil(max(known))
         match each.operator:
             case "=":
@@ -111,7 +111,7 @@ def _number(value: object) -> int | float | Decimal | None:
         return _whole(value)
     if isinstance(value, int | Decimal):
         try:
-            refuse_large(value)  # to round one with an exponent is to write it out
+            refuse_large(value)  # rounding 1e999999 would write out all of its digits
         except ValueError:
             return None
     if isinstance(value, int | float | Decimal) and math.isfinite(value):
@@ -120,7 +120,7 @@ def _number(value: object) -> int | float | Decimal | None:
 
 
 def _whole(text: str) -> int | None:
-    """Return the number that a text is, if it has no other reading."""
+    """Return the whole number that a text means; None if the text may mean something else."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else None
 
@@ -128,7 +128,7 @@ def _whole(text: str) -> int | None:
 def change_types_in(
     comparisons: Iterable[ColumnComparison], evaluate: Evaluate
 ) -> frozenset[str] | None:
-    """Return the kinds of changes that conditions on ``_change_type`` let through; None: all."""
+    """Return the kinds of changes that the conditions on ``_change_type`` allow; None: all."""
     found = frozenset(CHANGE_TYPES)
     for each in comparisons:
         if each.column != "_change_type" or each.image is not None:
@@ -149,13 +149,14 @@ def keys_in(
     *,
     state: bool,
 ) -> tuple[str, ...] | None:
-    """Return the primary keys, as texts, that conditions let through; None: all.
+    """Return the primary keys, as texts, that the conditions allow; None: all.
 
     Args:
-        comparisons: Of the table.
-        columns: Of the entity type.
-        evaluate: Computes constants.
-        state: True for a table of state, with columns beside ``_primary_key``.
+        comparisons: The comparisons with columns of the table.
+        columns: The columns of the entity type.
+        evaluate: Returns the value of a constant.
+        state: True for a table with the entity type's columns at the top level, as a state; False for
+            ``CHANGES``, which has them in images.
     """
     key = [each for each in columns if each.key]
     kind = (key[0].sql_type or "").partition("(")[0].upper() if len(key) == 1 else ""
@@ -164,7 +165,7 @@ def keys_in(
         if each.operator != "=" or len(each.values) > _KEYS_MAX:
             continue
         if each.image is None and each.column == "_primary_key":
-            # A column of that name of the entity type's own stands in the place of ours.
+            # The entity type has a column of this name, which hides ours.
             if state and any(column.name.lower() == "_primary_key" for column in columns):
                 continue
             texts = [_key_text("TEXT", evaluate(value, None)) for value in each.values]
@@ -179,7 +180,10 @@ def keys_in(
 
 
 def _key_text(kind: str, value: object) -> str | None:
-    """Return the text of the one key that equals a value, for the types that have one text for each value."""
+    """Return the text of the only key that equals a value.
+
+    None if the key's type may have several texts for a value.
+    """
     if kind in _TEXTS:
         return value if isinstance(value, str) else None
     if kind not in _INTEGERS or isinstance(value, bool):
@@ -189,13 +193,14 @@ def _key_text(kind: str, value: object) -> str | None:
 
 
 def change_types(head: RecordColumns, rows: NDArray[np.int64]) -> pa.Array:
-    """Return what each change was, as SQL calls it."""
+    """Return the kind of each change, as SQL names it."""
     return pa.array(CHANGE_TYPES, pa.string()).take(pa.array(change_codes(head, rows)))
 
 
 def change_codes(head: RecordColumns, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the kind of each change, as its place in CHANGE_TYPES."""
+    """Return the kind of each change, as its index in CHANGE_TYPES."""
     operations = head.operations[rows]
+    # An upsert with known changed columns is an update (1), without them an insert (0).
     codes = _are_there(head.changed, rows).astype(np.int64)
     codes[operations == np.uint8(Operation.REMOVE)] = 2
     codes[operations == np.uint8(Operation.EXPIRE)] = 3
@@ -206,9 +211,9 @@ def change_codes(head: RecordColumns, rows: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _are_there(column: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of some rows a column has a value of."""
+    """Return a mask of the rows in which a column has a value."""
     if column.null_count in (0, len(column)):  # all rows of a batch are often alike
         return np.full(len(rows), not column.null_count)
-    # Of all records: to take lists and texts out first costs more.
+    # Compute the mask of all records, then select: to take lists and texts out first costs more.
     found: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)[rows]
     return found

@@ -1,10 +1,10 @@
-"""The tables of a statement, as Arrow batches: only the columns, keys and versions that it asks for.
+"""Scans of the log for the tables of a statement, as Arrow batches of the needed columns, keys and versions.
 
-State comes from bases and the log behind them (`wal.base`), changes from the log alone. Files that a compaction
-replaces while they are read are found again in a newer view, behind the last row that was given.
+A state comes from a base and the log after it (`wal.base`), changes come from the log only. A compaction can
+replace files during a scan. The scan then takes a newer view and continues after the last row that it returned.
 """
 
-# Long: state and changes of a table share its columns, its misfits and the search for files that were replaced.
+# Long: scans of state and of changes share columns, misfits and the recovery from files that were replaced.
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
 _PART_ROWS: Final = 8_192
 _FIRST_ROWS: Final = 2_048
-"""Of the first parts, so that an answer begins soon: what DuckDB computes at once."""
+"""Rows in each of the first parts: as many as DuckDB computes at once, so that the answer begins soon."""
 _FEW_ROWS: Final = 64
-"""Of a batch, that are joined with those of others."""
+"""A batch with at most so many matching rows is joined with others before it is decoded."""
 _FEW_BATCHES, _FEW_BYTES = 16, 4 << 20
 _IMAGES: Final = ("before", "after")
 
@@ -73,27 +73,27 @@ class LogSource:
     """A log that statements read; threads may share it."""
 
     view: LogView
-    """The common part of all tables of a statement."""
+    """The published log; all tables of a statement read this view."""
     reader: BatchReader
     newer: Callable[[SegmentMissing], LogView]
-    """Returns a newer view than one whose file is gone; raises where there is none. Blocks."""
+    """Returns a newer view when a file of the present view is gone; raises if there is none. Blocks."""
     on_damage: Callable[[LogCorrupted], None] | None = None
-    """Told of a damaged base that is read around; None: what is damaged is raised."""
+    """Called with the error of a damaged base that the read then avoids; None: the error is raised."""
     shown: ShownTables | None = None
-    """Its visible part; None: everything."""
+    """The visible part of the log; None: everything."""
 
     def of_view(self, document: ViewDocument) -> ViewShown | None:
-        """Return how a view is shown by grants that name it; None: it is shown as its entity type is."""
+        """Return what grants on a view itself make visible; None: the grants of its entity type apply."""
         return None if self.shown is None else self.shown.view(document, self.view)
 
     def schema_of(self, version: int) -> Schema:
-        """Return what may be known of the schema of a published version."""
+        """Return the visible part of the schema of a published version."""
         schema = self.view.schema_of(version)
         return schema if self.shown is None else self.shown.schema(schema)
 
 
 class StatementScan:
-    """One table of a statement. Iterated once, in the thread that runs the statement."""
+    """The scan of one table of a statement. It is iterated once, in the thread that runs the statement."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class StatementScan:
 
         Args:
             source: The log.
-            use: What of it.
+            use: The table, with the part of it that the statement needs.
             stopped: Returns True once the rest is not needed; called before each part.
-            on_misfit: What becomes of a value that its column cannot hold.
+            on_misfit: What happens to a value that its column cannot hold.
         """
         self.use = use
         self._source = source
@@ -131,7 +131,7 @@ class StatementScan:
         named = [each for each in every if use.names is None or each.name.lower() in use.names]
         is_named = use.names is None or MISFITS in use.names
         self._with_misfits = is_named and on_misfit is OnMisfit.NULL
-        # Of images without one of these names DuckDB could not say which names there are.
+        # If the statement names no column of the images, give DuckDB all: its errors can then hint at names.
         self._columns = tuple(named or (every if is_change else ()))
         self._columns = tuple(every) if self._with_misfits else self._columns
         refuse_alike(use, self._columns if is_change else named)
@@ -157,15 +157,15 @@ class StatementScan:
                 gives_other_columns=use.form is not None,
             )
         self.schema = self._arrow_schema()
-        """Of the batches."""
+        """The Arrow schema of the batches."""
         metadata = (*self._own, *(() if use.changes is None else _IMAGES))
         outer = () if use.shown is None else use.shown.document.columns
         self.all_columns = (*(outer or (each.name for each in every)), *metadata)
         if use.form is not None:
             self.all_columns = (ROW_TIMESTAMP, *(use.form.keys or ("_primary_key",)), CDC_JSON)
-        """Names of the columns that there are, those among them that are not read."""
+        """Names of all columns that the statement could name, read or not."""
         self.rows = 0
-        """That were given so far."""
+        """The number of rows returned so far."""
 
     def _shown_of(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         if self.use.shown is not None:
@@ -186,11 +186,11 @@ class StatementScan:
             else:
                 fields += self._form.fields
         chosen = [each for each in fields if names is None or each.name.lower() in names]
-        # A table of no columns has no rows for DuckDB; whatever it counts, it counts these.
+        # DuckDB takes a table without columns for empty, but count(*) needs its rows: give it one column.
         return pa.schema(chosen or [pa.field("_index", pa.int32())])
 
     def batches(self) -> pa.RecordBatchReader:
-        """Return the batches, which are read as they are asked for."""
+        """Return a reader that reads each batch from the log when it is requested."""
         return pa.RecordBatchReader.from_batches(self.schema, self._read())
 
     def _read(self) -> Iterator[pa.RecordBatch]:
@@ -217,15 +217,16 @@ class StatementScan:
                     if len(rows):
                         behind = rows.place(-1)
             except SegmentMissing as missing:
+                # Retry with the newer view: `behind` is the last row that was returned, so no row is repeated.
                 self._view = self._source.newer(missing)
             else:
                 return
 
     def _in_state(self, rows: StateRows) -> StateRows:
-        """Return the rows that are granted and, through a view, meet its condition.
+        """Return the rows that are granted and, if the table is a view, meet its condition.
 
         Raises:
-            InvalidRequest: It is unknown whether one of them is in the view; SQL has no mark for that.
+            InvalidRequest: It is unknown if one of the rows is in the view, which SQL cannot express.
         """
         assert self._rows_seen is not None
         seen, is_sure = self._rows_seen.rows(rows)
@@ -235,7 +236,7 @@ class StatementScan:
         return seen
 
     def _state_batches(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
-        # A row without a key is in the table as often as it came.
+        # A row without a key is in the table once for each time it was inserted.
         return map(self._state_batch, rows.repeated(_PART_ROWS, _FEW_BYTES))
 
     def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
@@ -255,16 +256,17 @@ class StatementScan:
         return pa.record_batch([arrays[name] for name in self.schema.names], schema=self.schema)
 
     def _times(self, versions: NDArray[np.int64]) -> pa.Array:
-        """Return when versions were committed; null where the log has forgotten it."""
+        """Return the commit times of versions; null if the log no longer has the time."""
         found = self._view.known_timestamps_of(versions)
         times = pa.array(found, mask=None if found.all() else found == 0)
         return times.view(TIMESTAMP)
 
     def amount(self) -> Amount | None:
-        """Return how much of the log it will read, as far as that can be known without reading it.
+        """Return how much of the log the scan will read, as far as this is known without reading.
 
-        None to who may not see all of the log: it would say whether there is a key that is hidden. Images are
-        counted of all batches that are looked at, and are read only of those with rows to give.
+        Returns None if the caller may not see all of the log: the figures would reveal whether a hidden key
+        exists. The bytes are an upper bound. They include the images of all batches, but only those of batches
+        with matching rows are read.
         """
         if self._source.shown is not None:
             return None
@@ -296,12 +298,15 @@ class StatementScan:
         done = Position(first - 1, END)
         while first <= last:
             try:
+                # `done` advances only after a batch was yielded: a retry with a newer view then continues
+                # exactly there.
                 for batch, position in self._changes_behind(done, last):
                     if batch is not None:
                         yield batch
                     done = position
             except SegmentMissing as missing:
                 self._view = view = self._source.newer(missing)
+                # The newer view has been trimmed past the place where this scan stopped: rows would be missing.
                 if done < view.oldest.preceding():
                     newest = Position(view.published, END)
                     raise PositionCompacted(done, view.oldest, newest) from None
@@ -310,7 +315,7 @@ class StatementScan:
 
     def _newest_first(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some versions, newest first."""
-        end = Position(last + 1, 0)  # this and what follows is done
+        end = Position(last + 1, 0)  # changes at and after this position have been yielded
         while first <= last:
             table, done = self._table, Position(first - 1, END)
             refs = [each for _, each in table.batches_of(first - 1, end.version, self._wanted)]
@@ -323,6 +328,7 @@ class StatementScan:
                     end = min(end, batch.ref.first)
             except SegmentMissing as missing:
                 self._view = view = self._source.newer(missing)
+                # The scan still needs the oldest of its versions, and the newer view no longer has them.
                 if Position(first, 0) < view.oldest:
                     newest = Position(view.published, END)
                     raise PositionCompacted(done, view.oldest, newest) from None
@@ -332,19 +338,25 @@ class StatementScan:
     def _changes_behind(
         self, done: Position, last: int
     ) -> Iterator[tuple[pa.RecordBatch | None, Position]]:
-        """Yield the changes of each batch behind a position, and the last position that they reach."""
+        """Yield the changes after a position, each part with its last position.
+
+        A part of None only moves the position on, to the end of a batch.
+        """
         table = self._table
         after = done.version - 1 if done.index != END else done.version
         found = table.batches_of(after, last, self._wanted)
         few: list[TakenRecords] = []
         for batch in self._read_batches(table, (ref for _, ref in found)):
             head, chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
-            # A key has a record in a batch here and there: one part for several of them costs as one.
+            # A lookup by key matches few records of each batch. Join them: decoding several batches together
+            # costs about as much as decoding one.
             if self._form is None and self.use.keys is not None and len(chosen) <= _FEW_ROWS:
                 if len(chosen):
                     few.append(TakenRecords.of(head, chosen, bodies))
                 if len(few) < _FEW_BATCHES and sum(each.nbytes for each in few) < _FEW_BYTES:
                     continue
+                # This batch's rows are among the joined ones now. Else the joined rows come first, in the order
+                # of the log.
                 chosen = chosen[:0]
             if few:
                 yield self._joined(few)
@@ -362,14 +374,14 @@ class StatementScan:
         return part, Position(int(taken.versions[-1]), int(taken.indexes[-1]))
 
     def _read_batches(self, table: LogTable, refs: Iterable[BatchRef]) -> Iterator[ReadBatch]:
-        """Yield batches in their order, read by as many threads as a change table has buckets."""
+        """Yield batches in their order, read by one thread for each bucket of a change table."""
         threads = 1 if self.use.form is None else self.use.form.salt_buckets
         return read_batches(table.reader, refs, self._images, self._rows, threads)
 
     def _chosen(
         self, table: LogTable, batch: ReadBatch, done: Position, end: Position
     ) -> tuple[BatchHead, NDArray[np.int64], Mapping[str, pa.BinaryArray]]:
-        """Return a batch's head, its changes between two positions, both exclusive, and the bodies needed."""
+        """Return a batch's head, its visible changes between two positions (exclusive), and their bodies."""
         ref, head = batch.ref, batch.head
         rows = self._rows(head)
         if ref.first <= done or ref.last >= end:
@@ -377,7 +389,7 @@ class StatementScan:
         chosen, seen = self._meant(head, rows), self._changes_seen
         if self._shown is not None:
             chosen = self._shown.granted_names(head, chosen)
-        # What the head alone decides is left out before any image is read.
+        # Drop the rows that the head alone rules out before any image is read.
         if seen is not None and not seen.evaluates and len(chosen):
             chosen = seen.changes(head, chosen, {}).rows
         if self._images:
@@ -389,9 +401,13 @@ class StatementScan:
         return head, chosen, bodies
 
     def _rows(self, head: BatchHead) -> NDArray[np.int64]:
-        """Return the records of a batch that are of the table and, as far as hashes say, of the keys."""
+        """Return the records of a batch that belong to the table and whose key hashes match the requested keys.
+
+        Different keys may have one hash: ``_meant`` compares the keys themselves.
+        """
         names, view = self._names, self._view
-        if self._all_hashes is not None:  # mostly few, so the rest is looked at for them alone
+        # Compare hashes first: few records remain, so that the costlier tests run on these only.
+        if self._all_hashes is not None:
             rows = np.flatnonzero(self._all_hashes.of(head.key_hashes) & (head.areas == Area.DATA))
             codes, versions = head.type_codes[rows], head.versions[rows]
             if len(rows):
@@ -401,13 +417,14 @@ class StatementScan:
         return np.flatnonzero(mine & (head.areas == Area.DATA))
 
     def _meant(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records of the table that have the keys and are of the kinds that can matter."""
+        """Return the given records that have a requested key and a requested kind of change."""
         use = self.use
         if use.keys is not None and len(rows):
             keys = head.primary_keys.take(pa.array(rows))
             named = pc.is_in(keys, value_set=pa.array(use.keys, pa.string()))
             rows = rows[named.to_numpy(zero_copy_only=False)]
-        # What a change is to the caller is known once its row is evaluated.
+        # If conditions on rows apply, an update may appear to the caller as an insert or a delete. The kind is
+        # known only after the rows are evaluated.
         return rows if self._evaluates else self._of_kinds(head, rows)
 
     def _of_kinds(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -419,11 +436,11 @@ class StatementScan:
 
     @property
     def _evaluates(self) -> bool:
-        """True if changes are visible by the values of their rows."""
+        """True if conditions on the values of rows decide which changes are visible."""
         return self._changes_seen is not None and self._changes_seen.evaluates
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield rows in parts that can be held, the first ones smaller."""
+        """Yield rows in parts of bounded size; the first parts are smaller."""
         start = 0
         while start < len(rows):
             stop = start + (_FIRST_ROWS if self.rows < _PART_ROWS else _PART_ROWS)
@@ -445,7 +462,7 @@ class StatementScan:
 
     @cached_property
     def _all_hashes(self) -> Wanted | None:
-        """Hashes of the keys under every name that the entity type has had; None: all keys are asked for."""
+        """Hashes of the keys under every name that the entity type has had; None: all keys are requested."""
         if self.use.keys is None:
             return None
         names = {*map(self._names.name_in, self._view.schemas())}
@@ -503,7 +520,7 @@ class StatementScan:
         rows: NDArray[np.int64],
         misfits: dict[int, dict[str, object]],
     ) -> pa.Array:
-        """Return the images of a name as structures, and add the texts of their misfits by row."""
+        """Return the images of one kind as structures, and add the texts of their misfits by row."""
         places, found = pa.array(rows), bodies[name]
         images = found if found.null_count == len(found) else found.take(places)
         if images.null_count == len(images):  # as before inserts

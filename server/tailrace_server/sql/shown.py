@@ -111,7 +111,7 @@ class ShownTables(Protocol):
             changes: True if changes are read; False for a state.
 
         Raises:
-            NotPermitted: The granted rows cannot be told apart from the others.
+            NotPermitted: The granted rows cannot be distinguished from the others.
         """
 
     def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:

@@ -113,7 +113,7 @@ class Statement:
     parameters: set[str]
     """Names of the parameters that are still in the text.
 
-    Those in the bounds of CHANGES are already replaced.
+    Parameters in the bounds of CHANGES are already replaced.
     """
 
 
@@ -286,7 +286,7 @@ def names_in(query: exp.Query) -> frozenset[str] | None:
 
 
 def _stars_in(query: exp.Query) -> list[exp.Star]:
-    """Return the stars that stand for columns; the star of ``count(*)`` does not."""
+    """Return the stars that mean columns; the star of ``count(*)`` does not."""
     return [each for each in query.find_all(exp.Star) if not isinstance(each.parent, exp.Count)]
 
 

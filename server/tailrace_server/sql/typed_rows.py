@@ -1,7 +1,7 @@
-"""The columns of rows as DuckDB gets them: typed, exact, and without the values that a caller may not see.
+"""The columns of rows as DuckDB gets them: typed, exact, and without values that the caller may not see.
 
-A value that its column's type cannot hold ends the statement. With ``OnMisfit.NULL`` it is null, and the column
-``_misfits`` has its text.
+A value that its column's type cannot hold ends the statement. With ``OnMisfit.NULL`` the value is null instead,
+and the column ``_misfits`` has its text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 MISFITS: Final = "_misfits"
-"""The column that has the texts of values that are null because their type cannot hold them."""
+"""Name of the column with the texts of values that are null because their column's type cannot hold them."""
 
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
@@ -55,17 +55,17 @@ _OF_CHANGES: Final = {
 
 
 def own_columns(*, of_changes: bool, with_misfits: bool) -> dict[str, pa.DataType]:
-    """Return the columns that a table has beside those of its entity type."""
+    """Return the columns that a table has in addition to those of its entity type, with their types."""
     misfits = {MISFITS: pa.string()} if with_misfits else {}
     return (_OF_CHANGES if of_changes else _OF_STATE) | misfits
 
 
 class RowsRead(NamedTuple):
-    """The columns of some rows."""
+    """The typed columns of some rows."""
 
     batch: pa.RecordBatch
     misfits: Mapping[int, dict[str, object]]
-    """By row and column, the texts of values that do not fit; empty unless they were asked for."""
+    """The texts of values that do not fit, by row and column; empty unless requested."""
 
 
 class TypedRows:
@@ -89,20 +89,20 @@ class TypedRows:
         Args:
             view: The log.
             schema: The schema whose columns are read.
-            entity_type: Its name, for errors.
-            names: Its names, version by version.
+            entity_type: The entity type's name, for errors.
+            names: The names of the entity type, version by version.
             columns: The columns to read.
-            shown: What may be read of single rows; None: everything.
-            shown_of: Returns the columns among some that may be read.
-            on_misfit: What becomes of a value that its column cannot hold.
-            unread: Names, in lower case, of columns whose values do not matter: they are null.
+            shown: Says which values of single rows are visible; None: all.
+            shown_of: Returns the columns, among the given ones, that are visible.
+            on_misfit: What happens to a value that its column cannot hold.
+            unread: Names, in lower case, of columns whose values are not needed: they are null.
         """
         self._view, self._shown, self._shown_of = view, shown, shown_of
         self._entity_type, self._names = entity_type, names
         self._reader_of = partial(reader_of, view, schema, on_misfit=on_misfit)
         self._reader = self._reader_of(columns)
         self.schema = self._reader.schema
-        """Of the batches."""
+        """The Arrow schema of the batches."""
         if unread:
             read = [each for each in columns if each.name.lower() not in unread]
             self._reader = self._reader_of(read)
@@ -119,14 +119,14 @@ class TypedRows:
         """Return the columns of images, each read by the schema of its version.
 
         Args:
-            images: JSON objects; null counts as an object without members.
-            versions: The version of each.
-            indexes: The index of each, for errors.
-            keys: The key of each, where some rows hide columns.
-            with_misfits: Whether to return the texts of values that do not fit.
+            images: JSON objects; null is read as an object without members.
+            versions: The version of each image.
+            indexes: The index of each image's record, for errors.
+            keys: The primary key of each row; None: no row hides a column.
+            with_misfits: True to return the texts of values that do not fit.
 
         Raises:
-            InvalidRequest: A value does not fit its column, and is not to be null.
+            InvalidRequest: A value does not fit its column, and misfits are errors.
         """
         if not self._reader.columns:
             nulls = [pa.nulls(len(images), each.type) for each in self.schema]
@@ -150,7 +150,7 @@ class TypedRows:
         return RowsRead(self._with_unread(found.batch), texts)
 
     def _with_unread(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the columns that are not read, which are null."""
+        """Return a batch with the unread columns added as nulls."""
         if len(batch.schema) == len(self.schema):
             return batch
         read = dict(_named(batch))
@@ -162,7 +162,7 @@ class TypedRows:
 
 
 def misfits_array(count: int, by_row: Mapping[int, object]) -> pa.StringArray:
-    """Return the column ``_misfits`` of some rows: a JSON object, or null for a row whose values all fit."""
+    """Return the column ``_misfits`` for some rows: JSON objects, null for a row whose values all fit."""
     texts: list[str | None] = [None] * count
     for row, found in by_row.items():
         texts[row] = msgspec.json.encode(found).decode()
@@ -179,9 +179,9 @@ def reader_of(
 
     Args:
         view: The log.
-        schema: The schema whose columns they are.
+        schema: The schema that has the columns.
         columns: The columns.
-        on_misfit: What becomes of a value that its column cannot hold.
+        on_misfit: What happens to a value that its column cannot hold.
     """
     return ColumnReader(
         columns,
@@ -200,22 +200,23 @@ def _read_shown(
     which: NDArray[np.int64],
     hidden: Mapping[str, pa.BooleanArray],
 ) -> TypedColumns:
-    """Return the columns of images; a value that is hidden is null, and never looked at.
+    """Return the columns of images. A hidden value becomes null without being parsed.
 
     Args:
         reader: Reads all of the columns.
-        reader_of: Makes a reader of some of them.
-        images: As of ``ColumnReader.read_mixed``, …
-        written: … as are these …
-        which: … and these.
-        hidden: As of ``hidden_in``.
+        reader_of: Returns a reader of some of the columns.
+        images: The images, as for ``ColumnReader.read_mixed``.
+        written: The columns of each schema, as for ``ColumnReader.read_mixed``.
+        which: The schema of each image, as for ``ColumnReader.read_mixed``.
+        hidden: For each column that some rows hide, a mask of these rows.
 
     Raises:
-        ValueMisfit: A value is not one of its column's type. Nothing is reported of one that is hidden.
+        ValueMisfit: A visible value does not fit its column. Hidden values are never reported.
     """
     if not hidden:
         return reader.read_mixed(images, written, which)
-    # 1. Columns that every row shows are read together, 2. each of the others of the images that show it.
+    # 1. Read the columns that are visible in every row together.
+    # 2. Read each other column alone, with the images of rows that hide it set to null.
     parts: list[TypedColumns] = []
     open_ones = [each for each in reader.columns if each.name not in hidden]
     if open_ones:

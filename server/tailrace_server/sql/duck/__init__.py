@@ -1,1 +1,1 @@
-"""DuckDB, which computes statements and can do nothing else: in this process, or in one beside it."""
+"""DuckDB, restricted to computing statements: in this process, or in a process beside it."""

@@ -1,7 +1,7 @@
-"""A process that computes statements, one after the other; what it is asked and what it answers: `frames.py`.
+"""The program of a process that computes statements one after the other; `frames.py` has its messages.
 
-It has a bound on its memory that holds for all of it, also for what DuckDB does not count. It ends when its
-parent has gone, in the middle of any computation.
+A limit applies to all memory of the process, also to memory that DuckDB does not count. The process exits when
+its parent is gone, even during a computation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SLACK_BYTES: Final = 128 << 20
-"""Beside the bound of a statement: one batch of each table and of the answer, and the program itself."""
+"""Memory on top of a statement's limit: one batch of each table and of the answer, and the program itself."""
 _SCORE: Final = "/proc/self/oom_score_adj"
 
 
@@ -33,7 +33,7 @@ class Child:
     """The work of the process, all in its main thread."""
 
     def __init__(self, asked: SimpleQueue[tuple[FrameKind, bytes]], answers: BinaryIO) -> None:
-        """Take requests from a queue, and write answers."""
+        """Take requests from a queue, and write answers to a stream."""
         self._asked = asked
         self._answers = answers
         self._database: LockedDatabase | None = None
@@ -41,14 +41,14 @@ class Child:
         self._reader: pa.RecordBatchReader | None = None
 
     def serve(self) -> None:
-        """Answer whatever is asked, for ever."""
+        """Answer requests forever."""
         while True:
             try:
                 answer = self._answered(*self._asked.get())
             except (duckdb.OutOfMemoryException, MemoryError):
                 answer = FrameKind.MEMORY, b""
             except Exception as error:
-                # Arrow has no class of its own for what DuckDB says of its memory.
+                # Arrow wraps DuckDB's error about memory in a class of its own: only the text tells.
                 out = "Out of Memory Error" in str(error) or "bad_alloc" in str(error)
                 kind = type(error).__name__ if isinstance(error, duckdb.Error) else "Error"
                 told = f"{kind}\n{error}".encode()
@@ -106,6 +106,7 @@ class Child:
 
     def _batches_of(self, alias: str) -> Iterator[pa.RecordBatch]:
         while True:
+            # This runs inside DuckDB: the parent answers it before it expects the answer to its own request.
             self._answer(FrameKind.TABLE, alias.encode())
             kind, content = self._asked.get()
             if kind is FrameKind.END:
@@ -116,7 +117,7 @@ class Child:
 
 
 def _data_bytes() -> int:
-    """Return what the process has of that which RLIMIT_DATA counts."""
+    """Return the memory of the process that RLIMIT_DATA counts, in bytes."""
     with open("/proc/self/status") as status:
         found = next(line for line in status if line.startswith("VmData"))
     return int(found.split()[1]) << 10
@@ -124,19 +125,20 @@ def _data_bytes() -> int:
 
 def main() -> None:
     """Serve over stdin and stdout."""
-    # Where the machine itself runs out of memory, this process goes first, and no log's writer.
+    # If the machine runs out of memory, the kernel should kill this process first, not the writer of a log.
     with suppress(OSError), open(_SCORE, "w") as score:
         score.write("1000")
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing that prints may write among the answers
+    os.dup2(2, 1)  # a library that prints must not write into the stream of answers
     asked: SimpleQueue[tuple[FrameKind, bytes]] = SimpleQueue()
 
     def read() -> None:
         with suppress(EOFError):
             while True:
                 asked.put(read_frame(sys.stdin.buffer))
-        os._exit(0)  # whoever asked has gone; DuckDB may be in the middle of something
+        os._exit(0)  # the parent is gone; do not wait for DuckDB, which may be computing
 
+    # A thread of its own reads requests, so that the end of the parent is noticed during a computation.
     threading.Thread(target=read, daemon=True).start()
     served: Any = Child(asked, answers)
     with suppress(BrokenPipeError):

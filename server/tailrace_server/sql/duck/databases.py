@@ -1,7 +1,7 @@
-"""Databases that compute statements in this process: for who runs a statement of their own.
+"""Databases that compute statements in this process, for programs that run only their own statements.
 
-The result of one function call, as ``repeat('x', 1000000000)``, is not counted by DuckDB, and not interrupted.
-A server has processes for that: `processes.py`.
+DuckDB neither counts nor can interrupt the result of one function call, such as ``repeat('x', 1000000000)``. So
+a server computes the statements of its callers in other processes: `processes.py`.
 """
 
 from __future__ import annotations
@@ -26,80 +26,88 @@ _UNLIKE: Final = (
     "No function matches the given name and argument types",
     "when casting from source column",
 )
-"""DuckDB's error for a value of another type than the statement takes it for."""
+"""Texts in DuckDB's errors about a value whose type does not suit the statement."""
 _UNLIKE_HINT: Final = (
     "; a column has the type that was declared for it, or that its values have, and DESCRIBE shows it: cast "
     "it, as price::DECIMAL(10,2), or declare it for the ingest (--schema)"
 )
 _LINES_MAX: Final = 3
 _IDLE_MAX: Final = 2
-"""Databases that are kept for the statements to come, a few MB each."""
+"""The most idle databases that are kept for reuse; each takes a few MB."""
 
 
 class DatabaseGone(duckdb.Error):
-    """The process that computed a statement has ended, and its caller did not end it. Another may be."""
+    """The process that computed a statement ended, and its caller did not end it. A retry may succeed."""
 
 
 class Database(Protocol):
-    """An empty database, which one statement has for itself. Threads may take turns with it."""
+    """An empty database that one statement uses exclusively. Threads may take turns with it."""
 
     def begin(self) -> None:
-        """Make it ready, before anything else is asked of it. ``interrupt`` ends that, too.
+        """Make the database ready; the first call of all. ``interrupt`` ends this call too.
 
         Raises:
-            duckdb.Error: It cannot be made ready.
-            ServerFull: The machine has no room for another one.
+            duckdb.Error: The database cannot be made ready.
+            ServerFull: The machine has no room for another database.
         """
 
     def register(self, alias: str, reader: pa.RecordBatchReader) -> None:
-        """Add a table, whose batches are read as they are needed."""
+        """Add a table whose batches are read when they are needed."""
 
     def computed(self, text: str, values: Mapping[str, object] | None) -> Any:
-        """Return the first value of an answer; None where it has no rows.
+        """Return the first value of an answer; None if the answer has no rows.
 
         Raises:
-            duckdb.Error: The statement is wrong, or takes too much.
+            duckdb.Error: The statement is wrong, or needs too many resources.
         """
 
     def run(self, text: str, values: Mapping[str, object] | None) -> pa.RecordBatchReader:
-        """Return an answer, which is computed as it is read; raises as ``computed``, then too."""
+        """Return an answer, which is computed while it is read.
+
+        Raises:
+            duckdb.Error: The statement is wrong, or needs too many resources. Reading the answer raises it too.
+        """
 
     def interrupt(self) -> None:
-        """End what is being computed; any thread may call it, and again."""
+        """Interrupt the running computation. Any thread may call this, also repeatedly."""
 
     def give_back(self, *, is_clean: bool) -> None:
-        """Let others have it, if its answer was read to the end; else it is not used again."""
+        """Release the database.
+
+        For reuse if the answer was read to the end (``is_clean``), else to be closed.
+        """
 
 
 class Databases(Protocol):
-    """The source of databases for statements. Any thread may call it."""
+    """A source of databases for statements. Any thread may call it."""
 
     def take(self, memory_bytes: int, threads: int) -> Database:
         """Return a database for one caller, which has to ``begin`` it.
 
         Args:
-            memory_bytes: What a statement may take; nothing is put into files, so it ends there.
-            threads: How many it may use.
+            memory_bytes: Memory for one statement. Nothing is written to files, so a statement that needs more
+                fails.
+            threads: The number of threads that it may use.
 
         Raises:
-            ServerFull: The machine has no room for another one.
+            ServerFull: The machine has no room for another database.
         """
 
 
 class DatabasesHere:
-    """Databases in this process, one for each statement at work; a few idle ones.
+    """Databases in this process: one for each running statement, and a few idle ones.
 
-    To begin one takes 20 ms, longer than to look a key up. A statement changes nothing in it but by a
-    transaction that is rolled back, so the next one finds it empty.
+    To open a database takes 20 ms, longer than to look up a key. A statement changes a database only in a
+    transaction, which is rolled back: the next statement finds it empty.
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without databases."""
         self._lock = threading.Lock()
         self._idle: list[_DatabaseHere] = []
 
     def take(self, memory_bytes: int, threads: int) -> Database:
-        """Return one, as the Protocol says."""
+        """Return an idle database with the same bounds, or a new one."""
         with self._lock:
             for place, each in enumerate(self._idle):
                 if each.bounds == (memory_bytes, threads):
@@ -110,7 +118,10 @@ class DatabasesHere:
         return found or _DatabaseHere(self, memory_bytes, threads)
 
     def put(self, database: _DatabaseHere) -> None:
-        """Keep a database that is empty, in place of one that has waited for longer."""
+        """Keep an empty database for reuse.
+
+        Close the one that has been idle for longest if there are too many.
+        """
         with self._lock:
             self._idle.append(database)
             surplus = self._idle.pop(0) if len(self._idle) > _IDLE_MAX else None
@@ -142,11 +153,11 @@ class _DatabaseHere:
 
 
 HERE: Final = DatabasesHere()
-"""Those of the process."""
+"""The databases of this process."""
 
 
 def told(error: Exception) -> TailraceError:
-    """Return what DuckDB or Arrow says of a statement, in one paragraph."""
+    """Return the error to raise for an error of DuckDB or Arrow, with its text as one paragraph."""
     text = str(error)
     if isinstance(error, DatabaseGone):
         return ServerFull(f"{text}; ask again")

@@ -7,16 +7,16 @@ r"""Messages between a process that computes statements and its parent: frames o
     asked   TAKE  the bounds of memory and threads, pickled          ◀── DONE
             VALUE text and values, pickled                           ◀── BATCH, a stream of one row or none
             RUN   text, values, and the schemas of tables, pickled   ◀── SCHEMA
-            MORE                                                     ◀── BATCH, or END behind the last one
-            BACK, behind which the next one is TAKE                      no answer
-    in the middle of each
-                                              TABLE, the name of one ──▶
-            BATCH, or END behind the last one                        ◀──
-    any of them                                              ◀── MEMORY, or FAILED: class and text of an
+            MORE                                                     ◀── BATCH, or END after the last one
+            BACK; the next request is TAKE                               no answer
+    before any of these answers, the process may ask for rows of a table
+            BATCH, or END after the last one                         ◀── TABLE, the name of the table
+    instead of any answer                                    ◀── MEMORY, or FAILED: class and text of an
                                                                  error, a line break between them
 
-A batch is an Arrow stream of its own, as it may have dictionaries; a schema is an Arrow message. Pickles are
-sent in one direction only: to the process, which runs statements of strangers. Of it only frames are believed.
+Each batch is a complete Arrow stream, as it may have dictionaries; a schema is an Arrow message. Pickles are
+sent only to the process, never by it: the process runs statements of strangers, so its parent must not unpickle
+anything from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LENGTH_BYTES: Final = 8
 
 
 class FrameKind(IntEnum):
-    """The kind of a frame."""
+    """The kind of a frame; the module has their contents."""
 
     TAKE = 1
     VALUE = 2
@@ -50,17 +50,17 @@ class FrameKind(IntEnum):
 
 
 def write_frame(stream: IO[bytes], kind: FrameKind, content: bytes | memoryview = b"") -> None:
-    """Write one; raises BrokenPipeError where the other one has gone."""
+    """Write one frame. Raises BrokenPipeError if the reader is gone."""
     stream.write(bytes((kind,)) + len(content).to_bytes(_LENGTH_BYTES, "little"))
     stream.write(content)
     stream.flush()
 
 
 def read_frame(stream: IO[bytes]) -> tuple[FrameKind, bytes]:
-    """Read one.
+    """Read one frame.
 
     Raises:
-        EOFError: The other one has gone.
+        EOFError: The writer is gone.
     """
     head = stream.read(1 + _LENGTH_BYTES)
     if len(head) <= _LENGTH_BYTES:
@@ -73,7 +73,7 @@ def read_frame(stream: IO[bytes]) -> tuple[FrameKind, bytes]:
 
 
 def bytes_of(batch: pa.RecordBatch | pa.Table) -> memoryview:
-    """Return rows as a frame has them."""
+    """Return rows as the content of a frame."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write(batch)
@@ -81,6 +81,6 @@ def bytes_of(batch: pa.RecordBatch | pa.Table) -> memoryview:
 
 
 def batch_of(content: bytes) -> pa.RecordBatch | None:
-    """Return the rows of a frame; None where it has none."""
+    """Return the rows in a frame's content; None if there are none."""
     with pa.ipc.open_stream(content) as stream:
         return next(iter(stream), None)

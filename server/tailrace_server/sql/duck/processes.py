@@ -1,8 +1,8 @@
-"""Processes that compute statements beside a server: what one of them does ends with its process.
+"""Child processes that compute statements for a server, so that a statement cannot take the server's memory.
 
-A function may make a gigabyte of one value, which DuckDB neither counts nor can be interrupted in. In a process
-of its own there is a bound on all of the memory, and whoever wants it to end kills it. Its reads of the log are
-done here, and sent over a pipe on request.
+One function call may build a value of a gigabyte, which DuckDB neither counts nor can interrupt. A child
+process has a limit on all of its memory, and to interrupt a statement is to kill its process. The parent reads
+the log, and sends batches over a pipe on request.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _CHILD: Final = "tailrace_server.sql.duck.child"
 _IDLE_MAX: Final = 2
-"""Processes that are kept for the statements to come, about 60 MiB each."""
+"""The most idle processes that are kept for reuse; each takes about 60 MiB."""
 _PIPE_BYTES: Final = 1 << 20
-"""Of each pipe, where the system grants it: a batch goes through in one turn of either side, not in ten."""
+"""Size of each pipe, if the system grants it: a batch then needs one turn of each side instead of ten."""
 _ERRORS: Final = {
     name: kind
     for name, kind in vars(duckdb).items()
@@ -42,16 +42,16 @@ _ERRORS: Final = {
 
 
 class DatabasesBeside:
-    """A process for each statement at work; an idle one. Any thread may call it."""
+    """Child processes: one for each running statement, and a few idle ones. Any thread may call this."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without processes."""
         self._lock = threading.Lock()
         self._idle: list[_DatabaseBeside] = []
         self._is_closed = False
 
     def take(self, memory_bytes: int, threads: int) -> Database:
-        """Return one, as the Protocol says."""
+        """Return an idle process, or a new one."""
         with self._lock:
             found = self._idle.pop() if self._idle else None
         if found is None:
@@ -60,7 +60,7 @@ class DatabasesBeside:
         return found
 
     def put(self, database: _DatabaseBeside) -> None:
-        """Keep one that is empty, or end it."""
+        """Keep an empty process for reuse, or end it if there are enough."""
         with self._lock:
             kept = not self._is_closed and len(self._idle) < _IDLE_MAX
             if kept:
@@ -69,7 +69,7 @@ class DatabasesBeside:
             database.end()
 
     def close(self) -> None:
-        """End the idle ones, and keep none any more. Idempotent."""
+        """End the idle processes, and keep no more. Idempotent."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -82,14 +82,14 @@ class _DatabaseBeside:
         self._home = home
         self._tables: dict[str, pa.RecordBatchReader] = {}
         self.bounds = (0, 1)
-        """Of the statement that has it: memory in bytes, and threads."""
+        """The bounds of the current statement: memory in bytes, and threads."""
         self._has_begun = False
-        """True if the process has ever answered."""
+        """True if the process has answered at least once."""
         self._process = self._started()
 
     @staticmethod
     def _started() -> subprocess.Popen[bytes]:
-        # Arrow's own allocators reserve a gigabyte, which would count as used.
+        # Arrow's own allocators reserve a gigabyte of addresses, which RLIMIT_DATA would count as used.
         environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
         try:
             process = subprocess.Popen(
@@ -97,7 +97,7 @@ class _DatabaseBeside:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
-                start_new_session=True,  # Ctrl-C in a terminal is for the server alone
+                start_new_session=True,  # Ctrl-C in a terminal must reach only the server
             )
         except OSError as error:
             raise ServerFull(
@@ -105,7 +105,7 @@ class _DatabaseBeside:
             ) from None
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            # Linux alone can do it, up to what all pipes of a user may have.
+            # Only Linux can do it, within a limit for all pipes of a user.
             with suppress(OSError, AttributeError):
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         return process
@@ -116,8 +116,8 @@ class _DatabaseBeside:
         except duckdb.Error:
             if not self._has_begun:
                 raise
-            # One that was idle may have gone: where the machine has no memory left, it goes first. Or what it
-            # was given back with has failed.
+            # An idle process may have been killed by the kernel to free memory, or its answer to the last BACK
+            # was an error. Replace it: the caller's statement is not to blame.
             self.end()
             self._has_begun = False
             self._process = self._started()
@@ -166,13 +166,14 @@ class _DatabaseBeside:
             raise self._gone() from None
 
     def _answer(self) -> tuple[FrameKind, bytes]:
-        """Return the answer to what was asked, and give the batches of tables that are needed for it."""
+        """Return the answer to the last request, and send the batches of tables that the process asks for."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             while True:
                 kind, content = read_frame(self._process.stdout)
                 match kind:
+                    # DuckDB needs rows before it can answer: read the log here, where it may be read.
                     case FrameKind.TABLE:
                         batch = next(self._tables[content.decode()], None)
                         if batch is None:
@@ -190,10 +191,10 @@ class _DatabaseBeside:
             raise self._gone() from None
 
     def _gone(self) -> duckdb.Error:
-        """Return why there is no answer.
+        """Return the error for a process that has ended.
 
-        Its bound ends a process by an exception that is not caught, in Python or below it. A signal comes from
-        elsewhere: SIGKILL from the kernel too, where the machine has no memory left.
+        A process that exceeds its memory limit ends by an uncaught exception, in Python or below. A signal
+        comes from elsewhere; SIGKILL may come from the kernel when the machine has no memory left.
         """
         status = self._process.wait()
         if self._has_begun and (status > 0 or status == -signal.SIGABRT):
@@ -212,7 +213,7 @@ class _DatabaseBeside:
             self.end()
             return
         try:
-            # Nobody could interrupt it any more, so nobody waits: who has it next finds out how that went.
+            # Do not wait for an answer: no one could interrupt the wait. The next `begin` sees if BACK failed.
             self._ask(FrameKind.BACK)
         except duckdb.Error:
             self.end()
@@ -225,6 +226,6 @@ class _DatabaseBeside:
         process.kill()
         for each in (process.stdin, process.stdout):
             assert each is not None
-            with suppress(OSError):  # what was never taken cannot be written any more
+            with suppress(OSError):  # bytes in the buffer can no longer be written
                 each.close()
         process.wait()
