@@ -4,6 +4,8 @@ A statement reads all its tables as of one version: the newest when it began. `F
 relatives read a table as of another version.
 """
 
+# Long: the start of a statement, its answer, its errors and its end share one state.
+
 from __future__ import annotations
 
 import re
