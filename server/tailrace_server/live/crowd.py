@@ -1,7 +1,7 @@
-"""A crowd: many publishers that match a few records of one batch each, as one key has them.
+"""A crowd: many publishers that each match a few records of one batch, as publishers for a single key do.
 
-Each of their subscriptions would read the batch and encode its own. So their records are encoded together, in
-one go, before any of them is woken.
+Alone, each subscription would read the batch and encode its own records. Instead the records of the crowd are
+encoded together, before any of its subscriptions is woken.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.refs import BatchRef
 
 _PUBLISHERS_MIN: Final = 3
-"""Fewer read and encode for themselves."""
+"""The fewest publishers that make a crowd; fewer read and encode separately."""
 _BODIES_BYTES_MAX: Final = 8 << 20
-"""Of a batch with more bytes of bodies each reads alone: frames of a crowd are in memory twice at first."""
+"""Most bytes of bodies of a batch with crowds. Frames of a crowd are in memory twice at first."""
 
 _CROWD: Final = 3
-"""A batch is encoded as a whole if so many publishers match something of it,"""
+"""The fewest matching publishers for which a whole batch is encoded."""
 _CROWD_SHARE: Final = 4
-"""and their matches come to one part in so many of its records."""
+"""A whole batch is encoded only if the matches are at least 1/4 of its records."""
 
 
 class Crowd(NamedTuple):
-    """Publishers that are served together, all in one wire form and content."""
+    """Publishers whose records are encoded together, in one wire form and with one content."""
 
     publishers: list[Publisher[Subscription]]
     codec: Codec
     content: Content
     selection: BatchSelection
-    """The matches of all of them; its identity has no meaning."""
+    """The matches of all publishers of the crowd. The identity of the selection has no meaning."""
 
 
 def crowds_of(
@@ -48,8 +48,8 @@ def crowds_of(
     """Return the crowds among the publishers that match something of a batch."""
     if sum(ref.body_lengths) > _BODIES_BYTES_MAX:
         return []
-    # 1. Whose transport is busy, or has stalled, gets nothing made ahead: it asks when it is back. The
-    #    subscriptions of one publisher may have several forms.
+    # 1. Skip subscriptions whose transport is busy or has stalled: they encode their records when they need
+    #    them. The subscriptions of one publisher may differ in wire form and content.
     members: dict[tuple[Codec, Content], dict[Publisher[Subscription], BatchSelection]] = {}
     for publisher, selection in found:
         if isinstance(selection, Exception) or not is_narrow(selection):
@@ -71,7 +71,7 @@ def crowds_of(
 def is_crowded(
     found: Sequence[tuple[Publisher[Subscription], BatchSelection | Exception]], rows: int
 ) -> bool:
-    """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
+    """Return True if encoding the whole batch once costs less than encoding the matches of each publisher."""
     if len(found) < _CROWD:
         return False
     matches = sum(len(each) for _, each in found if not isinstance(each, Exception))

@@ -1,4 +1,4 @@
-"""The images of one batch for all conditions that are evaluated on it, by entity type."""
+"""The decoded images of one batch, shared by all conditions that are evaluated on the batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DecodedBatch:
-    """The images of one batch for all conditions that are evaluated on it, each column decoded once."""
+    """The images of one batch by entity type; each column that conditions need is decoded once."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DecodedBatch:
         images: Images,
         columns: Mapping[str, Sequence[Column]],
     ) -> None:
-        """Take a batch, and by entity type the columns that conditions need; nothing is decoded yet."""
+        """Set the batch and, by entity type, the columns that conditions need; decode nothing yet."""
         self.head = head
         self._images = images
         self._columns = columns
@@ -38,18 +38,18 @@ class DecodedBatch:
         self._rows_by_type: dict[int, NDArray[np.int32]] = {}
         self._are_rows: dict[int, bool] = {}
         self.found: dict[int, ConditionLookup] = {}
-        """By entity type, the rows that an index has found; for other types every row is evaluated."""
+        """Index lookups by entity type; for a type without one, conditions are evaluated on every row."""
         self._cpu_ns: dict[int, int] = {}
-        """By entity type, the CPU time that it took to decode."""
+        """CPU time of decoding by entity type, in ns."""
 
     def decode(self) -> None:
-        """Decode what the conditions need, where the batch has rows of their types. Slow for many."""
+        """Decode the columns that conditions need, for all entity types with rows. Slow for many rows."""
         for code, name in enumerate(self.head.entity_types):
             if name in self._columns and len(self._rows(code)):
                 self.of(code)
 
     def cost(self, code: int) -> tuple[int, int]:
-        """Return what decoding an entity type has taken: CPU time in ns, and bytes of images."""
+        """Return the cost of decoding an entity type: CPU time in ns, and bytes of images."""
         found = self._types.get(code)
         return (0, 0) if found is None else (self._cpu_ns[code], found.nbytes)
 
@@ -58,11 +58,11 @@ class DecodedBatch:
         return self.head.entity_types[code]
 
     def has(self, code: int) -> bool:
-        """Return whether the batch has a record of an entity type."""
+        """Return True if the batch has a record of an entity type."""
         return bool((self.head.type_codes == code).any())
 
     def are_rows(self, code: int) -> bool:
-        """Return whether all records of an entity type are rows that have their images."""
+        """Return True if all records of an entity type are changes of rows whose images are retained."""
         found = self._are_rows.get(code)
         if found is None:
             count = int(np.count_nonzero(self.head.type_codes == code))
@@ -70,7 +70,7 @@ class DecodedBatch:
         return found
 
     def has_rows(self, code: int) -> bool:
-        """Return whether some of them are."""
+        """Return True if some records of an entity type are changes of rows whose images are retained."""
         return len(self._rows(code)) > 0
 
     def _rows(self, code: int) -> NDArray[np.int32]:
@@ -84,7 +84,7 @@ class DecodedBatch:
         return found
 
     def of(self, code: int) -> TypedImages:
-        """Return the images of all rows of an entity type, which are there; it has some."""
+        """Return the retained images of the rows of an entity type, decoded; the type must have rows."""
         found = self._types.get(code)
         if found is None:
             begun = thread_time_ns()

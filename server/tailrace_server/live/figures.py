@@ -1,4 +1,4 @@
-"""The figures of one subscription and its heartbeats: captures delivered, lag, and latency since the commit."""
+"""The figures of one subscription, and its heartbeats: delivered captures, lag, latency since the commit."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class Lag(NamedTuple):
-    """The published versions behind a point of the log."""
+    """The distance of a subscription from the newest published record."""
 
     records: int
     versions: int
-    """The versions whose captures may still come."""
+    """Number of versions that may still have undelivered captures."""
     seconds: float
-    """From the commit that was handed over last to the newest one."""
+    """Time from the commit at the safe point to the newest commit, in seconds."""
 
 
 NO_LAG: Final = Lag(0, 0, 0.0)
 
 
 def lag_behind(safe: SafePoint, view: LogView) -> Lag:
-    """Return how far a view goes beyond a safe point.
+    """Return the lag of a safe point behind a view.
 
-    Before the first version that is retained, the seconds count from its commit.
+    For a safe point below the oldest retained version, the seconds count from the commit of that version.
     """
     records = view.end_row - safe.rows
     if records <= 0:
@@ -62,7 +62,10 @@ def heartbeat_of(
     matched: int,
     hold: tuple[int, int],
 ) -> Heartbeat:
-    """Return a heartbeat of who has been sent everything up to a cursor, and may hold retention so far."""
+    """Return the heartbeat of a subscription that has received everything up to a cursor.
+
+    ``hold`` is how far a named subscription delays retention, in µs and in bytes.
+    """
     needed = needed_position(cursor)
     loss = loss_of(log.view, needed, log.retention, hold, time.time_ns() // 1000)
     return Heartbeat(
@@ -90,9 +93,11 @@ def figures_of(
     early: bool,
     in_state: bool,
 ) -> SubscriptionStatistics:
-    """Return the figures of this moment; nothing is behind one that is ``early``, above what is published.
+    """Return the current figures of a subscription.
 
-    One ``in_state`` is sent rows of a state, and has all the log behind its version before it.
+    An ``early`` subscription starts above the published version, so its lag is 0. A subscription ``in_state``
+    is
+    receiving rows of a state; its lag counts from the version of the state.
     """
     lag = NO_LAG if early else lag_behind(safe, view)
     return SubscriptionStatistics(
@@ -115,30 +120,32 @@ def figures_of(
 
 
 class DeliveryCounts:
-    """Counts of one subscription, which go into those of its engine as well."""
+    """Counts of one subscription; each is also added to the counters of the engine."""
 
     __slots__ = ("_counters", "_latencies", "captures", "nbytes", "since")
 
     def __init__(self, counters: Counters, transport: str) -> None:
-        """Begin at zero, now; ``transport`` is the label of its latencies."""
+        """Begin at zero, now; ``transport`` is the label under which the engine counts the latencies."""
         self._counters = counters
         self._latencies = counters.latencies_over(transport)
         self.captures = 0
         self.nbytes = 0
         self.since = monotonic()
-        """When the subscription was opened."""
+        """Monotonic time when the subscription was opened, in seconds."""
         counters.subscriptions_opened += 1
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was opened."""
+        """Seconds since the subscription was opened."""
         return monotonic() - self.since
 
     def add(self, captures: int, nbytes: int, committed_at: float) -> None:
-        """Count captures that were handed over together, the first committed at a time by `committed_at`.
+        """Count captures that were delivered together.
 
-        Commits before the subscription's begin are history. Its latency would be that of the
-        subscriber's question, not of the server.
+        ``committed_at`` is the monotonic time of the first capture's commit, in seconds. A commit from before
+        the
+        subscription was opened is history and gives no latency: that would measure how late the subscriber
+        came.
         """
         self.captures += captures
         self.nbytes += nbytes

@@ -1,19 +1,19 @@
 """The intake of a subscription: its queue, and every move between live and resync.
 
-A refill has four results, by the place of the next mark relative to the publisher's ring, which covers
-[floor, routed):
+A refill has four results. They depend on where the next mark is, relative to the publisher's ring, which
+covers [floor, routed):
 
     next <  floor             BEHIND      read the log from there: resync
-      where it was live       OVERRUN     the ring has pushed out what it needs: as its policy says
+      if it was live          OVERRUN     the ring has evicted what it needs: the overrun policy applies
     floor <= next < routed    FILLED      from the ring, live
     floor, routed <= next     CAUGHT_UP   wait, live
 
-The floor of a publisher that is opened while a batch is routed lies behind that batch, and so past
-what is routed: its subscriptions read the batch from the log.
+If a publisher is opened while a batch is being routed, its floor is after that batch and so above ``routed``.
+Its subscriptions read the batch from the log.
 
-In resync the log is read window by window (``accept``) until the next mark is inside or past the
-ring; the moves leave no gap and no repeat because both sources are asked for captures at or after
-the same mark. Plain values; no I/O.
+In resync the subscription reads the log window by window (``accept``) until the next mark is inside or after
+the ring. Moves between the two sources leave no gap and no repeat, because both are read from the same mark on.
+Plain values; no I/O.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ class Mode(Enum):
 
 
 class RefillResult(Enum):
-    """The place of the next mark at a refill: in the ring, behind its end, or before its floor."""
+    """The result of a refill: where the next mark is, relative to the ring."""
 
     FILLED = "filled"
     CAUGHT_UP = "caught up"
     BEHIND = "behind"
     OVERRUN = "overrun"
-    """Behind, and live until now: it took less than came."""
+    """Behind, and live until now: the subscriber was slower than the ring."""
     LATEST = "latest"
-    """Behind, and what it has missed is to come as the latest of each key (capture/latest)."""
+    """Behind, and the policy sends only the newest record of each key of what was missed (``latest_phase``)."""
 
 
 @dataclass(slots=True)
 class Slice:
-    """Captures ``start`` to ``stop`` (exclusive) of a run, waiting in a queue."""
+    """Queued captures of a run, from ``start`` to ``stop``, exclusive."""
 
     run: Run
     start: int
     stop: int
     block: ref[FrameBlock] | None = None
-    """The run's frames, where they were used last; the cache may have dropped them."""
+    """The frames of the run that were used last; the cache may have dropped them."""
 
 
 class Intake:
@@ -83,15 +83,15 @@ class Intake:
     )
 
     def __init__(self, start: Mark, before: SafePoint, *, captures_max: int) -> None:
-        """Begin at a mark; ``before`` is the safe point just before it."""
+        """Begin at a mark; ``before`` is the safe point just before the mark."""
         self.queue: deque[Slice] = deque()
         self.next = start
-        """First capture that the queue has not taken is at or after it."""
+        """The first capture that was not queued yet is at or after this mark."""
         self.mode = Mode.RESYNC
         self.resyncs = 0
         self.returns = 0
         self.matched = 0
-        """Records delivered."""
+        """Number of delivered records."""
         self._overrun = False
         self._captures = 0
         self._captures_max = captures_max
@@ -105,10 +105,12 @@ class Intake:
         return self._captures
 
     def refill(self, ring: Ring, routed: int) -> RefillResult:
-        """Take what the ring has, as far as the queue has room."""
-        # Judged first: the floor of a ring may lie behind what is routed.
+        """Queue captures from the ring, as far as the queue has room."""
+        # Compare with the floor first: the floor of a new ring may be above ``routed``.
         if self.next.row < ring.floor:
-            # Where a segment went, or could not be read, the ring let go of it by itself.
+            # Only eviction for want of room is an overrun. The ring also drops runs whose segment was deleted
+            # or
+            # could not be read, and that is not the fault of a slow subscriber.
             overrun = self.mode is Mode.LIVE and self.next.row < ring.pushed_out
             self._enter_resync()
             return RefillResult.OVERRUN if overrun else RefillResult.BEHIND
@@ -118,30 +120,31 @@ class Intake:
         for run in ring.runs_from(self.next):
             if not self._take(run):
                 return RefillResult.FILLED
-        # Where nothing matches there is no run, and yet the ring covers it.
+        # The ring has no run for rows without a match, but it covers them too.
         self.next = Mark(routed)
         return RefillResult.FILLED if self.queue else RefillResult.CAUGHT_UP
 
     def accept(self, scan: Scan) -> None:
-        """Take what one window of the log has, as far as the queue has room."""
-        # Windows are shared, so this one may begin before the next mark; runs before it were taken already.
+        """Queue captures from one window of the log, as far as the queue has room."""
+        # Windows are shared, so this one may begin before the next mark. Runs before the mark were taken
+        # already.
         for run in scan.runs:
             if run.last_row >= self.next.row and not self._take(run):
                 return
-        # Only a window that was taken to its end says that nothing else in it matches.
+        # Only after the whole window was taken is it certain that it has no further match.
         if scan.end_row > self.next.row:
             self.next = Mark(scan.end_row)
             self._covered = SafePoint(scan.end_row, *scan.end)
 
     def pass_to(self, point: SafePoint) -> None:
-        """Go on behind a point, before which nothing is wanted any more; the queue is empty."""
+        """Continue after a point, without the captures before it; the queue must be empty."""
         if point.rows > self.next.row:
             self.next = Mark(point.rows)
         self._covered = max(self._covered, point)
 
     def deliver(self, count: int, last: tuple[int, int, int]) -> None:
-        """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""
-        # 1. Records, of which a message may hold several captures each, and begin in the midst of one.
+        """Remove the first ``count`` captures, which were delivered; all are in the queue's first slice."""
+        # 1. Count records. A record may have several captures, and a message may begin inside of a record.
         first = self.queue[0]
         run, start = first.run, first.start
         selection, first_row = run.selection, run.batch.first_row
@@ -152,7 +155,7 @@ class Intake:
             if self._delivered_rows == row + 1 and self.matched:
                 records -= 1  # the record was begun by an earlier message
         self.matched += records
-        # 2. The slice becomes shorter in place; the queue moves only at its end.
+        # 2. Shorten the slice in place; it leaves the queue only when it is empty.
         first.start = stop = start + count
         self._captures -= count
         self._delivered_rows = first_row + selection.rows.item(stop - 1) + 1
@@ -165,8 +168,9 @@ class Intake:
         return SafePoint(self._delivered_rows, *self._delivered_last)
 
     def put_back(self) -> None:
-        """Forget the queue and read it again from the log: a batch that it refers to is gone."""
-        # The safe point first: it is worked out from the queue, and must not go back with it.
+        """Drop the queue and read its captures again from the log, because a batch of the queue is gone."""
+        # Compute the safe point first: it depends on the queue, and must not move back when the queue is
+        # dropped.
         if self.queue:
             self._covered = self._before(self.queue[0].run, self.queue[0].start)
             self.next = self.queue[0].run.mark(self.queue[0].start)
@@ -174,18 +178,19 @@ class Intake:
         self._enter_resync()
 
     def clear(self) -> None:
-        """Drop the queue, with the batches that it refers to."""
+        """Drop the queue, and with it the references to batches."""
         self.queue.clear()
         self._captures = 0
 
     def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
-        """Return the furthest point before the first match that was not handed over.
+        """Return the furthest point before the first match that was not delivered.
 
-        It never decreases: a subscriber that received it can resume there. So the next mark moves with it
-        over what the ring has no match in. An overrun must not send it to the log for that stretch, which may
-        be trimmed by then.
+        The point never decreases, since a subscriber may have received it as a cursor to resume from. The next
+        mark moves with the point over rows without a match in the ring. Otherwise an overrun would read these
+        rows
+        from the log, where they may be trimmed by then.
         """
-        # What waits in the queue was not handed over, and all before it was.
+        # Captures in the queue were not delivered; all captures before the queue were.
         if self.queue:
             return self._before(self.queue[0].run, self.queue[0].start)
         safe = self._passed(ring, routed, routed_position)
@@ -193,10 +198,10 @@ class Intake:
         return safe
 
     def _passed(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
-        """With an empty queue, move the next mark to the ring's first match and return the point before it."""
-        # 1. Log windows without a match are safe too, though nothing of them was handed over.
+        """Move the next mark to the next match in the ring; return the point before it. The queue is empty."""
+        # 1. Windows of the log without a match are passed too, though nothing of them was delivered.
         safe = max(self._delivered, self._covered)
-        # 2. Inside the ring: up to its next match, or to the end of what is routed if there is none.
+        # 2. Inside the ring: up to its next match, or up to ``routed`` if there is none.
         if ring.floor <= self.next.row < routed:
             for run in ring.runs_from(self.next):
                 place = run.place_of(self.next)
@@ -204,7 +209,7 @@ class Intake:
                     self.next = run.mark(place)
                     return max(safe, self._before(run, place))
             self.next = Mark(routed)
-        # 3. Below the floor the ring says nothing. Ahead of what is routed nothing is known yet.
+        # 3. The ring knows nothing about rows below its floor, or rows that are not routed yet.
         elif self.next.row != routed:
             return safe
         return max(safe, SafePoint(routed, *routed_position))
@@ -216,16 +221,16 @@ class Intake:
         return max(safe, SafePoint(run.first_row, *run.first.preceding()))
 
     def _take(self, run: Run) -> bool:
-        """Queue a run from the next mark on; False when the queue is full before its end."""
+        """Queue a run from the next mark on; return False if the queue is full before the run's end."""
         # 1. The queue's bound cuts a run only if it is empty: a single run may be larger than the bound.
         start, length = run.place_of(self.next), len(run)
         stop = min(length, start + self._captures_max - self._captures)
         if stop < length and self.queue:
-            stop = start  # it is taken whole later, when its messages need not be cut
+            stop = start  # the run is queued whole later, so that its messages need not be cut
         if stop > start:
             self.queue.append(Slice(run, start, stop))
             self._captures += stop - start
-        # 2. The next mark is exact within a run that was cut, and behind the whole run's last record else.
+        # 2. The next mark is the first capture left of a run that was cut, else the row after the run.
         if stop < length:
             self.next = run.mark(stop)
             return False

@@ -1,8 +1,9 @@
-"""The passes over one catalog's log that find newest records, shared by the readers that are behind.
+"""Passes over one catalog's log that find the newest record of each key, shared by readers that are behind.
 
-Whether a record is the newest of its key as of the end of a stretch does not depend on a reader's place in it.
-So those of the same criteria share a pass, if it begins at their place or before, and if their ring covers its
-end: from there they continue live.
+A record is the newest of its key in a range of the log, wherever in the range a reader begins. So readers with
+the same criteria share a pass. The pass must begin at the reader's place or before it, and the reader's ring
+must
+cover the end of the pass, where the reader continues live.
 """
 
 from __future__ import annotations
@@ -34,42 +35,43 @@ if TYPE_CHECKING:
 
 _IDS: Final = count(1)
 _IN_THREAD: Final = 1_024
-"""Matched captures of a window from which on they are sorted in a thread, so the event loop does not wait."""
+"""From this many matched captures on, a window is processed in a thread, so that the event loop does not
+wait."""
 
 
 class NewestPass:
-    """One pass and its readers. Lives on the event loop; its task begins at once."""
+    """One pass and its readers. It lives on the event loop; its task begins at once."""
 
     def __init__(self, log: FollowedLog, predicate: Predicate, low: int) -> None:
-        """Begin a pass over what is published now, from row ``low`` on."""
+        """Begin a pass over the rows from ``low`` up to the newest published row."""
         self.id = next(_IDS)
-        """Told apart by it are the frames of its records."""
+        """A number unique in the process; part of the cache key of the frames of this pass."""
         self.predicate = predicate
         self.low = low
         self.end_row = log.view.end_row
-        """First row behind the stretch."""
+        """End of the range of rows, exclusive."""
         self.end = Position(log.view.published, END)
-        """The last position of it."""
+        """Last position of the range."""
         self.readers = 0
         self.rows: RowSet | None = None
-        """Rows of the newest records; None before they are found."""
+        """Rows of the newest records; None until the pass is over."""
         self._log = log
         self._known: set[str] = set()
-        """Entity types of which it is known whether their rows have a key, …"""
+        """Entity types that have been checked for a primary key."""
         self._unkeyed: set[str] = set()
-        """… and those whose rows have none."""
+        """The checked entity types whose rows have no primary key."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="newest records")
 
     def add_reader(self, wake: Callable[[], None]) -> None:
-        """Add a reader, which is woken when the pass is over."""
+        """Add a reader, and call ``wake`` when the pass is over."""
         self.readers += 1
         self._task.add_done_callback(lambda _: wake())
 
     def is_over(self) -> bool:
-        """Return whether the rows are found.
+        """Return True if the newest records are known.
 
         Raises:
-            TailraceError: They cannot be.
+            TailraceError: The pass has failed.
         """
         if self.rows is None and self._task.done():
             error = self._task.exception()
@@ -78,10 +80,12 @@ class NewestPass:
         return self.rows is not None
 
     def cancel(self) -> None:
-        """End it, as no reader waits for it."""
+        """End the pass, because it has no reader any more."""
         self._task.cancel()
 
     async def _run(self) -> None:
+        # Too many keys for the memory bound: then a pass covers only a range of key hashes, up to ``stop``,
+        # and the log is read again for the next range.
         parts: list[Rows] = []
         start = 0
         async with self._log.newest_turns:
@@ -95,9 +99,12 @@ class NewestPass:
         self.rows = await asyncio.to_thread(RowSet, self.low, self.end_row, parts)
 
     async def _add_window(self, newest: NewestRecords, row: int) -> int:
-        """Add what one window of the log has, and return the row behind it."""
+        """Add the matches in one window of the log, and return the row after the window.
+
+        Return ``row`` itself if a file of the window was gone: the caller then tries again in a newer view.
+        """
         log = self._log
-        await log.turns.turn(self)  # those who are live come first
+        await log.turns.turn(self)  # live subscriptions come first
         try:
             scan = await log.reading.scan(log.view, row, self.predicate)
             found = [
@@ -121,7 +128,7 @@ class NewestPass:
             newest.add(head, selection, row, self.end_row)
 
     async def _look_for_keys(self, head: BatchHead) -> None:
-        """Note of each entity type that was not met before whether its rows have a key."""
+        """Check each new entity type of a batch for a primary key, and remember the result."""
         new = [code for code, name in enumerate(head.entity_types) if name not in self._known]
         for code in new:
             rows = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
@@ -134,7 +141,7 @@ class NewestPass:
 
 
 class NewestPasses:
-    """The passes of one publisher's criteria that have readers. Lives on the event loop."""
+    """The open passes for the criteria of one publisher. They live on the event loop."""
 
     __slots__ = ("_open",)
 
@@ -149,13 +156,13 @@ class NewestPasses:
     def join(
         self, log: FollowedLog, predicate: Predicate, row: int, floor: int, wake: Callable[[], None]
     ) -> NewestPass:
-        """Return a pass for a reader, begun now or by another one; ``leave`` it.
+        """Return an open pass that suits a reader, else a new one. The reader must ``leave`` the pass.
 
         Args:
-            log: What is read.
-            predicate: What of it; the same for all.
-            row: The reader's place.
-            floor: First row that its ring covers.
+            log: The log to read.
+            predicate: The criteria of the publisher, the same in all calls.
+            row: The reader's next row.
+            floor: First row that the publisher's ring covers.
             wake: Called when the pass is over.
         """
         for each in self._open:
@@ -169,7 +176,7 @@ class NewestPasses:
         return found
 
     def leave(self, left: NewestPass) -> None:
-        """Take a reader from a pass, which goes with its last one."""
+        """Remove a reader from a pass; the last reader cancels the pass."""
         left.readers -= 1
         if not left.readers:
             left.cancel()

@@ -1,4 +1,4 @@
-"""LATEST: a subscription that is behind is sent the newest record of each key in place of all it missed.
+"""LATEST: a subscription that is behind receives only the newest record of each key, not all it missed.
 
 ::
 
@@ -6,12 +6,13 @@
       │  ·   ·   ■   ·   ·   ·   ■   ■   ·   │
       └── only the newest records (■) ───────┴── all, live
 
-They come in the order of the log, so every cursor among them is one to resume from. The policy:
+The records come in the order of the log, so a subscriber can resume from any cursor among them. The policy by
+the situation of the subscription:
 
 ======================  =====================================================================
 begins behind           ``catch_up`` LATEST: a phase. ALL: it reads the log
 is overtaken, live      ``overrun`` LATEST: a phase. DISCONNECT: it ends. RESYNC: it reads the log
-has had a phase         live, if the ring reaches back to its end; else another phase
+has had a phase         live, if the ring reaches back to the phase's end; else another phase
 ======================  =====================================================================
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LatestPhase:
-    """The phase of one subscription. Lives on the event loop; ``close`` it."""
+    """The phase of one subscription. It lives on the event loop and must be closed."""
 
     __slots__ = ("_log", "_pass", "_passes", "_window", "_window_revision")
 
@@ -50,17 +51,17 @@ class LatestPhase:
         row: int,
         wake: Callable[[], None],
     ) -> None:
-        """Begin at a row, up to what is published now; ``wake`` is called once the newest records are known."""
+        """Begin a phase from ``row`` to the newest published row; call ``wake`` when its records are known."""
         self._log = log
         self._passes = publisher.newest
         predicate, floor = publisher.predicate, publisher.ring.floor
         self._pass = self._passes.join(log, predicate, row, floor, wake)
         self._window: Scan | None = None
-        """The newest records of the window that was read last."""
+        """The newest records in the window that was read last."""
         self._window_revision = -1
 
     def close(self) -> None:
-        """Leave the pass to the others that share it."""
+        """Leave the pass, which other subscriptions may share."""
         self._passes.leave(self._pass)
 
     @property
@@ -68,25 +69,25 @@ class LatestPhase:
         """True if the newest records are known.
 
         Raises:
-            TailraceError: They cannot be found out.
+            TailraceError: The pass that looks for them has failed.
         """
         return self._pass.is_over()
 
     @property
     def end(self) -> SafePoint:
-        """The end of what it gives."""
+        """The end of the phase, where the subscription continues live or by another phase."""
         return SafePoint(self._pass.end_row, *self._pass.end)
 
     def next_row(self, row: int) -> int | None:
-        """Return the row of the first newest record at or after a row; None: there is no more."""
+        """Return the row of the next newest record, at or after a row; None if there is none."""
         assert self._pass.rows is not None
         return self._pass.rows.first_at_or_after(row)
 
     async def window(self, row: int) -> Scan:
-        """Return the newest records of the window of the log that holds a row.
+        """Return the newest records in the window of the log that contains a row.
 
         Raises:
-            SegmentMissing: A file has gone since the view was taken.
+            SegmentMissing: A file was deleted after the view was taken.
         """
         view, window = self._log.view, self._window
         if (
@@ -103,7 +104,7 @@ class LatestPhase:
         return window
 
     async def _newest_of(self, run: Run) -> Run | None:
-        """Return what of a run is of newest records; None: nothing."""
+        """Return the captures of a run that belong to newest records; None if there are none."""
         assert self._pass.rows is not None
         selection, first_row = run.selection, run.batch.first_row
         rows = self._pass.rows.within(run.first_row, run.last_row + 1) - first_row
@@ -126,7 +127,7 @@ class LatestPhase:
 
 
 def overrun_behind(cursor: Cursor) -> SubscriptionOverrun:
-    """Return the error that it ends with; ``cursor`` is behind everything that it received."""
+    """Return the error that ends an overrun subscription; ``cursor`` is after everything that it received."""
     return SubscriptionOverrun(
         "the subscription took less than came, and the server's ring has overtaken it; it asked to be "
         f"disconnected then (overrun_policy): for what it missed, go on after {cursor}",
@@ -135,37 +136,39 @@ def overrun_behind(cursor: Cursor) -> SubscriptionOverrun:
 
 
 class WhenBehind:
-    """The policy for one subscription that is behind, if it is not the default."""
+    """The policy of one subscription that is behind, where the policy is not the default."""
 
     __slots__ = ("_due", "_log", "_options", "_phase", "_publisher", "_until_live")
 
     def __init__(
         self, log: FollowedLog, publisher: Publisher[Any], options: DeliveryOptions
     ) -> None:
-        """Begin behind what is published, or not."""
+        """Begin without a phase; ``fill`` begins one when the policy asks for it."""
         self._log = log
         self._publisher = publisher
         self._options = options
         self._due = options.catch_up is CatchUp.LATEST
-        """True if a phase begins, should there be anything to catch up with."""
+        """True if a phase is to begin, unless there is nothing to catch up with."""
         self._until_live = self._due
-        """True if what the ring does not reach back to is caught up with by another phase."""
+        """True until the subscription is live: if the ring does not reach back to a phase's end, another one
+        follows."""
         self._phase: LatestPhase | None = None
 
     @classmethod
     def of(
         cls, log: FollowedLog, publisher: Publisher[Any], options: DeliveryOptions
     ) -> WhenBehind | None:
-        """Return that of a subscription; None where it gets everything, from the log."""
+        """Return the policy of a subscription; None for the default, to read everything from the log."""
         if options.catch_up is CatchUp.ALL and options.overrun is OverrunPolicy.RESYNC:
             return None
         return cls(log, publisher, options)
 
     def judged(self, result: RefillResult, cursor: Callable[[], Cursor]) -> RefillResult:
-        """Return the result of a refill, LATEST where a phase begins.
+        """Return the result of a refill; LATEST in place of it if a phase begins.
 
         Raises:
-            SubscriptionOverrun: It is to end; ``cursor`` returns the one behind all that it was sent.
+            SubscriptionOverrun: The policy is to disconnect. The error carries the result of ``cursor``, the
+                cursor after everything that was delivered.
         """
         match result:
             case RefillResult.OVERRUN if self._options.overrun is OverrunPolicy.DISCONNECT:
@@ -185,21 +188,21 @@ class WhenBehind:
         wake: Callable[[], None],
         wait: Callable[[], Awaitable[None]],
     ) -> bool:
-        """Bring the next of the newest records into an empty queue, or nearer; False: there is no phase.
+        """Make one step of the phase towards captures in the empty queue; return False if there is no phase.
 
         Args:
-            intake: That of the subscription.
-            compacted: Returns the error of a next record that is no longer retained.
+            intake: The intake of the subscription.
+            compacted: Returns an error if the next record is no longer retained, else None.
             wake: Ends a wait.
-            wait: Waits for that, or for the next heartbeat.
+            wait: Waits until ``wake`` is called or the next heartbeat is due.
 
         Raises:
             PositionCompacted: A newest record has been trimmed.
-            SegmentMissing: A file has gone since the view was taken.
-            TailraceError: The newest records cannot be found out.
+            SegmentMissing: A file was deleted after the view was taken.
+            TailraceError: The pass that looks for newest records has failed.
         """
-        # 1. A phase begins where something is published behind the next mark. What the ring alone has is not in
-        #    the log any more, and comes from there.
+        # 1. Begin a phase if the log has published rows at or after the next mark. Rows that only the ring
+        #    still has are delivered from the ring.
         log = self._log
         if self._phase is None:
             if not self._due:
@@ -217,20 +220,23 @@ class WhenBehind:
         if not phase.is_known:
             await wait()
             return True
-        # 2. Behind its last record the subscription goes on where the phase ends, live or by another phase.
+        # 2. After the last newest record the subscription continues at the phase's end, live or by another
+        # phase.
         row = phase.next_row(intake.next.row)
         if row is None:
             intake.pass_to(phase.end)
             self.close()
             return True
-        # 3. What lies before the next one is not wanted, and may be trimmed.
+        # 3. Skip the rows before the next newest record: they are superseded, and may be trimmed.
         if row > intake.next.row:
             intake.next = Mark(row)
         if (gone := compacted()) is not None:
             raise gone
-        await log.turns.turn(self._options.peer)  # those who are live come first
+        await log.turns.turn(self._options.peer)  # live subscriptions come first
         window = await phase.window(row)
-        if self._phase is phase:  # else it has ended meanwhile, and its queue stays empty
+        if (
+            self._phase is phase
+        ):  # else the subscription has ended meanwhile, and its queue must stay empty
             intake.accept(window)
         return True
 

@@ -1,28 +1,29 @@
-"""Finds the records that are the newest of a key, among those that somebody matches of a stretch of the log.
+"""The newest record of each key among the matched records of a range of the log.
 
-One pass goes over the heads of the matched records, oldest first, and keeps of each key where its newest lies.
-New rows are joined with the retained ones by a stable sort, so later records win::
+One pass reads the heads of the matched records, oldest first, and keeps the row of each key's newest record.
+New
+rows are joined with the kept rows by a stable sort, so later records win::
 
     kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by hash
     new       ▂▂▂▂▂▂                   rows in the order of the log
     reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         as soon as there are as many new rows as kept ones
 
-Memory is bounded by narrowing: where there are too many keys, the pass goes on with the lower half of their
-hashes, and the rest is for the next pass. A key takes 32 bytes and its text.
+Memory is bounded by narrowing: if there are too many keys, the pass continues with the lower half of their
+hashes, and the next pass begins with the rest. A key takes 32 bytes and its text.
 
-A key here: entity type, primary key and, of column-level captures, the column. A record is kept if one
-of its captures is the newest of its key. Of what has no primary key:
+A key is here the entity type, the primary key and, for column-level captures, the column. A record is kept if
+one of its captures is the newest of its key. Records without a primary key:
 
 =================  =========================================================================================
-truncates          the newest of each entity type, and nothing of the entity type that came before it
-leads              the newest
-schema records     all: each says a difference
-rows without key   all: each says how often its row came or went
+truncates          the newest of each entity type is kept; earlier records of the entity type are dropped
+lead records       the newest is kept
+schema records     all are kept: each describes a difference
+rows without key   all are kept: each says how many times its row was added or removed
 =================  =========================================================================================
 
-The rows found are a set in as few bytes as its density allows: up to one row in 64 is a number of eight bytes;
-more are a bit for each row of the stretch. So the set takes at most an eighth of a byte for each record looked
-at.
+The result is a set of rows, stored by its density. If at most 1 of 64 rows is in the set, each takes a number
+of eight bytes; else each row of the range takes a bit. So the set takes at most 1/8 byte for each record of the
+range.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
 _ORDINAL_BITS: Final = 31
 _ORDINAL_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-"""Odd: of one key no two columns have the same hash."""
+"""A factor for ordinals. It is odd, so two columns of one key never have the same hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestBounds:
-    """The most rows that a pass holds at once."""
+    """The most keys, and bytes of keys, that a pass holds at once."""
 
     keys: int = 1 << 20
     key_bytes: int = 64 << 20
@@ -67,7 +68,7 @@ class _KeyedCaptures:
 
     hashes: NDArray[np.uint64]
     names: NDArray[np.int64]
-    """Number of the entity type, and the ordinal."""
+    """Number of the entity type, shifted by ``_ORDINAL_BITS``, and the ordinal."""
     rows: NDArray[np.int64]
     keys: pa.StringArray
 
@@ -89,14 +90,14 @@ _NOTHING: Final = _KeyedCaptures(
 
 
 class NewestRecords:
-    """One pass, over the keys whose hashes begin at ``start``. Plain values; any thread may call it."""
+    """One pass, over the keys whose hashes are at least ``start``. Plain values; any thread may call it."""
 
     def __init__(
         self, start: int = 0, unkeyed: Collection[str] = (), bounds: NewestBounds = BOUNDS
     ) -> None:
-        """Begin with nothing; ``unkeyed`` are the entity types without a primary key."""
+        """Begin without records; ``unkeyed`` are the entity types without a primary key."""
         self.stop = HASHES_END
-        """Hash before which the pass is whole; the next one begins there."""
+        """The pass is complete for hashes below this one, where the next pass begins."""
         self._start = start
         self._unkeyed = unkeyed
         self._bounds = bounds
@@ -105,14 +106,14 @@ class NewestRecords:
         """Number of an entity type → row of its newest truncate."""
         self._lead = -1
         self._all: list[NDArray[np.int64]] = []
-        """Rows that are given whatever comes behind them."""
+        """Rows that no later record replaces: schema records and rows without a key."""
         self._kept = _NOTHING
         self._new: list[_KeyedCaptures] = []
         self._new_rows = self._new_bytes = 0
 
     def add(self, head: BatchHead, selection: BatchSelection, low: int, high: int) -> None:
-        """Add the matched captures of the next batch, of rows from ``low`` to ``high``, exclusive."""
-        # 1. Which of them, and what they are of.
+        """Add the matched captures of the next batch that are in rows ``low`` to ``high``, exclusive."""
+        # 1. Take the captures inside of the range, with their entity types and areas.
         first_row = head.ref.first_row
         places = selection.rows.astype(np.int64)
         ordinals = np.zeros(len(places), np.int64)
@@ -127,7 +128,7 @@ class NewestRecords:
         codes, areas = head.type_codes[places], head.areas[places]
         is_row = (areas == Area.DATA) & (codes >= 0)
         keyed = head.key_hashes[places] != 0
-        # 2. What has no key of its own. Each pass says the same of it.
+        # 2. Records without a key. Each pass finds the same ones; only the first pass returns them.
         leads = places[areas == Area.INFRASTRUCTURE]
         if len(leads):
             self._lead = first_row + int(leads[-1])
@@ -157,7 +158,7 @@ class NewestRecords:
             self._append(_KeyedCaptures(hashes, named, places + first_row, keys))
 
     def rows(self, *, first: bool) -> NDArray[np.int64]:
-        """Return the rows that the pass has found, rising; of the ``first`` pass also those without a key."""
+        """Return the rows of the pass in rising order; with ``first`` also the rows without a key."""
         self._reduce()
         found = [self._kept.rows]
         if first:
@@ -167,7 +168,7 @@ class NewestRecords:
         return np.unique(np.concatenate(found))
 
     def _numbers_of(self, head: BatchHead) -> NDArray[np.int64]:
-        """Return the number of each entity type of a batch, the same in every batch."""
+        """Return the number of each entity type of a batch; a type has the same number in every batch."""
         numbers = [self._names.setdefault(name, len(self._names)) for name in head.entity_types]
         return np.array([*numbers, -1], np.int64)
 
@@ -180,10 +181,10 @@ class NewestRecords:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Keep the newest of each key, of no more keys than the bounds allow."""
+        """Reduce the rows to the newest of each key, and narrow the range of hashes to fit the bounds."""
         kept = _newest(_joined([self._kept, *self._new]))
         self._new, self._new_rows, self._new_bytes = [], 0, 0
-        # A truncate ends what came before it.
+        # A truncate removes all rows of its entity type from before it.
         if self._truncates:
             ends = np.full(len(self._names), -1, np.int64)
             ends[[*self._truncates]] = [*self._truncates.values()]
@@ -191,7 +192,8 @@ class NewestRecords:
             if not left.all():
                 kept = kept.taken(np.flatnonzero(left))
         while len(kept) > self._bounds.keys or kept.key_bytes > self._bounds.key_bytes:
-            # Rows of one hash stay together: a place to go on from is a hash.
+            # Rows of equal hash must stay together, because the next pass begins at a hash. If the lower half
+            # has a single hash, cut after that hash instead.
             stop = kept.hashes[len(kept) // 2]
             if stop == kept.hashes[0]:
                 above = kept.hashes[kept.hashes > stop]
@@ -215,14 +217,15 @@ def _joined(parts: list[_KeyedCaptures]) -> _KeyedCaptures:
 
 
 def _newest(rows: _KeyedCaptures) -> _KeyedCaptures:
-    """Return the last row of each key, by hash; rows come in the order of the log."""
+    """Return the last row of each key, sorted by hash; ``rows`` are in the order of the log."""
     if len(rows) < 2:
         return rows
     order = np.argsort(rows.hashes, kind="stable")
     hashes = rows.hashes[order]
     followed = hashes[1:] == hashes[:-1]
     places = np.flatnonzero(followed)
-    # Mostly one hash is one key. Rows of another key between them keep an older one: more is given, not less.
+    # Only neighbours are compared. If keys with equal hashes alternate, an older row of a key may remain:
+    # the reader then receives a superseded record too, but misses none.
     left, right = order[places], order[places + 1]
     same = rows.names[left] == rows.names[right]
     same &= are_equal(rows.keys, left, rows.keys, right)
@@ -231,18 +234,18 @@ def _newest(rows: _KeyedCaptures) -> _KeyedCaptures:
 
 
 _SPARSE: Final = 64
-"""Rows of the stretch for each that is in the set, above which they are listed."""
+"""A set with at most one row in this many is stored as a list of numbers; a denser one as a bitmap."""
 _STEP: Final = 1 << 16
-"""Rows that are looked at together where they are bits."""
+"""Rows of a bitmap that are searched at a time."""
 
 
 class RowSet:
-    """Rows from ``low`` to ``high``, exclusive. Immutable."""
+    """A set of rows from the range ``low`` to ``high``, exclusive. Immutable."""
 
     __slots__ = ("_bits", "_high", "_low", "_rows")
 
     def __init__(self, low: int, high: int, parts: Iterable[NDArray[np.int64]]) -> None:
-        """Take rows of the stretch, in any order; one may come more than once."""
+        """Make a set of rows of the range, given in any order and possibly repeated."""
         self._low, self._high = low, high
         self._rows: NDArray[np.int64] | None = None
         self._bits: NDArray[np.uint8] | None = None
@@ -258,13 +261,13 @@ class RowSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of memory that the set holds."""
         held = self._rows if self._rows is not None else self._bits
         assert held is not None
         return held.nbytes
 
     def within(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return those from ``start`` to ``stop``, exclusive, rising."""
+        """Return the rows of the set from ``start`` to ``stop``, exclusive, in rising order."""
         start, stop = max(start, self._low), min(stop, self._high)
         if start >= stop:
             return np.empty(0, np.int64)
@@ -278,7 +281,7 @@ class RowSet:
         return rows[(rows >= start) & (rows < stop)]
 
     def first_at_or_after(self, row: int) -> int | None:
-        """Return the first one at or after a row; None: there is none."""
+        """Return the first row of the set at or after a row; None if there is none."""
         row = max(row, self._low)
         step = self._high - row if self._rows is not None else _STEP
         while row < self._high:

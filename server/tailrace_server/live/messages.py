@@ -1,7 +1,7 @@
-"""Cutting messages out of a subscription's queue: what goes into the next one, and where its frames come from.
+"""Cutting of messages from a subscription's queue: the captures of the next message, and their frames.
 
-Blocks of frames are cut into messages already. So a part that does not fit waits for the next message:
-subscribers that take messages at the same borders share their bytes.
+Blocks of frames are already cut into messages. So a part that does not fit waits for the next message:
+subscribers that receive messages with the same borders share the bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[int]:
-    """Return the borders of the block's messages that lie inside a slice; empty if there are none.
+    """Return the borders of the block's messages that are inside a slice; empty if there are none.
 
-    The slice's last message is left out. It may be joined with the next slice, and ends this one.
+    The last message of the slice is omitted, because it may be joined with the next slice.
     """
     starts = block.starts
     place = bisect_left(starts, slice.start)
@@ -37,21 +37,22 @@ def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[
 
 
 class MessageCutter:
-    """Cuts the messages of one subscription. ``demand`` is None where there is no bound."""
+    """The cutting of messages for one subscription. ``demand`` is None where there is no bound."""
 
     __slots__ = ("_log", "_options")
 
     def __init__(self, log: FollowedLog, options: DeliveryOptions) -> None:
-        """Cut messages of a log's captures by the options of one subscription."""
+        """Make a cutter for captures of a log, with the options of one subscription."""
         self._log = log
         self._options = options
 
     def fitting(
         self, slice: Slice, block: FrameBlock, demand: int | None, bytes_max: int
     ) -> Frames | None:
-        """Return the next frames of a slice: as many as a message of ``bytes_max`` holds and demand allows.
+        """Return the next frames of a slice, as many as ``bytes_max`` and the demand allow.
 
-        A capture that is larger comes alone; None: it is larger than the subscriber takes.
+        A capture that is larger than ``bytes_max`` is returned alone. Return None if it is larger than the
+        subscriber accepts (``max_message_bytes``).
         """
         room = slice.stop - slice.start
         if demand is not None and demand < room:
@@ -60,8 +61,8 @@ class MessageCutter:
         return frames if len(frames.data) <= self._options.max_message_bytes else None
 
     def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:
-        """Return a message with as much of the next slices as fits and is encoded; they leave the queue."""
-        # A block that must be read first ends the message: what is ready does not wait for it.
+        """Return the frames, extended by following slices that fit and are encoded; these leave the queue."""
+        # A block that is not encoded yet ends the message: what is ready does not wait for it.
         parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
         while intake.queue and size < bytes_max and count != demand:
             slice = intake.queue[0]
@@ -82,13 +83,13 @@ class MessageCutter:
         return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
 
     async def block(self, slice: Slice) -> FrameBlock:
-        """Return the frames of a slice's run, read and encoded if they are not at hand."""
+        """Return the frames of a slice's run; read and encode them if the cache has none."""
         block = await self._frames(slice, self._options.content)
         slice.block = weakref.ref(block)
         return block
 
     def of_crowd(self, slice: Slice, demand: int | None, bytes_max: int) -> Frames | None:
-        """Return all of a slice if its frames were made for a crowd, and it is one message; else None."""
+        """Return the whole slice as one message if its frames were made for a crowd and fit; else None."""
         run = slice.run
         count = len(run)
         if run.kind is not CaptureKind.CHANGE or not is_narrow(run.selection):
@@ -103,14 +104,14 @@ class MessageCutter:
         return frames
 
     def taken(self, slice: Slice) -> None:
-        """Drop the frames of a slice that was handed over, unless its run continues or others need them."""
-        # Frames that were made for a crowd are no block of the slice's own.
+        """Drop the frames of a delivered slice, unless its run has more captures or others need the frames."""
+        # A slice that was served from a crowd's frames has no block.
         if slice.block is not None and slice.stop == len(slice.run):
             codec, content = self._options.codec, self._options.content
             self._log.reading.drop_frames_unless_shared(slice.run, codec, content)
 
     async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
-        """Return the next capture of a slice, which is too large for the subscriber, as its header."""
+        """Return only the header of the next capture, which is too large for the subscriber."""
         frames = block.take(slice.start, 1)
         header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
         header = self._options.codec.with_omitted(header, len(frames.data) - len(header))
@@ -121,9 +122,11 @@ class MessageCutter:
         return await log.reading.frames(slice.run, log.view, codec, content)
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
-        """Return the frames of a slice's run if they are encoded; else None, and begin to encode them."""
+        """Return the frames of a slice's run if they are encoded; else begin to encode them and return None."""
         if slice.run.selection.is_unjudged:
-            return None  # it ends the subscription, once that has what comes before it
+            return (
+                None  # the run ends the subscription, after everything before the run was delivered
+            )
         log, codec, content = self._log, self._options.codec, self._options.content
         block = log.reading.ready_frames(slice.run, log.view, codec, content)
         if block is None:

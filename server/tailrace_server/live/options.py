@@ -1,4 +1,4 @@
-"""How a subscription is served: the options it was opened with, and the acknowledgement that repeats them."""
+"""The options of a subscription, and the acknowledgement that reports them to the subscriber."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 DEMAND_MAX: Final = 2**63 - 1
-"""Captures; demand saturates here, as int64 does on the wire."""
+"""The largest demand, in captures: the largest int64, as on the wire."""
 
 
 def added_demand(demand: int | None, n: int) -> int:
-    """Return demand with ``n`` captures more; adds up and saturates.
+    """Return the demand increased by ``n`` captures, at most ``DEMAND_MAX``.
 
     Raises:
         InvalidRequest: ``n`` is not positive.
@@ -42,13 +42,13 @@ def added_demand(demand: int | None, n: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeAcknowledgement:
-    """The first message of a subscription: its start, and the bounds by which it is served."""
+    """The first message of a subscription: its start and the bounds of its messages."""
 
     subscription_id: str
     catalog: str
     catalog_uuid: UUID
     start: Position
-    """First position that can come, inclusive."""
+    """First position that can be delivered, inclusive."""
     resume_cursor: Cursor
     """The cursor just before the start."""
     published: int
@@ -58,49 +58,51 @@ class SubscribeAcknowledgement:
     message_bytes: int
     max_message_bytes: int
     catch_up: CatchUp = CatchUp.ALL
-    """The catch-up policy: what it gets of the versions that it is behind as it begins."""
+    """The catch-up policy: what the subscription receives of the versions between its start and now."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
-    """The overrun policy: what happens when the ring has overtaken it."""
+    """The overrun policy: what happens when the ring has overtaken the subscription."""
     unknown_names: tuple[str, ...] = ()
-    """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
+    """Entity types and columns in the criteria that the log does not have."""
     unknown_changes: tuple[str, ...] = ()
-    """Entity types whose every update matches, whatever it changed: `unknown_changes`."""
+    """Entity types whose updates all match, because the columns that they changed are unknown."""
     effective_criteria: tuple[Criteria, ...] = ()
-    """The criteria narrowed to the grants; empty if all of them are granted."""
+    """The criteria narrowed to the grants; empty if the criteria are granted as requested."""
     name: str = ""
-    """The named subscription that is read; empty: none."""
+    """Name of the named subscription; empty for an unnamed one."""
     epoch: int = 0
-    """That of its reader; 0: none."""
+    """Epoch of the named subscription's reader; 0 for an unnamed one."""
     where_version: int | None = None
-    """The version whose names the conditions of the criteria have; None: none was without one."""
+    """Version of the schema by which the names in conditions were resolved, for conditions that gave none; None
+    if
+    no condition needs it."""
     state_version: int | None = None
-    """The version of the state that is sent first; None: changes only."""
+    """Version of the state that is delivered first; None if only changes are delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """How a subscription is served: what it asked for, and the engine's bounds for the rest."""
+    """The options of one subscription: those of the request, and the engine's defaults for the others."""
 
     use: GrantUse
-    """The part of its criteria that is granted."""
+    """The grants that the subscription depends on, with its granted criteria."""
     content: Content
     codec: Codec
     demand: int | None
-    """Captures that may be delivered at first; None without accounting."""
+    """Initial demand, in captures; None: any number."""
     queue_captures: int
     message_bytes: int
-    """The largest message of several captures, bytes."""
+    """Largest size of a message of several captures, in bytes."""
     max_message_bytes: int
-    """A capture above it comes as its header."""
+    """Largest size of a capture, in bytes; a larger capture is delivered as its header only."""
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
     catch_up: CatchUp = CatchUp.ALL
-    """The catch-up of a subscription that begins behind: every capture, or the latest of each key."""
+    """The catch-up policy of a subscription that begins behind: every capture, or the latest of each key."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
     """How the subscription continues when its ring has overtaken it."""
     wait: VersionWait | None = None
-    """For a version to be published, before the start is found."""
+    """A version whose publication is awaited before the start is resolved; None: no wait."""
     caller: Principal = ANONYMOUS
     """The caller; its subscriptions end when their grants do."""
 
@@ -111,7 +113,7 @@ class DeliveryOptions:
 
     @property
     def expires_in_s(self) -> float | None:
-        """Seconds until what the caller has proven ends, at least 0; None: never."""
+        """Seconds until the caller's credentials expire, at least 0; None: they do not expire."""
         expires_at = self.caller.expires_at
         return None if expires_at is None else max(0.0, expires_at - time.time())
 
@@ -126,10 +128,10 @@ def delivery_options(
     peer: Peer,
     admission: Admission,
 ) -> DeliveryOptions:
-    """Return how a subscription is served: the engine's bounds, with what differs from them.
+    """Return the options of a subscription: the engine's settings, overridden by ``limits``.
 
     Raises:
-        InvalidRequest: A demand below zero.
+        InvalidRequest: The demand is negative.
     """
     limits = limits or SubscriptionLimits()
     if demand is not None and demand < 0:

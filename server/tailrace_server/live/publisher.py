@@ -1,4 +1,4 @@
-"""A publisher: one set of criteria, one ring, and the subscriptions that asked for the same."""
+"""A publisher: one set of criteria, its ring, and the subscriptions with these criteria."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Subscription = TypeVar("_Subscription")
 
 
 class Publisher(Generic[_Subscription]):
-    """Shares one ring among the subscriptions of one set of criteria. Lives on the event loop.
+    """One ring, shared by the subscriptions with the same criteria. It lives on the event loop.
 
-    It notes which subscriptions there are and asks nothing of them: the observer wakes them.
+    A publisher keeps the set of its subscriptions, but does not call them: the observer wakes them.
     """
 
     __slots__ = (
@@ -48,30 +48,29 @@ class Publisher(Generic[_Subscription]):
         pace: RoutingPace,
         kept: MemoryCharge,
     ) -> None:
-        """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
+        """Make a publisher with an empty ring whose coverage begins at row ``floor``."""
         self._pace = pace
         self.kept = kept
-        """The bytes charged for its criteria; the observer gives them back."""
+        """The memory charged for the criteria; the observer releases it."""
         self.id = id
         self.predicate = predicate
         self.judging = EvaluationCost()
-        """The cost of its conditions; the observer puts the router's account there."""
+        """The cost of evaluating the conditions; the observer replaces it by the router's account."""
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
         )
         self.newest = NewestPasses()
-        """The reader of the newest record of each key, for subscriptions that are behind and want no others."""
+        """The passes that find the newest record of each key, for subscriptions with the policy LATEST."""
         self.subscriptions: set[_Subscription] = set()
         self._behind: set[_Subscription] = set()
         """The subscriptions that have not taken everything the ring holds."""
 
     def attach(self, subscription: _Subscription, *, impatient: bool = False) -> None:
-        """Add a subscription; it counts as behind until it says otherwise.
+        """Add a subscription; it counts as behind until it reports that it has caught up.
 
         Args:
-            subscription: The newcomer.
-            impatient: True if the ring is to overtake it as soon as it is too far behind, also where no other
-                subscription takes more.
+            subscription: The new subscription.
+            impatient: True if the ring may overtake the subscription even when no other subscription is faster.
         """
         self.subscriptions.add(subscription)
         self._behind.add(subscription)
@@ -85,36 +84,43 @@ class Publisher(Generic[_Subscription]):
         self._pace.gone(subscription)
 
     def append(self, run: Run) -> None:
-        """Put a run into the ring; the caller wakes the subscriptions."""
-        # All are behind now, and none is hungry: routing waits until one of them has taken it.
+        """Append a run to the ring; the caller wakes the subscriptions."""
+        # All subscriptions are behind now and none is hungry: routing waits until one of them has taken the
+        # run.
         self.ring.append(run)
         self._behind.update(self.subscriptions)
         self._pace.fed(self.subscriptions)
 
     def took(self, subscription: _Subscription, left: int, has_all_routed: bool) -> None:
-        """Note where a slice begins or ends: so many are ``left``, and of what is routed none is to come."""
-        # With the last one that begins, so that the next batch is routed while this is on its way.
+        """Note that a subscription has begun or ended a slice of its queue.
+
+        Args:
+            subscription: The subscription.
+            left: Number of slices that are left in the queue.
+            has_all_routed: True if all routed captures are in the queue or were delivered.
+        """
+        # Hungry as soon as the last slice begins, so that the next batch is routed while this slice is sent.
         if has_all_routed and left == 1:
             self.hungry(subscription)
         elif has_all_routed and left == 0:
             self.caught_up(subscription)
 
     def hungry(self, subscription: _Subscription) -> None:
-        """Note that a subscription has queued everything and could take more."""
+        """Note that a subscription has queued all routed captures and could take more."""
         self._pace.hungry(subscription)
 
     def caught_up(self, subscription: _Subscription) -> None:
-        """Note that a subscription has taken everything; what all have taken is forgotten."""
+        """Note that a subscription has taken all routed captures; drop the runs if every subscription has."""
         self._forget_taken(subscription)
         self._pace.hungry(subscription)
 
     def skip_to(self, row: int) -> None:
-        """Cover nothing below a row, since it was not routed; the caller wakes the subscriptions."""
+        """Let the ring begin at a row: the rows below were not routed. The caller wakes subscriptions."""
         self.ring.skip_to(row)
         self._behind.update(self.subscriptions)
 
     def statistics(self) -> PublisherStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures of the publisher."""
         return PublisherStatistics(
             subscriptions=len(self.subscriptions),
             ring_captures=self.ring.captures,
@@ -126,7 +132,8 @@ class Publisher(Generic[_Subscription]):
         )
 
     def _forget_taken(self, subscription: _Subscription) -> None:
-        # A run that all have taken is of no use to any: a newcomer begins at the end, or reads the log.
+        # A run that all subscriptions have taken is useless: a new subscription begins at the end of the ring,
+        # or reads the log.
         self._behind.discard(subscription)
         if not self._behind:
             self.ring.forget_all()

@@ -1,22 +1,23 @@
-"""The ring: the newest runs of one publisher, bounded, covering an interval of scanned rows.
+"""The ring: the newest runs of one publisher, bounded in size, covering an interval of scanned rows.
 
     scanned rows   …────────────┬───────────────────────────────┬─────▶ log
                               floor                           routed
     runs                        [run] [run]      [run]    [run]
 
-Everything that matches in [floor, routed) is in the runs; where nothing matches there is no run and
-yet the interval covers it. ``routed`` is one number for all rings of a catalog and lives with the
-observer; eviction raises ``floor``, by whole runs, oldest first, so that a record's captures are
-never split.
+The runs contain every match in [floor, routed). The interval also covers rows without a match, which have no
+run. ``routed`` is one number for all rings of a catalog; the observer holds it. Eviction raises ``floor`` by
+whole runs, oldest first, so the captures of a record are never split.
 
-The pace of routing keeps it one batch ahead of the fastest subscription. A subscription is *hungry* when it has
-queued all that is routed and is sending the last of it. While one is hungry, the observer continues to route,
-so the fastest never waits. While none is, it routes a small part of a ring at most: more would only push out of
-the rings what others still need, and send those to the log.
+Routing stays one batch ahead of the fastest subscription. A subscription is *hungry* when it has queued all
+routed captures and is sending the last of them. While a subscription is hungry, the observer continues to
+route,
+so the fastest subscription never waits. While none is hungry, the observer routes at most a small part of a
+ring:
+more would only evict runs that slower subscriptions still need, and these would have to read the log.
 
 A subscription whose overrun policy is LATEST or DISCONNECT is *impatient*: while one is attached, routing waits
-for no subscription. Its policy applies once the ring has overtaken it, so a ring that waited for it would
-never apply the policy to a reader that is alone.
+for no subscription. The policy applies once the ring has overtaken the subscription. If the ring waited for it,
+a subscription that is alone would never be overtaken.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ring:
-    """Runs of one publisher, oldest first. Plain values; no I/O, no waiting."""
+    """The runs of one publisher, oldest first. Plain values; no I/O, no waiting."""
 
     __slots__ = (
         "_base",
@@ -50,27 +51,28 @@ class Ring:
     def __init__(
         self, floor: int, budget: RingBudget, *, captures_max: int, bytes_max: int
     ) -> None:
-        """Make an empty ring that covers rows from ``floor`` and draws on a budget shared by all."""
+        """Make an empty ring that covers rows from ``floor`` on; all rings share the budget."""
         self._budget = budget
         self._runs: list[Run | None] = []
         self._base = 0
         self.floor = floor
-        """First row that it covers; a mark below it has to read the log."""
+        """First covered row; a subscription whose mark is below it must read the log."""
         self.pushed_out = 0
-        """Rows below it were pushed out for want of room; a reader that still needs one was too slow."""
+        """Rows below this one were evicted for want of room; a subscription that still needs one was too
+        slow."""
         self.captures = 0
         self.bytes = 0
         self.captures_max = captures_max
         self.bytes_max = bytes_max
         self.evicted = 0
-        """Captures dropped while a subscription may still have needed them."""
+        """Number of captures dropped while a subscription may still have needed them."""
 
     def __len__(self) -> int:
         """Return the number of runs."""
         return len(self._runs) - self._base
 
     def append(self, run: Run) -> None:
-        """Add the newest run and evict the oldest ones while the ring is over a bound."""
+        """Add the newest run, and evict the oldest ones while the ring is over a bound."""
         self._runs.append(run)
         self.captures += len(run)
         self.bytes += run.nbytes
@@ -79,7 +81,7 @@ class Ring:
             self.evict()
 
     def evict(self) -> None:
-        """Drop the oldest run for want of room; what it held must be read from the log from now on."""
+        """Drop the oldest run for want of room; from now on its captures must be read from the log."""
         self._drop()
         self.pushed_out = self.floor
 
@@ -89,7 +91,7 @@ class Ring:
             self.floor = self._pop().last_row + 1
 
     def forget_segment(self, path: str) -> None:
-        """Drop the runs up to the last that refers to a deleted file: their records are in other files now."""
+        """Drop the runs up to the last one that refers to a deleted file; other files have the records now."""
         runs = self._runs[self._base :]
         stale = [
             place
@@ -100,7 +102,7 @@ class Ring:
             self._drop()
 
     def skip_to(self, row: int) -> None:
-        """Cover nothing below ``row``: that stretch of the log could not be routed."""
+        """Drop all runs and begin at ``row``, because the rows below could not be routed."""
         while len(self):
             self._pop()
         self.floor = row
@@ -110,6 +112,7 @@ class Ring:
 
         The mark must not be below ``floor``.
         """
+        # Binary search for the first run that ends at or after the mark.
         assert mark.row >= self.floor
         low, high = self._base, len(self._runs)
         while low < high:
@@ -133,6 +136,9 @@ class Ring:
     def _pop(self) -> Run:
         run = self._runs[self._base]
         assert run is not None
+        # Evicted runs leave a None at the front, and the list is cut only when half of it is None: so a drop
+        # takes
+        # constant time on average.
         self._runs[self._base] = None
         self._base += 1
         self.captures -= len(run)
@@ -145,21 +151,21 @@ class Ring:
 
 
 class RingBudget:
-    """Bytes that all rings of an engine may hold together.
+    """The bytes that all rings of an engine may hold together.
 
-    When they are spent, the ring that was least recently appended to evicts first.
+    Beyond this bound, runs are evicted from the ring that was appended to least recently.
     """
 
     __slots__ = ("_bytes_max", "_holders", "bytes")
 
     def __init__(self, bytes_max: int) -> None:
-        """Make a budget, unspent."""
+        """Make an unused budget."""
         self._bytes_max = bytes_max
         self._holders: OrderedDict[Ring, None] = OrderedDict()
         self.bytes = 0
 
     def charge(self, ring: Ring, nbytes: int) -> None:
-        """Charge a ring for a run that it has just taken in, and evict elsewhere if that is too much."""
+        """Charge the budget for a new run of a ring, and evict runs while the budget is exceeded."""
         self.bytes += nbytes
         self._holders[ring] = None
         self._holders.move_to_end(ring)
@@ -167,29 +173,29 @@ class RingBudget:
             next(iter(self._holders)).evict()
 
     def release(self, ring: Ring, nbytes: int) -> None:
-        """Take back the charge for a run that a ring has dropped."""
+        """Release the bytes of a run that a ring has dropped."""
         self.bytes -= nbytes
         if not len(ring):
             self._holders.pop(ring, None)
 
 
 class RoutingPace:
-    """The hungry and the impatient subscriptions of a catalog. Lives on the event loop; one task waits."""
+    """The hungry and the impatient subscriptions of a catalog, for which the observer's task waits."""
 
     __slots__ = ("_changed", "_hungry", "_impatient")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without subscriptions."""
         self._hungry: set[object] = set()
         self._impatient: set[object] = set()
         self._changed = asyncio.Event()
 
     def __bool__(self) -> bool:
-        """Return whether the observer may route on: a subscription is hungry or impatient."""
+        """Return True if the observer may continue to route: a subscription is hungry or impatient."""
         return bool(self._hungry or self._impatient)
 
     def impatient(self, subscription: object) -> None:
-        """Note that routing must not wait for anyone until this subscription is ``gone``."""
+        """Note a subscription for which routing must not wait; ``gone`` removes it."""
         self._impatient.add(subscription)
         self._changed.set()
 
@@ -199,16 +205,16 @@ class RoutingPace:
         self._impatient.discard(subscription)
 
     def hungry(self, subscription: object) -> None:
-        """Note that a subscription could take more."""
+        """Note that a subscription could take more captures."""
         self._hungry.add(subscription)
         self._changed.set()
 
     def fed(self, subscriptions: Iterable[object]) -> None:
-        """Note that there is something routed for these now."""
+        """Note that captures were routed for these subscriptions, so they are not hungry any more."""
         self._hungry.difference_update(subscriptions)
 
     def notify(self) -> None:
-        """Wake the waiting task: there is more to route, or fewer subscriptions to route it for."""
+        """Wake the waiting task: there is more to route, or the set of subscriptions has changed."""
         self._changed.set()
 
     async def change(self) -> None:

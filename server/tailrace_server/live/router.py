@@ -1,16 +1,21 @@
-"""The router: one pass over a batch finds the rows of all publishers.
+"""The router: one pass over a batch finds the matching rows of all publishers.
 
-An alternative of a publisher's criteria is found in one of two ways:
+The router matches an alternative of a publisher's criteria in one of two ways:
 
-* *by class*, if it names no key: the router remembers which publishers take a class, so a batch costs (its
-  classes x publishers that take them), and publishers that take equal classes share one array.
-* *by key*, if it names keys: a table of booleans by the top bits of key hashes leaves few candidates, a dict of
-  hashes finds their publishers, and the key itself is compared. The cost does not grow from 1 to 100,000 keys.
+* *by class*, if the alternative names no key. The router remembers which publishers match a class, so a batch
+  costs (its classes x publishers that match them). Publishers that match the same classes share one array.
+* *by key*, if the alternative names keys. A table of booleans, by the top bits of key hashes, leaves few
+  candidates. A dict of hashes has their publishers. Then the key itself is compared. The cost does not grow
+  from
+  1 to 100,000 keys.
 
-A publisher with alternatives of both kinds, as a grant of one key makes them of an open request, gets what both
-find. One that asks for columns runs its predicate's own ``select``.
+A publisher may have alternatives of both kinds, for instance if a grant of one key narrows a request without
+keys;
+it receives the matches of both. A publisher whose criteria need images (columns, conditions) runs the
+``select``
+of its predicate, or uses the index of conditions.
 
-For each publisher the router finds exactly what its predicate's ``select`` returns; a test compares both for
+For each publisher the router finds exactly what ``select`` of its predicate returns; a test compares both for
 generated criteria.
 """
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from tailrace_server.rows.row_condition import RowCondition
 
     _Alike = tuple[Hits, ConditionKind, bytes | None]
-    """The rows that conditions of one kind match, for readers with the same visible columns."""
+    """Key of a group: conditions of one kind in one lookup, for readers with the same visible columns."""
 
 _TABLE_BITS_MIN: Final = 12
 _TABLE_BITS_MAX: Final = 22
@@ -51,22 +56,24 @@ _SLOTS_PER_KEY: Final = 16
 
 
 class Router:
-    """Predicates by integer id, and the tables that find their matches."""
+    """All predicates by integer id, and the tables that find their matches."""
 
     def __init__(self) -> None:
         """Make a router without predicates."""
         self._predicates: dict[int, Predicate] = {}
         self._broad: dict[int, tuple[Alternative, ...]] = {}
-        """Alternatives without keys; of a predicate that has keys too, these are a part."""
+        """The alternatives without keys, by predicate; a predicate may have alternatives with keys too."""
         self._selecting: dict[int, Predicate] = {}
+        """The predicates that need images."""
         self._always: dict[int, None] = {}
-        """Those of ``_selecting`` that may match what no condition has found."""
+        """The predicates of ``_selecting`` with an alternative without a condition; the index cannot rule them
+        out."""
         self._conditions: dict[str, ConditionIndex] = {}
-        """By entity type, the conditions of all predicates."""
+        """The index of the conditions of all predicates, by entity type."""
         self._shared: dict[str, SharedCost] = {}
-        """The same, of what is done once for all of them."""
+        """The cost that the conditions of an entity type share, by entity type."""
         self._costs: dict[int, EvaluationCost] = {}
-        """The costs of predicates that have conditions, by id."""
+        """The cost of each predicate that has conditions."""
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
 
@@ -76,14 +83,14 @@ class Router:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """The images that its predicates need together; empty: none needs any."""
+        """The kinds of images that some predicate needs; empty if none needs images."""
         return max(
             (predicate.images for predicate in self._selecting.values()), key=len, default=()
         )
 
     def add(self, id: int, predicate: Predicate) -> EvaluationCost:
-        """Register a predicate; the next batch is routed to it. Return what its conditions will cost."""
-        # A predicate with columns needs images, and the tables have none.
+        """Register a predicate for the next batches, and return the account of its conditions' cost."""
+        # A predicate that needs images cannot use the tables, which know classes and key hashes only.
         assert id not in self._predicates
         self._predicates[id] = predicate
         if predicate.needs_images:
@@ -132,7 +139,10 @@ class Router:
                     del self._conditions[name], self._shared[name]
 
     def decoded(self, grouped: GroupedHead, images: Images) -> DecodedBatch | None:
-        """Return the images that conditions need, decodable in any thread; None: there is no condition."""
+        """Return the images that conditions need, not decoded yet; None if there is no condition.
+
+        Any thread may decode them.
+        """
         if not self._conditions:
             return None
         columns = {name: index.columns for name, index in self._conditions.items()}
@@ -141,16 +151,18 @@ class Router:
     def route(
         self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None = None
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
-        """Yield (id, its captures) for every predicate that matches something in a batch.
+        """Yield (id, captures) for every predicate that matches something in a batch.
 
-        The images that conditions need may be ``decoded`` already. Who looks at images is yielded without
-        captures, too, where it finds none: to find that may be work, after which the caller may give way.
+        ``decoded`` are the images that conditions need, if they are decoded already. A predicate that had to
+        read
+        images is also yielded without captures: that was work, after which the caller may yield to other tasks.
 
-        An exception that a predicate raises is yielded in place of its captures, and the others continue.
-        Predicates may be added and removed during the iteration; it may yield those or not.
+        An exception of a predicate is yielded in place of its captures, and the others continue. Predicates may
+        be
+        added and removed during the iteration, which may yield these or not.
         """
-        # 1. The cheap kinds come first, so that their publishers are served before any image is parsed. Who
-        #    was found by a key and has alternatives by class as well is left for the end.
+        # 1. The cheap kinds come first, so that their publishers are served before any image is parsed. A
+        #    predicate with matches by key and alternatives by class is yielded once, after those by class.
         by_key = self._keys.rows(grouped)
         both: dict[int, list[NDArray[np.int32]]] = {}
         if self._broad:
@@ -158,14 +170,14 @@ class Router:
         batch_rows = len(grouped.head.versions)
         for id, rows in by_key.items():
             predicate = self._predicates.get(id)
-            if predicate is not None:  # else removed while this was iterated
+            if predicate is not None:  # else removed during the iteration
                 found = [np.array(sorted(set(rows)), np.int32), *both.get(id, ())]
                 if predicate.shown is not None:
                     found = [predicate.shown.kept(grouped.head, each) for each in found]
                 selection = predicate.merge(batch_rows, found, set())
                 if len(selection):
                     yield id, selection
-        # 2. Those that are found by conditions; what the index tells of them need not be judged.
+        # 2. Predicates with conditions. Where the index has the answer, no condition is evaluated.
         looking = dict(self._always)
         if self._conditions:
             decoded = decoded or DecodedBatch(
@@ -173,14 +185,14 @@ class Router:
                 images,
                 {name: index.columns for name, index in self._conditions.items()},
             )
-            decoded.decode()  # its cost is shared, and no one's own
+            decoded.decode()  # before the lookups, so that its cost is shared by all conditions
             for code in self._find(grouped, decoded):
                 yield from self._route_found(decoded, code, looking)
-        # 3. Those that look at columns, or whose conditions have to be judged.
+        # 3. Predicates with columns, and those whose conditions have to be evaluated on rows.
         for id in looking:
             predicate = self._selecting.get(id)
             if predicate is None:
-                continue  # removed while this was iterated
+                continue  # removed during the iteration
             cost = self._costs.get(id)
             begun = 0 if cost is None else thread_time_ns()
             outcome: BatchSelection | Exception
@@ -193,7 +205,7 @@ class Router:
             yield id, outcome
 
     def _find(self, grouped: GroupedHead, decoded: DecodedBatch) -> list[int]:
-        """Ask the indexes, and return the entity types of a batch that have one."""
+        """Look up the batch in the indexes, and return the codes of the entity types that have an index."""
         codes = []
         for code, name in enumerate(grouped.head.entity_types):
             index = self._conditions.get(name)
@@ -211,15 +223,21 @@ class Router:
     def _route_found(
         self, decoded: DecodedBatch, code: int, looking: dict[int, None]
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
-        """Yield the matches in the index of an entity type; predicates without one are put into ``looking``."""
-        # 1. Of records that are no rows a condition says nothing: they are for each of its readers.
+        """Yield the matches that the index of an entity type has found.
+
+        Predicates that must be evaluated on rows are added to ``looking``.
+        """
+        # 1. The index does not decide for truncates, nor for changes whose images have expired. If the batch
+        # has
+        #    any of the type, evaluate all its predicates.
         found = decoded.found.get(code)
         if found is None or not decoded.are_rows(code):
             looking.update(dict.fromkeys(self._conditions[decoded.entity_type(code)].ids))
             return
         for one in found.whole:
             looking.update(one.ids)
-        # 2. Who has the condition and nothing else is matches of its rows; others choose among them.
+        # 2. For a predicate that is only the condition, the rows of the index are the matches. Any other
+        #    predicate must be evaluated. Group the former by lookup, kind and visible columns.
         groups: dict[_Alike, list[tuple[int, Predicate, Sequence[int]]]] = {}
         for one, hits in found:
             for id in one.ids:
@@ -256,16 +274,16 @@ class Router:
         kind: ConditionKind,
         asking: Sequence[tuple[int, Predicate, Sequence[int]]],
     ) -> GroupedMatches | None:
-        """Return the matches of predicates that differ only in a value; None: they have to evaluate rows."""
+        """Return the matches of predicates that differ only in a value; None if they must be evaluated."""
         begun = thread_time_ns()
         typed, shown = decoded.of(code), asking[0][1].shown
         matches: GroupedMatches | None = None
         rights = () if shown is None else shown.rules_of(typed.entity_type)
         if not kind.asked or all_show(rights, typed.names_of(kind.asked)):
-            with suppress(Exception):  # each of them meets the error by itself
+            with suppress(Exception):  # each predicate raises the error when it is evaluated alone
                 matches = GroupedMatches(decoded.head, typed, hits, kind, shown, len(asking))
         shared = self._shared.get(decoded.entity_type(code))
-        if shared is not None:  # else all of them were removed while this was iterated
+        if shared is not None:  # else all its predicates were removed during the iteration
             shared.add(thread_time_ns() - begun, 0)
         return matches
 
@@ -275,7 +293,7 @@ class Router:
         by_key: Container[int],
         both: dict[int, list[NDArray[np.int32]]],
     ) -> Iterator[tuple[int, BatchSelection]]:
-        """Yield what is found by class; of the publishers that are in ``by_key``, put it into ``both``."""
+        """Yield the matches by class; those of publishers that are also in ``by_key`` go into ``both``."""
         groups = grouped.groups
         ids_by_group = [self._ids_taking(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)
@@ -289,14 +307,14 @@ class Router:
                 for id in ids:
                     places_by_id.setdefault(id, []).append(place)
             groups_by_id = {id: tuple(places) for id, places in places_by_id.items()}
-        # 2. Join the rows of each combination of classes once: a thousand publishers with equal criteria
-        # for this batch share one selection. Its identity is the first one's, and so are its frames. Who is
-        # shown less of the records is served apart.
+        # 2. Join the rows of each combination of classes once: a thousand publishers whose criteria are equal
+        #    for this batch share one selection, with the first publisher's identity and so the same frames.
+        #    Publishers that may see only part of the records have a selection of their own.
         joined: dict[tuple[tuple[int, ...], bytes | None], BatchSelection] = {}
         for id, places in groups_by_id.items():
             predicate = self._predicates.get(id)
             if predicate is None:
-                continue  # removed while this was iterated
+                continue  # removed during the iteration
             if id in by_key:
                 both[id] = [groups[place][1] for place in places]
                 continue
@@ -321,7 +339,7 @@ class Router:
 
 
 def _conditions_of(predicate: Predicate) -> tuple[tuple[str, RowCondition], ...]:
-    """Return entity type and condition of the alternatives that have one."""
+    """Return the entity type and condition of each alternative that has a condition."""
     return tuple(
         (each.criteria.entity_type[0], each.condition)
         for each in predicate.alternatives
@@ -332,7 +350,7 @@ def _conditions_of(predicate: Predicate) -> tuple[tuple[str, RowCondition], ...]
 def _joined(
     grouped: GroupedHead, places: tuple[int, ...], predicate: Predicate, batch_rows: int
 ) -> BatchSelection:
-    """Return what a predicate takes of some classes of a batch."""
+    """Return the matches of a predicate in some classes of a batch."""
     if predicate.shown is None and len(places) == len(grouped.groups) == 1:
         return whole_batch(batch_rows)  # no array is made
     rows = [grouped.groups[place][1] for place in places]
@@ -342,19 +360,19 @@ def _joined(
 
 
 class _KeyTable:
-    """Predicates with keys, found by hash."""
+    """Predicates with keys, looked up by key hash."""
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[tuple[int, Alternative], ...]] = {}
-        """Ids and alternatives that name a key, by its hash."""
+        """The ids and alternatives that name a key, by the key's hash."""
         self._predicates: dict[int, Predicate] = {}
         self._typeless: dict[int, Predicate] = {}
-        """Predicates with an alternative for keys of every entity type."""
+        """The predicates that name keys without an entity type."""
         self._entity_types: set[str] = set()
-        """Entity types that batches had so far; keys of typeless predicates are hashed for each."""
+        """The entity types of all batches so far; keys of typeless predicates are hashed for each type."""
         self._bits = _TABLE_BITS_MIN
         self._table: NDArray[np.bool_] = np.zeros(1 << self._bits, np.bool_)
-        """True at the top bits of each hash in ``_owners``, and at places of removed ones."""
+        """True at the top bits of each hash in ``_owners``; removed hashes may still be True."""
 
     def add(self, id: int, predicate: Predicate) -> None:
         self._predicates[id] = predicate
@@ -363,7 +381,7 @@ class _KeyTable:
         self._add_hashes(id, predicate, self._entity_types)
 
     def remove(self, id: int, predicate: Predicate) -> None:
-        """Remove a predicate; its places stay True and cost look-ups until the table is rebuilt."""
+        """Remove a predicate; its places remain True and cost needless look-ups until the table is rebuilt."""
         del self._predicates[id]
         self._typeless.pop(id, None)
         for alternative in _keyed(predicate):
@@ -383,18 +401,19 @@ class _KeyTable:
                 self._owners.pop(hash, None)
 
     def rows(self, grouped: GroupedHead) -> dict[int, list[int]]:
-        """Return the rows of a batch that each predicate finds by its keys; one may be there twice."""
+        """Return the rows of a batch that match the keys of each predicate; a row may be repeated."""
         if not self._predicates:
             return {}
-        # 1. Hashes cover type and key, so an entity type that is new must be hashed before the batch is
-        # searched, or its first batch would lack matches.
+        # 1. Hashes cover type and key. So the keys must be hashed for a new entity type before the batch is
+        #    searched; otherwise the first batch with the type would lack matches.
         head = grouped.head
         if self._typeless and not self._entity_types.issuperset(head.entity_types):
             self._add_entity_types(set(head.entity_types) - self._entity_types)
-        # 2. One indexed read for all rows leaves the candidates; most batches have none.
+        # 2. One indexed read for all rows selects the candidates; most batches have none.
         hashes = head.key_hashes
         candidates = np.flatnonzero(self._table[hashes >> np.uint64(64 - self._bits)])
-        # 3. Of each candidate the owners of its hash, then the alternative itself, then the very key.
+        # 3. For each candidate, look up the owners of its hash, then check the class, then compare the key
+        # itself.
         found: dict[int, list[int]] = {}
         owners_of = self._owners
         for row, hash in zip(candidates.tolist(), hashes[candidates].tolist(), strict=True):
@@ -405,7 +424,8 @@ class _KeyTable:
             for id, alternative in owners:
                 if alternative.takes(record_class) and alternative.has_key(head, row):
                     found.setdefault(id, []).append(row)
-        # 4. Truncates have no key, so no hash finds them. They come last, and the rows are sorted then.
+        # 4. Truncates have no key, so no hash finds them. They are added out of order; the caller sorts the
+        # rows.
         self._add_truncates(grouped, found)
         return found
 
@@ -434,12 +454,12 @@ class _KeyTable:
                 owners = dict.fromkeys(hashes.tolist(), alone)
                 for hash in self._owners.keys() & owners.keys():
                     before = self._owners[hash]
-                    # An alternative with types of its own is met again whenever types are added.
+                    # An alternative that names types is here again whenever types are added.
                     owners[hash] = before if owner in before else (*before, owner)
                 self._owners.update(owners)
                 added.append(hashes)
-        # At most a sixteenth of the table is True, so that few rows pass by chance. Beyond the largest table
-        # more do, and the dict behind it still decides.
+        # At most 1/16 of the table is True, so that few rows pass by chance. The largest table may become
+        # denser; then more rows pass, and the dict of owners rejects them.
         if len(self._owners) * _SLOTS_PER_KEY > len(self._table) and self._bits < _TABLE_BITS_MAX:
             self._rebuild()
         elif added:

@@ -1,15 +1,19 @@
-"""The first phase of a subscription that begins with a state: the rows of its tables as of one version V.
+"""The first phase of a subscription with an initial state: the rows of its tables as of one version V.
 
 ::
 
     tables by name ─▶ blocks of a table ─▶ messages, then the changes from V + 1 on
-                      read in a task       cut as they are asked for
+                                        read in a task       cut when they are requested
 
-Nothing of the log behind V is read meanwhile. The subscription's intake is at V + 1 from the beginning. So
-it is noticed if retention takes what comes next: the subscription ends before all rows are sent for nothing.
+                      The log after V is not read during this phase. The subscription's intake is at V + 1 from
+                      the beginning. So the
+                      subscription notices when retention removes V + 1, and ends at once: the remaining rows
+                      would be of no use.
 
-The next capture is known by its place (row and ordinal), never by a number in a block: a block that was let go
-is made again, perhaps of another base, and may begin and end elsewhere.
+                      The next capture is identified by its place (row and ordinal), never by its number in a
+                      block. A block that was
+                      released is made again, perhaps from another base, and may then begin and end at other
+                      rows.
 """
 
 from __future__ import annotations
@@ -43,15 +47,18 @@ if TYPE_CHECKING:
     from tailrace_server.wal.base.state_rows import StatePlace
 
 _STALLED_S: Final = 1.0
-"""Of a reader that has not moved for so long the cache alone keeps the block."""
+"""Seconds without progress after which a phase releases its block; only the cache may retain it then."""
 _ADVICE: Final = (
     "subscribe anew with initial STATE and no cursor; its rows take the place of those that came"
 )
-"""The advice if a state cannot be continued."""
+"""The advice in errors that say that a state cannot be continued."""
 
 
 class StatePhase:
-    """The rows that one subscription is sent first; made by ``begun``. Lives on the event loop."""
+    """The phase in which one subscription receives the rows of a state. It lives on the event loop.
+
+    ``begun`` makes it.
+    """
 
     def __init__(
         self,
@@ -61,7 +68,7 @@ class StatePhase:
         begin: StateCursor,
         tables: Sequence[str],
     ) -> None:
-        """Begin before the first row of some tables, whose order ``begin`` knows."""
+        """Begin before the first row of the first table; ``begin`` is the cursor of that place."""
         self.version = begin.version
         self._log = log
         self._options = options
@@ -70,45 +77,46 @@ class StatePhase:
             predicate, options.codec, options.content, options.message_bytes, begin
         )
         self._passed: StateCursor | tuple[str, str, int] = begin
-        """The cursor behind all that was handed over, or what it is made of."""
+        """The cursor after the last delivered row, or the parts to make that cursor of."""
         self._tables = [*reversed(tables)]
-        """Those that are not read to their end, the next one last."""
+        """Names of the tables that are not read to their end, the next table last."""
         self._table: PinnedTable | None = None
         self._place: StatePlace | None = None
-        """The block begins behind it; None: with the table."""
+        """The block begins after this place; None: at the begin of the table."""
         self._last: tuple[StatePlace, int] | None = None
-        """Row and ordinal of the last capture behind ``_place`` that was handed over, where one was, as of
-        ``_noted``."""
+        """Row and ordinal of the last delivered capture after ``_place``, as of ``_noted``; None: there is
+        none."""
         self._block: MatchedBlock | None = None
         self._next = 0
-        """Next capture of the block."""
+        """Number of the next capture in the block."""
         self._stop = 0
-        """Captures of the block."""
+        """Number of captures in the block."""
         self._noted = 0
-        """The next one when ``_last`` and ``_passed`` were noted: once a message would cost more than the
-        message."""
+        """The value of ``_next`` when ``_last`` and ``_passed`` were set. They are set only when they are
+        needed,
+        since setting them for each message would cost more than the message."""
         self._headers: MatchedBlock | None = None
-        """The block's captures without bodies, once one of them was too large."""
+        """The captures of the block without bodies; None until a capture of the block is too large."""
         self._used_at = 0.0
-        """The event loop's time when the block was made, or last used, seconds."""
+        """Event loop's time when the block was made or last used, in seconds."""
         self._reading: asyncio.Task[None] | None = None
-        """Owned here: it is cancelled when the phase is closed."""
+        """The task that reads the next block; the phase owns it and cancels it in ``close``."""
         self._error: TailraceError | None = None
         self._wake: Callable[[], None] = _nobody
 
     @property
     def cursor(self) -> Cursor:
-        """Goes on behind everything that was handed over."""
+        """The cursor after everything that was delivered."""
         self._note()
         if not isinstance(self._passed, StateCursor):
             self._passed = self._matcher.begin.behind(*self._passed)
         return self._passed
 
     async def find(self, at: StateCursor) -> None:
-        """Go to the place of a cursor, and open the table there: what cannot be read is refused now.
+        """Move to the place of a cursor and open its table, so that an unreadable state is refused now.
 
         Raises:
-            InvalidRequest: The cursor is in the state of other tables.
+            InvalidRequest: The cursor is of a state with other tables.
             PositionCompacted: The state at V cannot be read any more.
         """
         if at.tables and at.tables != self._matcher.begin.tables:
@@ -116,7 +124,7 @@ class StatePhase:
                 "after: the cursor stands in the state of other tables than are asked for or granted now; "
                 "resume with the criteria that it came with, or " + _ADVICE
             )
-        # 1. The table that it stands in. Those before it have been read.
+        # 1. Drop the tables before that of the cursor: they have been read.
         row = at.row
         while row is not None and self._tables and type_mark(self._tables[-1]) != row.entity_type:
             self._tables.pop()
@@ -125,7 +133,7 @@ class StatePhase:
                 raise InvalidRequest(f"after: {str(at)[:200]!r} names no table of the state")
             return
         self._table = await self._opened(self._tables[-1])
-        # 2. Its row. Captures of the row itself may be left, so the block begins before it.
+        # 2. Find the row of the cursor. Captures of that row may be left, so the block begins before the row.
         if row is not None:
             shown = partial(self._matcher.takes, self._table)
             place = await self._table.place_of(row, shown)
@@ -133,16 +141,19 @@ class StatePhase:
             self._place, self._last = before_hash(place.key_hash), (place, row.ordinal)
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Say whom to wake when there is something to cut."""
+        """Set the callback that wakes the subscription when there is something to cut."""
         self._wake = wake
         self._log.states.add(self)
         self._log.reading.scans.followers.add(self)
 
     def whole_message(self, demand: int | None, bytes_max: int) -> Frames | None:
-        """Return the next message as the block at hand has it, shared with all who are sent it.
+        """Return the next message as the current block has it; subscriptions share these bytes.
 
-        None: there is none, or it is the first of its block, or it must be made smaller; then ask ``cut``. As
-        that, it takes nothing.
+        The message is not consumed; ``take`` does that.
+
+        Returns:
+            The message. None if there is none, if it is the first of its block, or if it is too large for
+            the bounds; then call ``cut``.
         """
         if self._block is None or not self._next:
             return None
@@ -155,14 +166,16 @@ class StatePhase:
     def cut(
         self, demand: int | None, last: LastMessage, taker: Wakeable
     ) -> Frames | StateComplete | None:
-        """Return the next message, which ``take`` takes; None: the subscription is woken when there may be one.
+        """Return the next message or `StateComplete`; None if there is none yet.
 
-        Nothing is taken: asked again, it returns the same. With no demand only the end can be returned.
+        After None the subscription is woken when there may be a message. Nothing is consumed: another call
+        returns
+        the same message until ``take`` is called. Without demand only `StateComplete` can be returned.
 
         Args:
-            demand: Captures that it may have; None: any number.
-            last: Bounds the message, and knows whether there is room for a large one, …
-            taker: … for whom.
+            demand: Most captures of the message; None: any number.
+            last: The subscription's last message, which bounds the next one and reserves room for a large one.
+            taker: The subscription that waits for this room.
 
         Raises:
             TailraceError: The rows cannot be read.
@@ -186,7 +199,7 @@ class StatePhase:
         frames = block.frames.fitting(self._next, room, last.bytes_max)
         if len(frames.data) <= self._options.max_message_bytes:
             return frames if last.admits(len(frames.data), taker) else None
-        # A capture that is too large comes as its header, which is of a block of its own.
+        # A capture that is too large is sent as its header, which comes from a block without bodies.
         if self._headers is None:
             self._read(self._advance_headers())
             return None
@@ -196,7 +209,7 @@ class StatePhase:
         return Frames(self._options.codec.with_omitted(header, omitted), 1, frames.last)
 
     def take(self, frames: Frames, now: float) -> None:
-        """Note a message that was cut as handed over; ``now`` is the event loop's time, seconds."""
+        """Mark a message as delivered; ``now`` is the event loop's time in seconds."""
         self._next += frames.count
         self._used_at = now
         if self._next == self._stop:
@@ -206,12 +219,12 @@ class StatePhase:
                 self._read(self._advance())
 
     def let_go_of_block(self, now: float) -> None:
-        """Keep no block if its reader has not moved for a while: the next message may never be asked for."""
+        """Release the block if the reader has not moved for a while; it may never request the next message."""
         if now - self._used_at >= _STALLED_S:
             self._forget_block()
 
     def close(self) -> None:
-        """Read nothing more, and keep nothing but the cursor. Idempotent."""
+        """Stop reading, and release everything but the cursor. Idempotent."""
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -221,7 +234,7 @@ class StatePhase:
         self._log.reading.scans.followers.discard(self)
 
     def _note(self) -> None:
-        """Find the place of the last capture of the block that was handed over."""
+        """Set ``_last`` and ``_passed`` to the last delivered capture of the block."""
         if self._block is not None and self._table is not None and self._next > self._noted:
             place, ordinal = self._last = self._block.place(self._next - 1)
             self._passed = self._table.entity_type, place.primary_key, ordinal
@@ -232,7 +245,7 @@ class StatePhase:
         self._block = self._headers = None
 
     def _leave(self, block: MatchedBlock) -> None:
-        """Move behind the current block, which is used up."""
+        """Move past the current block, all captures of which were delivered."""
         self._forget_block()
         self._place = block.end
         if block.end is None:
@@ -242,7 +255,7 @@ class StatePhase:
             self._last = None
 
     def _stepped(self) -> bool:
-        """Go to the next block if others have made it, so that nothing is read; return whether it was there."""
+        """Move to the next block if the cache has it. Return True if it has."""
         if self._table is None:
             return False
         block = self._table.ready(self._place, self._matcher.form)
@@ -257,7 +270,7 @@ class StatePhase:
         self._used_at = asyncio.get_running_loop().time()
 
     def _read(self, work: Coroutine[object, object, None]) -> None:
-        """Read in a task, so that heartbeats come however long it takes; one at a time."""
+        """Start a task that reads, unless one is running. Heartbeats continue while it runs."""
         if self._reading is not None:
             work.close()
             return
@@ -273,9 +286,9 @@ class StatePhase:
             self._wake()
 
     async def _advance(self) -> None:
-        """Go on to a block with a capture that was not handed over; behind the last table there is none."""
+        """Read on to a block with an undelivered capture, or to the end of the last table."""
         while self._tables:
-            # 1. The block at hand. One that was let go is made again, of the same place.
+            # 1. The current block. A block that was released is made again, from the same place on.
             table, block = self._table, self._block
             if block is not None and self._next < len(block):
                 return
@@ -283,11 +296,11 @@ class StatePhase:
                 self._table = await self._opened(self._tables[-1])
                 continue
             if block is None:
-                await self._log.turns.turn(self._options.peer)  # those who are live come first
+                await self._log.turns.turn(self._options.peer)  # live subscriptions come first
                 block = await table.behind(self._place, self._matcher.form, self._matcher.block)
                 self._begin(block)
                 continue
-            # 2. Behind it: the next block, or the next table.
+            # 2. The block has nothing left: move to the next block or the next table.
             self._leave(block)
 
     async def _advance_headers(self) -> None:
@@ -296,7 +309,7 @@ class StatePhase:
             return
         matcher = self._matcher.headers()
         headers = await table.behind(self._place, matcher.form, matcher.block)
-        # It may have been made of another part, as a block that was let go is.
+        # The headers may come from another part of the table than the block, if the block was made again.
         if self._block is block and len(headers) >= len(block):
             self._headers = headers
         else:
@@ -314,14 +327,14 @@ class StatePhase:
 async def begun(
     log: FollowedLog, start: Beginning | None, predicate: Predicate, options: DeliveryOptions
 ) -> tuple[StatePhase | None, Start | None]:
-    """Return the state that a subscription begins with, if any, and the start of the changes behind it.
+    """Return the state phase of a subscription, or None, and the start of the changes after it.
 
     Raises:
-        CatalogReplaced, CursorAhead, HistoryReplaced: As ``refuse_other_history``.
-        PositionCompacted: The state, or the changes behind it, are no longer retained.
-        InvalidRequest: As ``StatePhase.find``.
+        CatalogReplaced, CursorAhead, HistoryReplaced: The cursor belongs to another log or history.
+        PositionCompacted: The state, or the changes after it, are no longer retained.
+        InvalidRequest: The cursor is of a state with other tables.
     """
-    # 1. A cursor of a state says by itself that there is one. Any other is behind all of it.
+    # 1. A state cursor is inside of a state, so it implies the phase. Any other cursor is after the state.
     if isinstance(start, After) and isinstance(start.cursor, StateCursor):
         start = FromState(start.cursor)
     if not isinstance(start, FromState):
@@ -329,7 +342,7 @@ async def begun(
     at = start.after
     if at is not None and not isinstance(at, StateCursor):
         return None, After(at)
-    # 2. The version: that of the cursor, if the changes behind it are still there, or the one of now.
+    # 2. The version: that of the cursor, if the changes after it are retained, or else the newest one.
     if at is not None:
         view = await log.view_with(at.version)
         refuse_other_history(view, at)
@@ -349,9 +362,9 @@ async def begun(
 
 
 def advised(gone: PositionCompacted) -> PositionCompacted:
-    """Return the error of a state that cannot be gone on with, with what to do."""
+    """Return the same error with the advice to begin a new state."""
     return PositionCompacted(gone.wanted, gone.oldest, gone.newest, _ADVICE)
 
 
 def _nobody() -> None:
-    """Do nothing: there is no subscription yet, or no longer."""
+    """Do nothing. This is the callback before a subscription is attached and after the phase is closed."""

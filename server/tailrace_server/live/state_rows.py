@@ -1,7 +1,7 @@
-"""From parts of a table to the captures that a subscription's criteria match of them.
+"""Matching of the rows of a state: parts of a table become the captures that match a subscription's criteria.
 
-Rows of a state are matched by the predicate that matches the later changes, as if they were a batch of the
-log: so keys, columns and grants filter both alike. All of it is called in reader threads.
+The predicate that matches the later changes also matches the rows of the state, as if these were a batch of the
+log. So keys, columns and grants filter both in the same way. Reader threads run this code.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES: Final = 400
 _NOWHERE: Final = BatchRef(SegmentRef("", 0, ()), 0, 0, 0, 0, FIRST, FIRST, 0, 0, (0, 0, 0))
-"""In the place of a batch: rows of a state come from many."""
+"""Placeholder for the reference to a batch, since the rows of a state come from many batches."""
 
 
 def tables_of(predicate: Predicate, schema: Schema) -> tuple[str, ...]:
-    """Return the entity types of a schema whose rows may match, by name."""
+    """Return the entity types of a schema whose rows may match, sorted by name."""
     return tuple(name for name in sorted(schema.entity_types) if _takers(predicate, name))
 
 
 def keys_of(predicate: Predicate, entity_type: str) -> tuple[str, ...] | None:
-    """Return the keys whose rows may match; None: those of all keys."""
+    """Return the keys whose rows may match; None: rows of any key may match."""
     keys = [each.criteria.primary_key for each in _takers(predicate, entity_type)]
     return tuple({key for each in keys for key in each}) if all(keys) else None
 
@@ -64,22 +64,22 @@ def _takers(predicate: Predicate, entity_type: str) -> list[Alternative]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchedBlock:
-    """The captures of one part that match, encoded. Immutable."""
+    """The matching captures of one part of a table, encoded. Immutable."""
 
     frames: FrameBlock | None
-    """None: none matches."""
+    """The encoded captures; None: no row of the part matches."""
     rows: NDArray[np.int32]
-    """A capture: its row in the part."""
+    """The row of each capture, as its number in the part."""
     hashes: NDArray[np.uint64]
-    """Of the part's rows."""
+    """The key hash of each row of the part."""
     keys: pa.StringArray
-    """Of the part's rows."""
+    """The primary key of each row of the part."""
     end: StatePlace | None
-    """Behind all of the part; None: behind the table."""
+    """The end of the part; None: the part ends with the table."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of memory that the block holds."""
         frames = 0 if self.frames is None else self.frames.nbytes
         own = self.rows.nbytes + self.hashes.nbytes + int(self.keys.nbytes)
         return _BLOCK_BYTES + frames + own
@@ -96,7 +96,10 @@ class MatchedBlock:
         return place, self.frames.coordinates(capture)[2]
 
     def first_behind(self, place: StatePlace, ordinal: int) -> int:
-        """Return the first capture behind one, which need not be in this part."""
+        """Return the number of the first capture after a place and ordinal.
+
+        The row of the place may be missing from this part.
+        """
         passed = rows_up_to(self.hashes, self.keys, place)
         capture = int(np.searchsorted(self.rows, passed))
         # Captures of the row itself may be left: they come before those of the next row, by ordinal.
@@ -107,22 +110,22 @@ class MatchedBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowMatcher:
-    """The rows of a table that a subscription receives, and their form."""
+    """The matching of a table's rows for one subscription, and the wire form of their captures."""
 
     predicate: Predicate
     codec: Codec
     content: Content
     message_bytes: int
     begin: StateCursor
-    """Before the first row of the state."""
+    """The cursor before the first row of the state."""
 
     @property
     def form(self) -> tuple[Hashable, ...]:
-        """The identity of its blocks among those of the same part."""
+        """The cache key that tells the blocks of this matcher from other blocks of the same part."""
         return self.predicate.identity, self.codec.name, self.content.value
 
     def block(self, table: PinnedTable, part: TablePart) -> MatchedBlock:
-        """Return the captures of a part."""
+        """Return the matching captures of a part."""
         rows = part.rows
         head = _head(table, rows)
         selection = self._selected(table, rows, head)
@@ -144,7 +147,7 @@ class RowMatcher:
         return MatchedBlock(frames, selection.rows, rows.key_hashes, rows.primary_keys, part.end)
 
     def takes(self, table: PinnedTable, rows: StateRows) -> bool:
-        """Return whether any of some rows has a capture."""
+        """Return True if any of the rows matches."""
         return len(self._selected(table, rows, _head(table, rows))) > 0
 
     def _selected(self, table: PinnedTable, rows: StateRows, head: BatchHead) -> BatchSelection:
@@ -152,7 +155,7 @@ class RowMatcher:
         return self.predicate.select(group_by_class(head), images)
 
     def headers(self) -> RowMatcher:
-        """Return one that writes the same captures without bodies."""
+        """Return a matcher that writes the same captures without bodies."""
         return RowMatcher(
             self.predicate, self.codec, Content.HEADER, self.message_bytes, self.begin
         )
@@ -160,7 +163,7 @@ class RowMatcher:
     def _cursors(
         self, entity_type: str, rows: StateRows, selection: BatchSelection
     ) -> pa.BinaryArray:
-        """Return the cursor behind each capture, as text."""
+        """Return the cursor after each capture, as text."""
         start = str(self.begin).encode()
         keys = rows.primary_keys.take(pa.array(selection.rows)).to_pylist()
         count = len(keys)
@@ -173,12 +176,12 @@ class RowMatcher:
 
 
 def _head(table: PinnedTable, rows: StateRows) -> BatchHead:
-    """Return rows as the head of a batch: each as an insert, whose columns have all changed."""
+    """Return rows as the head of a batch, each row as an insert that has changed all columns."""
     count = len(rows)
     hashes = rows.key_hashes
     if (
         table.table.hashed_as != table.entity_type
-    ):  # it was renamed; the predicate hashes its name now
+    ):  # the table was renamed; the predicate hashes its current name
         seeds = np.full(count, type_seed(table.entity_type), np.uint64)
         hashes = key_hashes(seeds, rows.primary_keys)
     return BatchHead(
@@ -197,12 +200,15 @@ def _head(table: PinnedTable, rows: StateRows) -> BatchHead:
 
 
 def _image(rows: StateRows, name: str) -> pa.BinaryArray:
-    """Return images of rows as of a batch of inserts: there is no row before."""
+    """Return one kind of images for rows that are treated as inserts: only ``after`` has values."""
     return rows.images if name == "after" else pa.nulls(len(rows), pa.binary())
 
 
 def _body(rows: StateRows, name: str) -> Texts:
-    """Return a body of rows: ``after`` is the image, ``change`` how often a row without a key is there."""
+    """Return one body for each row.
+
+    ``after`` is the image. ``change`` holds the count of a row that has no key, unless all counts are 1.
+    """
     if name == "after":
         return Texts.of(rows.images)
     if name == "change" and (rows.counts != 1).any():

@@ -1,8 +1,8 @@
-"""A subscription: what one subscriber is sent, in order, as fast as it takes it.
+"""A subscription: delivers the matching captures to one subscriber, in log order, at the subscriber's pace.
 
-The transport pulls: each ``receive`` returns the next message, and between calls nothing is read, encoded or
-retained for this subscriber beyond its queue of references. So a subscriber that stops reading costs its bound,
-and delays no other.
+The transport pulls: each ``receive`` returns the next message. Between calls the server reads, encodes and
+retains nothing for this subscriber except its queue of references, and that queue is bounded. So a subscriber
+that stops reading costs a bounded amount of memory and delays no other subscriber.
 
 ::
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """One subscriber's link. Lives on the event loop; one task at a time may call ``receive``."""
+    """The link to one subscriber. It lives on the event loop; one task at a time may call ``receive``."""
 
     __slots__ = (
         "__weakref__",
@@ -114,23 +114,24 @@ class Subscription:
         self._detach = detach
         self._begin(start)
         self._demand = options.demand
-        """Captures that may still be delivered; None without accounting."""
+        """Captures that may still be delivered; None: any number."""
         self.hold = NO_HOLD
         self.error: TailraceError | None = None
-        """Why it has ended; None while it has not."""
+        """The error that ended the subscription; None while it is open."""
         self._ended_at: SafePoint | None = None
-        """Its safe point when it ended; None while it has not."""
+        """The safe point when the subscription ended; None while it is open."""
         self._waiting = TimedWait()
-        """``receive`` waits there, for its next heartbeat at the longest."""
+        """The wait of ``receive``; it lasts at most until the next heartbeat is due."""
         self._state = state
-        """The rows that it is sent first; None once it has them all."""
+        """The rows of the initial state; None if there is no such phase, or all its rows were delivered."""
         self._time = asyncio.get_running_loop().time
         self._heartbeat_at = self._time() + options.heartbeat_interval_s
         self._uncounted = 0
-        """Captures of the queue's first slice that were handed over and are still in it."""
+        """Captures of the queue's first slice that were delivered and not yet removed from the slice."""
         self._uncounted_bytes = 0
         self.on_end: Callable[[TailraceError], None] | None = None
-        """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
+        """Called once when the subscription ends, so that a transport outside of ``receive`` learns of it
+        too."""
         self._counts = DeliveryCounts(counters, options.peer.transport)
         self._when_behind = WhenBehind.of(log, publisher, options)
         publisher.attach(self, impatient=options.is_impatient)
@@ -139,22 +140,24 @@ class Subscription:
         self._report_nothing_left()
 
     async def receive(self) -> Frames | Heartbeat | StateComplete:
-        """Return the next message: captures, or between them a heartbeat or the end of the state.
+        """Return the next message: captures, a heartbeat, or the end of the initial state.
 
-        A cancelled call takes nothing: the next one returns what it would have.
+        A cancelled call consumes nothing: the next call returns the same message.
 
         Raises:
-            TailraceError: The subscription has ended; the same error at every further call.
+            TailraceError: The subscription has ended. Every further call raises the same error.
         """
         # 1. The transport is back: the last message is delivered, and its room is free for others.
         self.count_delivered()
         self.last.taken(self)
-        # 2. One step at a time. After each, and after each wait, everything is judged anew: meanwhile it may
-        #    have ended, got demand, fallen out of the ring, or be due a heartbeat.
+        # 2. One step at a time. After each step and each wait, check everything again: meanwhile the
+        # subscription
+        #    may have ended, got demand, fallen out of the ring, or be due a heartbeat.
         while True:
             if self.error is not None:
                 raise again(self.error)
-            # Before captures: a subscriber that always has some is owed its safe cursor too.
+            # The heartbeat comes before captures: a subscriber that always has captures needs its safe cursor
+            # too.
             if (now := self._time()) >= self._heartbeat_at:
                 return self._heartbeat(now)
             if self._demand == 0 and self._state is None:
@@ -172,11 +175,10 @@ class Subscription:
                     return message
 
     def ready(self) -> Iterator[Frames]:
-        """Yield what ``receive`` would return, as long as an earlier message left all that it takes.
+        """Yield the messages that can be returned without waiting; afterwards call ``receive``.
 
-        A message is handed over when it is asked for. When this ends, ask ``receive``. Most messages of a large
-        batch come this way, so next to nothing is done for each: they are counted together, at the end or when
-        somebody needs the figures.
+        A message counts as delivered when it is yielded. Most messages of a large batch come this way, so the
+        work for each is small: they are counted together, at the end or when the figures are read.
         """
         if self._state is not None:
             yield from self._ready_rows(self._state)
@@ -221,7 +223,10 @@ class Subscription:
                 yield frames
 
     def count_delivered(self) -> None:
-        """Count what ``ready`` handed over and take it out of the queue: before either is read."""
+        """Count the captures that ``ready`` yielded and remove them from the queue.
+
+        Call it before the counts or the queue are read.
+        """
         if count := self._uncounted:
             assert self.last.frames is not None
             run = self._intake.queue[0].run
@@ -230,10 +235,10 @@ class Subscription:
             self._uncounted = self._uncounted_bytes = 0
 
     def request(self, n: int) -> None:
-        """Add demand for ``n`` captures; adds up and saturates.
+        """Add demand for ``n`` captures, up to ``DEMAND_MAX``.
 
         Raises:
-            InvalidRequest: ``n`` is not positive; the subscription has ended with it (rule 3.9).
+            InvalidRequest: ``n`` is not positive. The subscription ends with this error (rule 3.9).
         """
         if self.error is not None:
             return
@@ -246,28 +251,34 @@ class Subscription:
         self.wake()
 
     def cancel(self) -> None:
-        """End without a terminal signal; whatever was queued is dropped. Idempotent."""
+        """End without a terminal signal, and drop the queue. Idempotent."""
         if self.error is None:
             self._finish(SubscriptionClosed("the subscription was cancelled"))
 
     def end(self, error: TailraceError) -> None:
-        """End with an error that ``receive`` raises; nothing after it. Idempotent."""
+        """End with an error, which every later ``receive`` raises. Idempotent."""
         if self.error is None:
             self._counters.subscriptions_failed += 1
             self._finish(error)
 
     def stop(self) -> None:
-        """End because the server stops, with the cursor to resume from."""
+        """End with `ServerStopping`, which carries the cursor to resume from."""
         cursor = str(self.resume_cursor())
         self.end(ServerStopping(f"the server is stopping; resume after {cursor}", cursor))
 
     def end_if_refused(self) -> None:
-        """End if the caller is no longer granted all that this delivers, with the cursor to resume from."""
+        """End with `NotPermitted` if the caller has lost a grant that the subscription depends on.
+
+        The error carries the cursor to resume from.
+        """
         if (refusal := self.options.use.refusal()) is not None:
             self.end(NotPermitted(refusal, str(self.resume_cursor())))
 
     def end_if_compacted(self) -> None:
-        """End one without demand whose next record retention has taken; others learn of it as they read."""
+        """End a subscription without demand if retention has removed its next record.
+
+        A subscription with demand notices that itself when it reads.
+        """
         self.count_delivered()
         if self._demand != 0 or self.error is not None:
             return
@@ -275,33 +286,33 @@ class Subscription:
             self.end(compacted)
 
     def wake(self) -> None:
-        """Let a waiting ``receive`` continue; nothing if none waits."""
+        """Let a waiting ``receive`` continue, if there is one."""
         self._waiting.wake()
 
     def cursor_behind(self, frames: Frames) -> Cursor:
-        """Return the cursor behind a message, the last one that was handed over."""
+        """Return the cursor after the message that was delivered last."""
         return self._log.view.cursor(*frames.last) if self._state is None else self._state.cursor
 
     def resume_cursor(self) -> Cursor:
-        """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
+        """Return the furthest cursor to resume from without loss; also valid after the end."""
         if self._state is not None:
             return self._state.cursor
         return self._log.view.cursor(*self._safe_point()[1:])
 
     @property
     def awaits_time(self) -> bool:
-        """True if a start by time is still to come, so that its cursor alone would continue too early."""
+        """True if the start is a time that is not published yet; the cursor alone would resume too early."""
         return self._waiting_start is not None and self._waiting_start.timestamp is not None
 
     def complete_below(self) -> int:
-        """Return the first version that may still have matches to come."""
+        """Return the first version that may still have undelivered matches."""
         safe, view = self._safe_point(), self._log.view
         if safe.rows >= view.end_row and self._waiting_start is None:
             return view.published + 1
         return safe.version + (safe.index == END)
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures of the subscription."""
         self.count_delivered()
         log, start = self._log, self._waiting_start
         return figures_of(
@@ -318,7 +329,10 @@ class Subscription:
         )
 
     async def _advance(self) -> Frames | StateComplete | None:
-        """Bring the next message nearer, or return it: of the state, the latest, the log or the ring."""
+        """Return the next message, or make one step towards it and return None.
+
+        The sources, in this order: the initial state, the newest records, the queue, the ring, the log.
+        """
         if self._state is not None:
             return await self._next_of_state(self._state)
         if self._waiting_start is not None:
@@ -339,8 +353,8 @@ class Subscription:
         return None
 
     async def _next_of_state(self, state: StatePhase) -> Frames | StateComplete | None:
-        """Return rows, or that there are no more; None after a wait for rows, demand or memory."""
-        # What follows the state is gone: whoever had all rows could not go on behind them.
+        """Return rows of the state, or `StateComplete`; None after a wait for rows, demand or memory."""
+        # If the changes after the state are gone, the subscription could not continue after the last row.
         if (compacted := self._compacted()) is not None:
             raise compacted
         message = state.cut(self._demand, self.last, self)
@@ -355,7 +369,7 @@ class Subscription:
         return message
 
     def _ready_rows(self, state: StatePhase) -> Iterator[Frames]:
-        """As ``ready``: what is left of a block whose first message came by ``receive``."""
+        """Yield the other messages of a block of state rows whose first message was returned by ``receive``."""
         while self.error is None and (now := self._time()) < self._heartbeat_at:
             self.last.taken(self)
             if (message := state.whole_message(self._demand, self.last.bytes_max)) is None:
@@ -372,22 +386,24 @@ class Subscription:
         return self._when_behind.judged(result, self.resume_cursor) if self._when_behind else result
 
     async def _read_log(self) -> None:
-        """Queue what one window of the log has: the ring no longer covers the next mark."""
+        """Queue the matches in one window of the log, because the ring no longer covers the next mark."""
         log, intake = self._log, self._intake
         await log.turns.turn(self.options.peer)  # those who are live come first
         if (compacted := self._compacted()) is not None:
             raise compacted
         scan = await log.reading.scan(log.view, intake.next.row, self._publisher.predicate)
-        if self.error is None:  # else it has ended meanwhile, and its queue stays empty
+        if (
+            self.error is None
+        ):  # else the subscription has ended meanwhile, and its queue must stay empty
             intake.accept(scan)
 
     async def _read_again(self, missing: SegmentMissing) -> None:
-        """Go on from the same position in the newest view."""
-        # The records are in another segment, or trimmed, or the log is damaged. Of a trimmed one the view
-        # knows no position, so the error is made from what this subscription knows.
+        """Continue from the same position in the newest view of the log."""
+        # The records are in another segment, or trimmed, or the log is damaged. The view has no position for
+        # a trimmed record, so the error is made from the safe point of this subscription.
         try:
-            # Forget the queue before the view changes: its runs refer to the old segments. So do the ring's,
-            # and the next subscription would meet the same error there.
+            # Clear the queue before the view changes: its runs refer to the old segments. The runs of the ring
+            # do as well, and the next subscription would fail on them too.
             self._intake.put_back()
             self._publisher.ring.forget_segment(missing.path)
             await self._log.recover(missing, self._intake.next.row)
@@ -395,7 +411,7 @@ class Subscription:
             self.end(self._compacted() or error)
 
     def _compacted(self) -> PositionCompacted | None:
-        """Return the error of one whose next record neither the ring nor the log has; None for any other."""
+        """Return the error if neither the ring nor the log has the next record; else None."""
         if self._waiting_start is not None:
             found = compacted_start(self._log, self._waiting_start)
         else:
@@ -409,10 +425,10 @@ class Subscription:
         self._waiting_start = None if start.published else start
 
     async def _resolve_start(self, start: ResolvedStart) -> None:
-        """Turn a start that lay above the newest version into a mark, once it is published.
+        """Turn a start above the published version into a mark once it is published; else wait.
 
         Raises:
-            PositionCompacted: It was published and trimmed meanwhile.
+            PositionCompacted: The start was published and trimmed meanwhile.
         """
         if (compacted := self._compacted()) is not None:
             raise compacted
@@ -422,19 +438,23 @@ class Subscription:
             await self._wait()
 
     async def _deliver(self) -> Frames | None:
-        """Join what is ready, from the first slice on, to one message."""
-        # 1. In the line for large messages nothing is encoded: memory is short.
+        """Return the next message of the queue: the first slice, joined with following slices that are encoded.
+
+        Return None if there is no room for the message, or the subscription ended meanwhile.
+        """
+        # 1. While it waits in the line for large messages, encode nothing: memory is short.
         if self.last.waits_for_room(self):
             await self._wait()
             return None
-        # 2. All waiting comes before the first capture leaves the queue: a cancelled call takes nothing.
+        # 2. All waiting comes before the first capture leaves the queue: a cancelled call consumes nothing.
         cutter, first = self._cutter, self._intake.queue[0]
         frames = cutter.of_crowd(first, self._demand, self.last.bytes_max)
         if frames is None:
             block = await cutter.block(first)
             frames = cutter.fitting(first, block, self._demand, self.last.bytes_max)
             frames = frames or await cutter.header_only(first, block)
-        # 3. It may have ended during the read. A message without room is cut again in its turn, maybe smaller.
+        # 3. The subscription may have ended during the read. A message that gets no room now is cut again
+        #    when it is this subscription's turn, maybe smaller.
         if self.error is not None or not self.last.admits(len(frames.data), self):
             return None
         # 4. From here on in one step: the queue, the counts and the last message agree.
@@ -444,7 +464,7 @@ class Subscription:
         return frames
 
     def _handed(self, first: Slice, frames: Frames, now: float) -> Frames:
-        """Take frames of the first slice out of the queue, with what can be joined to them."""
+        """Remove frames of the first slice from the queue and return them, joined with following slices."""
         intake = self._intake
         intake.deliver(frames.count, frames.last)
         if first.start == first.stop:
@@ -455,7 +475,7 @@ class Subscription:
         return self._counted(frames, now, first.run.committed_at)
 
     def _counted(self, frames: Frames, now: float, committed_at: float) -> Frames:
-        """Return a message that is handed over now, after it was counted."""
+        """Count a message as delivered and return it."""
         self._count(frames.count, len(frames.data), committed_at)
         self.last.frames, self.last.handed_at = frames, now
         return frames
@@ -466,7 +486,7 @@ class Subscription:
         self._counts.add(captures, size, committed_at)
 
     def _report_nothing_left(self) -> None:
-        """Tell the publisher if nothing that is routed is left to queue, though no message is asked for."""
+        """Report to the publisher that this subscription has queued all routed captures, if it has."""
         waits = self._waiting_start is not None
         if self._state is None and (waits or (not self._intake.queue and self._has_all_routed)):
             self._publisher.caught_up(self)
@@ -494,23 +514,23 @@ class Subscription:
         return self._intake.safe_point(self._publisher.ring, log.routed, log.routed_position)
 
     async def _wait(self) -> None:
-        """Wait for a wake-up or the next heartbeat. Afterwards the caller judges everything anew."""
+        """Wait for a wake-up or the next heartbeat. Afterwards the caller must check everything again."""
         await self._waiting.until(self._heartbeat_at)
 
     def _finish(self, terminal: TailraceError) -> None:
-        # 1. The resume cursor, while the queue still tells what was not handed over.
+        # 1. Compute the resume cursor while the queue still shows which captures were not delivered.
         self._ended_at = self._safe_point()
         self.error = terminal
-        # 2. Give back what others wait for, and what the process must not keep.
+        # 2. Release what other subscriptions wait for, and what the process must not retain.
         self._counters.subscriptions_ended += 1
         self.last.end(self)
         self._intake.clear()
         if self._when_behind:
             self._when_behind.close()
         if self._state is not None:
-            self._state.close()  # its cursor stays
+            self._state.close()  # its cursor remains valid
         self._detach(self, self._publisher)
-        # 3. Tell whoever waits: ``receive``, or a transport that is busy with a message.
+        # 3. Wake ``receive``, or notify a transport that is busy with a message.
         self._waiting.close()
         if self.on_end is not None:
             self.on_end(terminal)
