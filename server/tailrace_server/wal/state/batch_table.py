@@ -1,16 +1,16 @@
 """The tables of record batches, segments and commits, in which a position, a row or a time is looked up.
 
-Each has columns of int64 that only grow, so a view of the log is a reference to the columns and a length:
-taking a view costs nothing, and its content never changes. A trim or a compaction makes a new table; older
+Each table has columns of int64 that only grow. A view of the log is a reference to the columns and a length, so
+making a view copies nothing, and its content never changes. A trim or a compaction makes a new table; older
 views keep the old one. At 100,000 batches the columns take 14 MB and the segments 9 MB.
 
-A segment takes 56 bytes and its path, and no Python objects, since a log has so many: five numbers, and seldom
-used values, which lie packed end to end in a buffer of bytes::
+A log has many segments, so a segment takes 56 bytes and its path, and no Python objects. Its seven numbers are
+in columns. Its rarely used values are packed end to end in a buffer of bytes, to which the numbers refer::
 
     numbers   base_version  rows  bytes   path_start path_length   shape_start shape_length
     packed    …segments/7/orders-41-0.arrow⟨shape⟩segments/7/orders-42-0.arrow…
                                               ▲
-    shape     MessagePack of [prefix, counts]; a segment whose shape is that of the one before refers to it
+    shape     MessagePack of [prefix, counts]; a segment with the shape of the segment before refers to that
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
 _CAPACITY_MIN: Final = 64
 _SPARE: Final = 4
-"""Columns that are full get room for one part in so many more: they are large for as long as the log is."""
+"""Full columns grow by 1/4 of their length. Doubling would waste more: unused room is held for as long as
+the log is open."""
 _BASE_VERSION, _ROWS, _BYTES, _PATH, _PATH_LENGTH, _SHAPE, _SHAPE_LENGTH = range(7)
 
 Shape = tuple[Prefix, dict[str, int] | None]
-"""The common part of many segments: ``prefix`` and ``counts``."""
+"""The values that many segments have in common: ``prefix`` and ``counts``."""
 _encode_shape: Final = msgspec.msgpack.Encoder().encode
 _shape_decoder: Final[msgspec.msgpack.Decoder[Shape]] = msgspec.msgpack.Decoder(Shape)
 _SHAPES_MAX: Final = 256
@@ -51,7 +52,7 @@ _SHAPES_MAX: Final = 256
 
 @lru_cache(maxsize=_SHAPES_MAX)
 def _decode_shape(packed: bytes) -> Shape:
-    """Return prefix and counts; one object for all segments that are alike, as most of a log's are."""
+    """Return prefix and counts; cached, so that the many segments with equal shapes share one object."""
     return _shape_decoder.decode(packed)
 
 
@@ -70,19 +71,22 @@ class GrowingColumns:
 
     @property
     def columns(self) -> Columns:
-        """The columns; what lies past the length is undefined."""
+        """The columns, shape (width, capacity); numbers at and past ``len(self)`` are undefined."""
         return self._columns
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns' content, without reserved space."""
+        """Size of the columns' content in bytes, without reserved space."""
         return self._length * len(self._columns) * self._columns.itemsize
 
     def append(self, added: Columns | Sequence[npt.NDArray[np.int64]]) -> None:
-        """Append n numbers to each column: of shape (width, n), or an array for each.
+        """Append n numbers to each column.
+
+        Args:
+            added: An array of shape (width, n), or one array of n numbers for each column.
 
         Raises:
-            ValueError: They are not equally many.
+            ValueError: The columns do not get equally many numbers.
         """
         count = len(added[0])
         if any(len(numbers) != count for numbers in added):
@@ -108,7 +112,9 @@ class GrowingColumns:
     def count_up_to(self, column: int, number: int) -> int:
         """Return how many values of a sorted column are less than or equal to a number."""
         if not self._length or self.last(column) <= number:
-            return self._length  # what is asked mostly, so numpy is not
+            return (
+                self._length
+            )  # the most frequent request, so it is answered without a call of numpy
         return int(self._columns[column, : self._length].searchsorted(number, "right"))
 
     def _make_room(self, length: int) -> None:
@@ -116,13 +122,14 @@ class GrowingColumns:
             room = max(length, self._length + self._length // _SPARE + _CAPACITY_MIN)
             grown = np.empty((len(self._columns), room), np.int64)
             grown[:, : self._length] = self._columns[:, : self._length]
+            # Views keep the old array, whose content does not change any more.
             self._columns = grown
             self._flat = grown.data.cast("B").cast("q")
-            """The same memory, column after column."""
+            """The same memory, column after column. Setting one number here is faster than through numpy."""
 
 
 class SegmentTable(GrowingColumns):
-    """The segments of a log, in log order; a SegmentRef is made on request."""
+    """The segments of a log, in log order. Each look-up makes a new SegmentRef."""
 
     __slots__ = ("_newest_shape", "_newest_shape_place", "_packed")
 
@@ -130,11 +137,12 @@ class SegmentTable(GrowingColumns):
         super().__init__(_SHAPE_LENGTH + 1)
         self._packed = bytearray()
         self._newest_shape: tuple[object, object] | None = None
-        """Of the segment that ``add`` has added last, and where it is packed; None where it is not known."""
+        """Shape of the segment that was added last; None if it is unknown, so that the next shape is packed."""
         self._newest_shape_place = (0, 0)
+        """Start and length of that shape in ``_packed``."""
 
     def __getitem__(self, place: int) -> SegmentRef:
-        """Return the segment at a place, 0 the oldest."""
+        """Return the segment at a place; the oldest one is at place 0."""
         if not 0 <= place < self._length:
             raise IndexError(f"segment {place} of {self._length}")
         numbers: list[Any] = [*map(self._columns.item, range(len(self._columns)), repeat(place))]
@@ -155,21 +163,21 @@ class SegmentTable(GrowingColumns):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table's content, without reserved space."""
+        """Size of the table's content in bytes, without reserved space."""
         return super().nbytes + len(self._packed)
 
     @property
     def rows(self) -> Columns:
-        """Records of each segment."""
+        """Number of records of each segment."""
         return self._columns[_ROWS, : self._length]
 
     @property
     def sizes(self) -> Columns:
-        """Bytes of each segment."""
+        """Size of each segment in bytes."""
         return self._columns[_BYTES, : self._length]
 
     def paths(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """Return the paths of some of the segments, oldest first."""
+        """Return the paths of the segments from place ``start`` up to ``stop``, exclusive; None: to the end."""
         places = slice(start, self._length if stop is None else stop)
         starts, lengths = self._columns[_PATH : _PATH_LENGTH + 1, places].tolist()
         packed = self._packed
@@ -184,12 +192,13 @@ class SegmentTable(GrowingColumns):
             self.append_row((*numbers, *self._pack(segment.path.encode()), *shape))
 
     def slice(self, start: int, stop: int) -> SegmentTable:
-        """Return a new table of some of the segments."""
+        """Return a new table of the segments from place ``start`` up to ``stop``, exclusive."""
         table = SegmentTable()
         chosen = self._columns[:, start : min(stop, self._length)].copy()
         if chosen.shape[1]:
-            # All that is packed from the first one's path on, and before it the first one's shape, which
-            # alone of those that are needed may lie before it.
+            # Copy the packed bytes from the first segment's path on. Only the first segment's shape may lie
+            # before that path, packed for an earlier segment. So it is copied to the front, and references
+            # are moved accordingly.
             path, (shape, length) = int(chosen[_PATH, 0]), chosen[_SHAPE:, 0].tolist()
             end = int(chosen[_PATH, -1] + chosen[_PATH_LENGTH, -1])
             table._packed = self._packed[shape : shape + length] + self._packed[path:end]
@@ -204,13 +213,15 @@ class SegmentTable(GrowingColumns):
         added[_PATH] += len(self._packed)
         added[_SHAPE] += len(self._packed)
         self._packed += other._packed
-        self._newest_shape = None
+        self._newest_shape = (
+            None  # the last segment is one of ``other``, and its shape is not decoded here
+        )
         self.append(added)
 
     def _with_shapes(
         self, segments: Iterable[SegmentRef]
     ) -> Iterator[tuple[SegmentRef, tuple[int, int]]]:
-        """Yield each segment with where its shape is packed."""
+        """Yield each segment with the start and the length of its packed shape; pack a shape that is new."""
         before, place = self._newest_shape, self._newest_shape_place
         for segment in segments:
             shape = (segment.prefix, segment.counts)
@@ -220,7 +231,7 @@ class SegmentTable(GrowingColumns):
         self._newest_shape, self._newest_shape_place = before, place
 
     def _pack(self, data: bytes) -> tuple[int, int]:
-        """Append bytes to what is packed; return where they begin, and how many they are."""
+        """Append bytes to the packed bytes; return their start and their length."""
         start = len(self._packed)
         self._packed += data
         return start, len(data)
@@ -245,10 +256,10 @@ BATCH_FIELDS: Final = (
     "after_crc32c",
     "first_row",
 )
-"""The columns that describe a batch, by their names in entries and checkpoints; see docs/wal-format.md."""
+"""Names of the columns that describe a batch, as in entries and checkpoints; see docs/wal-format.md."""
 
 RECEIPT_FIELDS: Final = len(BATCH_FIELDS) - 1
-"""A receipt lacks the last one."""
+"""Number of columns that a segment's receipt has: all except ``first_row``, which only the commit knows."""
 
 ROWS: Final = BATCH_FIELDS.index("rows")
 FIRST_VERSION: Final = BATCH_FIELDS.index("first_version")
@@ -257,7 +268,7 @@ LAST_VERSION: Final = BATCH_FIELDS.index("last_version")
 LAST_INDEX: Final = BATCH_FIELDS.index("last_index")
 FIRST_ROW: Final = BATCH_FIELDS.index("first_row")
 SEGMENT: Final = len(BATCH_FIELDS)
-"""Place of a batch's segment in the table's list."""
+"""Index of the column with the place of the batch's segment in ``BatchTable.segments``."""
 
 _WIDTH: Final = len(BATCH_FIELDS) + 1
 
@@ -270,7 +281,7 @@ class BatchTable(GrowingColumns):
     def __init__(self) -> None:
         super().__init__(_WIDTH)
         self.segments = SegmentTable()
-        """In the order of the log."""
+        """The segments of the batches, in log order."""
 
     @property
     def nbytes(self) -> int:
@@ -278,19 +289,19 @@ class BatchTable(GrowingColumns):
         return super().nbytes + self.segments.nbytes
 
     def append_batch(self, segment: SegmentRef, batch: Iterable[int]) -> None:
-        """Append a segment of one batch, numbers in the order of BATCH_FIELDS."""
+        """Append a segment that has one batch; the batch's numbers are in the order of BATCH_FIELDS."""
         place = len(self.segments)
         self.segments.add([segment])
         self.append_row((*batch, place))
 
     def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
-        """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""
+        """Append a segment with n batches, given by columns of shape (len(BATCH_FIELDS), n)."""
         place = len(self.segments)
         self.segments.add([segment])
         self.append([*batches, np.full(batches.shape[1], place)])
 
     def slice(self, start: int, stop: int | None = None) -> BatchTable:
-        """Return a new table of some of the batches, and of the segments that they need."""
+        """Return a new table of the batches from ``start`` up to ``stop``, exclusive, and of their segments."""
         chosen = self._columns[:, start : self._length if stop is None else stop]
         table = BatchTable()
         if chosen.shape[1]:
@@ -309,7 +320,7 @@ class BatchTable(GrowingColumns):
 
 
 class CommitTable(GrowingColumns):
-    """The first version and commit timestamp, µs, of every commit that has versions; both columns rise."""
+    """The commits that have versions: first version, and commit timestamp in microseconds; both rise."""
 
     __slots__ = ()
 
@@ -328,7 +339,7 @@ def batch_ref(segments: SegmentTable, columns: Columns, place: int) -> BatchRef:
 
 
 def ref_of(segment: SegmentRef, values: Sequence[int]) -> BatchRef:
-    """Return the batch of a segment that numbers describe, in the order of BATCH_FIELDS."""
+    """Return a batch of a segment, described by numbers in the order of BATCH_FIELDS."""
     return BatchRef(
         segment=segment,
         offset=values[0],
@@ -346,7 +357,13 @@ def ref_of(segment: SegmentRef, values: Sequence[int]) -> BatchRef:
 
 
 def find_position(columns: Columns, length: int, position: Position) -> int:
-    """Return the first of ``length`` batches whose last position is at or after one; ``length`` if none is."""
+    """Return the place of the first batch that ends at or after a position; ``length`` if none does.
+
+    Args:
+        columns: The columns of a BatchTable.
+        length: Number of batches to search.
+        position: The position.
+    """
     versions = columns[LAST_VERSION, :length]
     start = int(np.searchsorted(versions, position.version, "left"))
     if start < length and versions[start] == position.version:
@@ -356,11 +373,17 @@ def find_position(columns: Columns, length: int, position: Position) -> int:
 
 
 def find_row(columns: Columns, length: int, row: int) -> int:
-    """Return the batch that holds a running number: the first for a lower one, ``length`` past the last row."""
+    """Return the place of the batch that has the record with a running number.
+
+    Args:
+        columns: The columns of a BatchTable.
+        length: Number of batches to search.
+        row: The running number. Below the first batch the result is 0, after the last one it is ``length``.
+    """
     if not length:
         return 0
     last = columns.item(FIRST_ROW, length - 1)
-    if row >= last:  # what is asked mostly, so numpy is not
+    if row >= last:  # the most frequent request, so it is answered without a call of numpy
         return length - (row < last + columns.item(ROWS, length - 1))
     return max(0, int(np.searchsorted(columns[FIRST_ROW, :length], row, "right")) - 1)
 
@@ -393,7 +416,7 @@ __all__ = [
 def carried_records(
     segments: Sequence[SegmentReceipt | CarriedSegment],
 ) -> tuple[bytes, list[SegmentReceipt]]:
-    """Return the records that an entry is to carry, if any, and the receipts of all segments."""
+    """Return the bytes of the records that an entry carries, maybe none, and the receipts of all segments."""
     data, receipts = b"", []
     for place, segment in enumerate(segments):
         if isinstance(segment, CarriedSegment):
@@ -408,9 +431,22 @@ def carried_records(
 def place_segments(
     receipts: Sequence[SegmentReceipt], last_version: int, end_row: int, *, entry: int
 ) -> list[SegmentDocument]:
-    """Give segments their versions and their records running numbers; one without a path is the entry's own."""
+    """Return the segments as their entry will list them: with absolute versions and running numbers.
+
+    Args:
+        receipts: The segments, in log order. A receipt without a path belongs to the segment that the entry
+            itself carries.
+        last_version: Newest committed version before the segments.
+        end_row: Running number after the last record before the segments.
+        entry: Number of the entry.
+
+    Raises:
+        ValueError: The first segment continues a transaction, which no segment began.
+    """
     placed: list[SegmentDocument] = []
     for receipt in receipts:
+        # Versions in a receipt are relative and count from 0. If the segment continues a transaction, its 0 is
+        # the last version of the segment before it.
         if receipt.continues and not placed:
             raise ValueError(
                 f"{receipt.path} continues a transaction, but no segment comes before it"

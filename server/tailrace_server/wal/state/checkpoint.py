@@ -1,12 +1,12 @@
 """Checkpoints: when one is due, and how it is made.
 
-A checkpoint is due when the entries since the last one number at least 256 and at least an eighth of the
-rows of its tables (batches and commits). So opening reads a bounded share of a log one entry at a time, and
-all checkpoints together write a bounded multiple of the newest one.
+A checkpoint is due if the number of entries since the last checkpoint is at least 256, and at least 1/8 of the
+number of rows in the checkpoint's tables (batches and commits). So opening a log reads a bounded part of it
+entry by entry, and all checkpoints together write a bounded multiple of the size of the newest one.
 
-Checkpoints are a sequence of their own, dense and created exclusively: k + 1 is computed from k, and the loser
-of k + 1 reads it and starts again. A reader begins with the newest. Old ones are deleted with the entries that
-they cover (upkeep/retention.py).
+Checkpoints have numbers of their own, without gaps. Each object is created exclusively: checkpoint k + 1 is
+computed from checkpoint k, and a process that loses the race for k + 1 reads it and starts again. Readers begin
+with the newest checkpoint. Old checkpoints are deleted with the entries that they cover (upkeep/retention.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
 
 CHECKPOINT_ENTRIES_MIN: Final = 256
-"""Entries since the last checkpoint before another is due, …"""
+"""The least number of entries between two checkpoints."""
 
 CHECKPOINT_SHARE: Final = 8
-"""… and at least one of this many rows of its tables."""
+"""A checkpoint is due only after one entry for each 8 rows of the tables (batches and commits)."""
 
 DELETE_GRACE_S: Final = 600.0
-"""Seconds for which a file stays that nothing names any more."""
+"""Grace period: seconds for which a file is retained after the last object that names it is gone."""
 
 
 def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
@@ -42,25 +42,25 @@ def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
 
 
 def write_checkpoint_if_due(log: CommitLog, now: int, *, times: int = 1) -> bool:
-    """Write a checkpoint if one is due, so many times over; return whether it was written."""
+    """Write a checkpoint if one is due, by limits multiplied by ``times``; return True if it was written."""
     return checkpoint_is_due(log, times=times) and write_checkpoint(log, log.state, now)
 
 
 def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
-    """Write checkpoint k + 1 of a state as it is; False when another took the number.
+    """Write a state as checkpoint k + 1; return False if another process has created that checkpoint first.
 
     Args:
-        log: Where the checkpoint goes.
+        log: The log to which the checkpoint is added.
         state: ``log.state``, or a changed copy of it (compaction, trim).
-        now: µs since the epoch.
+        now: Current time in microseconds since the epoch.
 
     Raises:
-        LogFull: No room.
+        LogFull: The device has no room.
     """
     if state is log.state:
         log.read_newest_checkpoint()
-    # 1. Forget the files that are deleted. One within its grace still exists: only the others, which are few,
-    #    are asked for.
+    # 1. Drop the names of files that have been deleted. A file within its grace period certainly exists, so
+    #    only the few files past it are looked up in the store.
     before = now - int(DELETE_GRACE_S * 1e6)
     state.removed = {
         path: since
@@ -73,7 +73,8 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
     path = f"{CHECKPOINTS}/{object_name(header.number)}"
-    # 3. Only the winner of the number may change its own state: the loser has to read the winner's checkpoint.
+    # 3. Only the winner of the number may note the checkpoint as its own. The loser has to read the winner's
+    #    checkpoint, which may contain a compaction or a trim.
     if not log.store.create(path, data, failpoint="checkpoint") or log.withdraws(path, crc):
         return False
     state.note_checkpoint(header, crc)
@@ -81,7 +82,7 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
 
 
 def _remember_last_commits(log: CommitLog, state: LogState) -> None:
-    """Note the last commit of each writer, if the state comes from an older checkpoint without these notes."""
+    """Add the last commit of each writer to the state, if an older checkpoint without these notes was read."""
     for writer, key in state.writers.items():
         found = log.read_entry(key.entry) if writer not in state.known_commits else None
         if found is not None and isinstance(found.entry, CommitEntry):
@@ -89,7 +90,7 @@ def _remember_last_commits(log: CommitLog, state: LogState) -> None:
 
 
 def is_left(store: ObjectStore, path: str) -> bool:
-    """Return True if a segment that nothing names still exists."""
+    """Return True if the records at a path still exist: a segment file, or records that an entry carries."""
     if path.startswith(f"{ENTRIES}/"):
         return documents.carries_records(store, path)
     return store.exists(path)

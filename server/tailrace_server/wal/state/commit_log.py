@@ -1,12 +1,12 @@
-"""The reader's side of a catalog's log: newest checkpoint, then entries and publications as they appear.
+"""The reader's side of a catalog's log: the newest checkpoint, then entries and publications as they appear.
 
-A view is correct because of the order of reading: the publication first, then the entries. An entry is durable
-before a publication that names it exists, so everything up to the published version has been read when a view
-is shown.
+Views are complete because publications are read before entries. A publication is created only after the entries
+that it names are durable, so the entries that are read next include all that it publishes.
 
 An entry that publishes itself can be read a moment before its name is durable. A version that a power cut could
-still undo must not become visible. So the versions of such an entry are shown after its writer has marked the
-entry, or the reader has made its name durable itself. A follower reads the entry while it waits for the mark.
+still undo must not become visible. So the versions of such an entry become visible only after its writer has
+marked the entry, or the reader has made its name durable itself. A follower prepares the entry's view while it
+waits for the mark.
 """
 
 from __future__ import annotations
@@ -56,21 +56,22 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Prepare = Callable[[LogView, ReadEntry | None], None]
-    """Makes ready what a view shows anew; is given the entry that was read last for it, if there was one."""
+    """Prepares a new view before it becomes visible; called with the view and the last entry that was read for
+    it, None if none was read."""
     Wait = Callable[[str, Callable[[], bool]], bool]
-    """Waits until a condition of the file at a path holds, or as long as a writer should take to make its name
-    durable; returns whether it holds."""
+    """Waits until a condition on the file at a path holds, but no longer than a writer should need to make the
+    file's name durable; returns True if the condition holds."""
 
 _PAST_COMMITS_MAX: Final = 1 << 18
-"""Commits below the oldest position that a log which only reads keeps after a trim: 4 MiB. Records that were
-read before the trim may be delivered after it, and need their commit timestamp."""
+"""The most commits below the oldest position that a log opened with ``reads_only`` retains after a trim: 4 MiB.
+Records that were read before the trim may be delivered after it, and need their commit timestamps."""
 
 
 class CommitLog:
-    """One catalog's log, read up to its end. Thread-safe; every call does I/O, the attributes do none."""
+    """One catalog's log, read up to its end. Thread-safe. Methods do I/O; attributes and properties do none."""
 
     def __init__(self, path: Path, uuid: UUID, name: str, *, reads_only: bool = False) -> None:
-        """Hold the empty log of a catalog; use ``open``."""
+        """Begin with an empty state; callers use ``open``."""
         self._reads_only = reads_only
         self.path = path
         self.store: ObjectStore = LocalFiles(path)
@@ -81,33 +82,33 @@ class CommitLog:
         """Identifies this opening of the log among all openings in the process."""
         self._lock = threading.RLock()
         self._identity: Hashable = None
-        """Stamp of the catalog.json whose uuid was found to be this log's; None before the first look."""
+        """Stamp of catalog.json when it was last found to have this log's uuid; None before the first check."""
         self._seen: tuple[Hashable, ...] = ()
-        """Numbers and stamps of the last entry and checkpoint when their content was last compared."""
+        """Numbers and stamps of the last entry, publication and checkpoint when these were last verified."""
         self._durable_entry = 0
-        """The names of the entries up to this one are durable for certain."""
+        """Number of the last entry known to be durable, together with the names of all entries before it."""
         self._marks = True
         """True if the writer marks entries as durable. False after it did not, until a mark is seen again."""
         self._arriving: ArrivingEntry | None = None
-        """The entry that has been read ahead."""
+        """The entry that was read under its temporary name; None if there is none."""
         self.schemas = SchemaHistory()
-        """Those of all versions that are committed."""
+        """The schemas of all committed versions."""
         self.committed = 0
-        """Newest committed version; it moves also where there is no new view, as nothing was published."""
+        """Newest committed version, which may be above the newest published version of ``view``."""
         self.view: LogView
 
     @classmethod
     def open(cls, path: Path, *, reads_only: bool = False) -> CommitLog:
-        """Open a catalog's folder: one checkpoint and the entries after it.
+        """Open the log in a catalog's folder: read the newest checkpoint and the entries after it.
 
         Args:
             path: The catalog's folder.
-            reads_only: Forget the names of files that wait for their deletion, which only a maker of
-                checkpoints needs. Keep the commit timestamps of trimmed versions.
+            reads_only: True for a log that writes no checkpoints. It drops the names of files that wait for
+                their deletion, and retains the commit timestamps of trimmed versions.
 
         Raises:
-            LogUnreadable: It is not a catalog, may not be read, or has a newer format.
-            LogCorrupted: One of its objects is damaged.
+            LogUnreadable: The folder is not a catalog, lacks read permission, or has a newer format.
+            LogCorrupted: An object of the log is damaged.
         """
         document = read_catalog(path)
         check_folders(path)
@@ -127,7 +128,7 @@ class CommitLog:
 
     @property
     def gate(self) -> str:
-        """The gate as text: a name and a place; empty without a gate."""
+        """The gate of publication as text, ``name at place``; empty without a gate."""
         gate = self.state.gate
         return "" if gate is None else f"{gate.name} at {gate.place}"
 
@@ -141,21 +142,22 @@ class CommitLog:
         """Read the new objects; return the new view, or None if readers can see no change.
 
         Args:
-            prepare: Called with the view before it is shown. It must not raise.
-            new_entries: Number of entries that have appeared, if the watch reported nothing else; None: read
-                everything that may have changed.
-            wait: Waits for the writer's mark; None: make the name durable at once.
+            prepare: Called with the view before it becomes visible. It must not raise.
+            new_entries: Number of new entries, if the watch has reported nothing else; None: read everything
+                that may have changed.
+            wait: Waits until the writer marks the last entry as durable; None: make its name durable at once.
 
         Raises:
             CatalogReplaced: The folder has another log, or none.
             LogCorrupted: An object is damaged, or does not continue the chain.
-            LogUnreadable: No permission any more, or a newer format.
+            LogUnreadable: The read permission was withdrawn, or an object has a newer format.
         """
         with self._lock:
             if new_entries is None:
                 read = self.advance()
                 self._refuse_hole()  # no reader gets past a lost entry
             else:
+                # Entries only: this spares the system calls for checkpoints and publications at each commit.
                 read = self.follow_entries(new_entries)
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
@@ -163,7 +165,8 @@ class CommitLog:
                 self.committed = state.last_version
                 return None
             view = self._make_view()
-            # Preparing overlaps with the writer's sync. A view is shown once a power cut cannot undo it.
+            # Preparing overlaps with the writer's sync. The view becomes visible after that, when a power cut
+            # cannot undo its versions.
             prepare(view, read)
             self._show(view, wait)
             return view
@@ -174,23 +177,23 @@ class CommitLog:
         Errors as ``refresh``.
         """
         with self._lock:
-            # 1. If the folder has another catalog now, its objects must not be applied to this state. If the
-            #    next objects were deleted because this log was not read for long, a checkpoint covers them.
+            # 1. If the folder has another catalog now, its objects must not be applied to this state. If this
+            #    log was not read for long, the next objects may have been deleted: a checkpoint covers them.
             self.check_folder()
             self._check_last()
-            # 2. Checkpoints before entries: a new revision replaces the tables, entries are added to them.
+            # 2. Checkpoints before entries: a new revision replaces the tables, and entries are added to these.
             self.follow_checkpoints()
-            # 3. Publications before entries. An entry exists before the publication that names it, so the
-            #    last step finds all that this one released.
+            # 3. Publications before entries. Entries exist before the publication that names them, so the
+            #    last step reads all entries that this step has published.
             self._follow_publications()
             return self.follow_entries()
 
     def read_entry(self, number: int) -> ReadEntry | None:
-        """Return one entry, or None where there is none yet."""
+        """Return the entry with a number; None if it does not exist yet, or was deleted."""
         return documents.read_entry(self.store, number)
 
     def check_folder(self) -> None:
-        """Check by catalog.json that the folder still has this catalog.
+        """Check that the folder still has this catalog, by the uuid in catalog.json.
 
         Raises:
             CatalogReplaced, LogMissing: The folder has another log, the log was dropped, or the folder is gone.
@@ -198,6 +201,7 @@ class CommitLog:
         identity = self.store.stamp(CATALOG_FILE)
         if identity is None:
             raise missing_catalog(self.path, self.uuid)
+        # The file is read again only if its stamp has changed.
         if identity != self._identity:
             found = read_catalog(self.path).uuid
             if found != self.uuid:
@@ -207,40 +211,44 @@ class CommitLog:
     def _check_last(self) -> None:
         """Continue from the newest checkpoint if the last objects that were read have been deleted since.
 
-        Upkeep deletes an object only after its successors, so the next object could be missing too. Without
-        this check a reader would take that for the end of the log.
+        Upkeep deletes objects in the order of their numbers. So if the last object that was read is gone, its
+        successor may be gone too. Without this check, the reader would take the gap for the end of the log.
 
         Raises:
             LogCorrupted: No checkpoint covers the missing objects: the log was restored or damaged.
         """
-        # 1. Mostly the files are the same as at the last look, which costs one system call for each.
+        # 1. Usually the files are the same as at the last check, which costs one system call for each.
         last = last_objects(self.state)
         seen = tuple((each.number, self.store.stamp(each.path)) for each in last)
         if seen == self._seen:
             return
-        # 2. The stamps are others, so the content decides: retention replaces an entry by its lines.
+        # 2. The stamps differ, so compare the contents: retention may have replaced an entry by one without
+        #    its records, with the same checksum.
         lost = [each for each in last if not self.has_last(each.folder)]
         if not lost:
             self._seen = seen
             return
-        # 3. A lost object was deleted rightly if the newest checkpoint continues from it. Anything else means
-        #    another history: this state must not be continued with it.
+        # 3. If the newest checkpoint continues from a lost object, upkeep has deleted that object. Otherwise
+        #    the folder has another history, such as a restored copy's, which must not be mixed with this state.
         newer = self._newest_state()
         for each in lost:
             is_gone = not self.store.exists(each.path)
             if not is_gone or newer is None or not continues(newer, self.state, each):
                 if not each.number:
-                    return  # the first object of a sequence is missing: the reader of it says so
+                    return  # the first object of a sequence is missing: its reader raises the error
                 self._refuse(each.path)
         if newer is not None:
             self._adopt(newer)
 
     def has_last(self, folder: str) -> bool:
-        """Return True if the newest object read of a sequence exists, so no later object was deleted."""
+        """Return True if the last object that was read from a folder still exists, with the same content.
+
+        Then no later object of the folder has been deleted, since upkeep deletes in the order of the numbers.
+        """
         return is_there(self.store, self.state, folder)
 
     def withdraws(self, path: str, crc: int) -> bool:
-        """Delete a newly created object if its number was used before; return True if it was deleted."""
+        """Delete a just created object if its number had been used before; return True if it was deleted."""
         folder = path.partition("/")[0]
         return not self.has_last(folder) and withdraw_repeated(self.store, path, crc)
 
@@ -250,7 +258,7 @@ class CommitLog:
             try:
                 return self._state_of(newest)
             except LogCorrupted:
-                # It may have been deleted since the folder was listed, and only after a newer one was made.
+                # The checkpoint may have been deleted after the folder was listed. Then a newer one exists.
                 if newest == newest_number(self.store, CHECKPOINTS):
                     raise
         return None
@@ -261,21 +269,26 @@ class CommitLog:
         raise LogCorrupted(path, 0, f"it is {what}: the log was restored from a copy, or damaged")
 
     def follow_checkpoints(self) -> None:
-        """Adopt the newest checkpoint if it has a compaction or a trim, which the entries do not have."""
+        """Read the new checkpoints; adopt the newest one if it contains a compaction or a trim.
+
+        Otherwise its tables equal those of this state, and only its header is read.
+        """
         number, newest = self.state.checkpoint, None
         while (header := read_header(self.store, number + 1)) is not None:
             number, newest = header.number, header
+        # If the last checkpoint that was read is gone, the next numbers may have been used again by a process
+        # that was paused. The next check of the last objects decides.
         if newest is None or not self.has_last(CHECKPOINTS):
             return
         if newest.revision != self.state.revision:
             state = self._state_of(newest.number)
-            self._check_last()  # its tables are compared with nothing, so it must be the same log
+            self._check_last()  # nothing compares its tables with ours, so it must be the same log
             self._adopt(state)
         else:
             self.state.note_checkpoint(newest, None)
 
     def read_newest_checkpoint(self) -> None:
-        """Read the newest checkpoint's CRC and files to delete, which only a maker of checkpoints needs."""
+        """Read the CRC and the files to delete from the newest checkpoint; the next one needs both."""
         assert not self._reads_only
         with self._lock:
             if self.state.checkpoint_crc is None:
@@ -285,21 +298,25 @@ class CommitLog:
                 self.state.checkpoint_crc = crc
 
     def _state_of(self, number: int) -> LogState:
-        """Return the state in a checkpoint."""
+        """Return the state that the checkpoint with a number holds."""
         state = read_state(self.store, number, self._name, self.uuid)
         if self._reads_only:
             state.removed.clear()
         return state
 
     def _adopt(self, state: LogState) -> None:
-        """Replace the tables of this log's state by those of a checkpoint's state."""
+        """Replace the tables of this log's state by those of a checkpoint; ignore an older checkpoint."""
         if state.checkpoint >= self.state.checkpoint:
+            # A checkpoint is made only after the entries that it covers are durable.
             self._durable_entry = max(self._durable_entry, state.last_entry)
             past = _PAST_COMMITS_MAX if self._reads_only else 0
             self.state.adopt(state, past_commits_max=past)
 
     def make_durable(self, wait: Wait | None = None) -> None:
-        """Make sure that the names of the entries read so far are durable, even if their writer was killed.
+        """Make sure that the names of all entries that were read are durable, even if their writer was killed.
+
+        Args:
+            wait: Waits until the writer marks the last entry as durable; None: do not wait.
 
         Raises:
             LogError: The device failed.
@@ -307,15 +324,17 @@ class CommitLog:
         entry = self.state.last_entry
         if self._durable_entry >= entry:
             return
-        # 1. A mark of the last entry covers all entries before it: their names are in one folder.
+        # 1. A mark on the last entry covers all entries before it: one fsync of their folder makes all names
+        #    durable.
         marked = self._is_marked()
-        # 2. The writer's sync is in progress. Wait only once for a writer that does not mark its entries.
+        # 2. Without a mark, the writer's fsync is probably in progress. Do not wait again for a writer that has
+        #    once failed to mark its entry: each commit would be late by the whole time of waiting.
         if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
-        # 3. The writer was killed in between, or does not mark its entries.
+        # 3. The writer was killed before the mark, or does not mark its entries: sync the folder here.
         if not marked:
             self.store.make_durable(ENTRIES)
-            marked = self._is_marked()  # its writer, too, has synced by now
+            marked = self._is_marked()  # the writer may have synced and marked meanwhile
         self._note_durable(entry, marked=marked)
 
     def _note_durable(self, entry: int, *, marked: bool) -> None:
@@ -323,7 +342,8 @@ class CommitLog:
         self._marks = self._marks or marked
 
     def _show(self, view: LogView, wait: Wait | None = None) -> None:
-        # Versions that a publication releases are durable: its writer synced the entries before it created it.
+        # Versions that a publication has published are durable already: the publisher synced the entries before
+        # it created the publication. Only an entry that published itself may still lack its fsync.
         if view.published == self.state.published_by_entry:
             self.make_durable(wait)
         self.committed = view.committed
@@ -351,21 +371,25 @@ class CommitLog:
             state.apply_publication(path, *found)
 
     def follow_entries(self, count_max: int | None = None) -> ReadEntry | None:
-        """Read the new entries, at most ``count_max`` if given; return the last one."""
+        """Read and apply the new entries, at most ``count_max`` if given; return the last one, or None.
+
+        Raises:
+            LogCorrupted: An entry is missing that a publication names, or an entry or schema is damaged.
+        """
         state, last = self.state, None
-        # 1. Apply what is there. With a known count, the miss at the end, a system call, is spared.
+        # 1. Apply the existing entries. A known count saves the system call for an entry that does not exist.
         for _ in itertools.count() if count_max is None else range(count_max):
             found = self._next_entry()
             if found is None:
                 break
             state.apply(found.path, found.entry, found.crc)
             last = found
-        # 2. The mark of the last entry was read with it; it covers the entries before.
+        # 2. The mark of the last entry was read together with it, and covers the entries before it.
         if last is not None and last.marked:
             self._note_durable(last.entry.number, marked=True)
         if self._reads_only:
             state.removed.clear()
-        # 3. Entries exist before the publication that names them. So an entry that is missing now is lost,
+        # 3. Entries exist before the publication that names them. So an entry that is still missing is lost,
         #    unless the catalog was replaced meanwhile, or a checkpoint covers the entry.
         released = state.publication
         if released is not None and released.entry > state.last_entry:
@@ -378,12 +402,13 @@ class CommitLog:
                 0,
                 f"the entry is missing, and publication {released.number} goes up to {released.entry}",
             )
-        # 4. Views look schemas up by version in memory. A schema is durable before the entry that names it.
+        # 4. Read the schemas before a view needs them: views look them up in memory. A schema is durable before
+        #    the entry that names it.
         self.read_schemas()
         return last
 
     def read_schemas(self) -> SchemaHistory:
-        """Read the schemas that entries name and that were not read yet; return all schemas.
+        """Read the schemas that entries have named since the last call; return all schemas.
 
         Raises:
             LogCorrupted: A schema is missing or damaged.
@@ -395,6 +420,7 @@ class CommitLog:
 
     def _next_entry(self) -> ReadEntry | None:
         number, found = self.state.last_entry + 1, None
+        # An entry that was read ahead only has to be found under its final name: nothing is read again.
         if self._arriving is not None and self._arriving.read.entry.number == number:
             found = self._arriving.arrived()
         if found is None:
@@ -402,13 +428,14 @@ class CommitLog:
         if found is not None:
             self._arriving = None
             if not self.has_last(ENTRIES):
-                return None  # a paused writer has used a number again whose entry was deleted
+                return None  # a paused writer has used the number of a deleted entry again
         return found
 
     def read_ahead(self, name: str) -> ReadEntry | None:
-        """Read the next entry by its temporary name, so that it need not be read after it has its final name.
+        """Read the next entry under its temporary name, so that it is already read when it gets its final name.
 
-        Return the entry, or None if the name is not that of the next entry. The entry is not valid yet.
+        Return the entry, or None if the name does not belong to the next entry. The entry is not valid yet: it
+        may never become part of the log.
         """
         with self._lock:
             number = self.state.last_entry + 1
@@ -418,7 +445,7 @@ class CommitLog:
             return None if self._arriving is None else self._arriving.read
 
     def forget_arriving(self) -> None:
-        """Release the entry that ``read_ahead`` has read and keeps open; called when following ends."""
+        """Close the entry that ``read_ahead`` has read; called when the log is no longer followed."""
         with self._lock:
             self._arriving = None
 
@@ -427,6 +454,7 @@ class CommitLog:
         while True:
             state = self.state
             last = last_objects(state)
+            # 1. Is there an object after the next one? A new epoch also proves an entry, the writer's OPEN.
             what, missing = "entry", f"{ENTRIES}/{object_name(state.last_entry + 1)}"
             after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
             next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
@@ -436,27 +464,29 @@ class CommitLog:
                 found = _publication_path(state.last_publication + 2)
                 if not self.store.exists(found):
                     return
+            # 2. The next object may have been created since it was last read. So read on: it is lost only if it
+            #    was missing while its successor existed, and reading on does not get past it either.
             is_missing = not self.store.exists(missing)
             self.advance()
             if is_missing and last_objects(state) == last:
                 raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
 
     def committed_view(self) -> LogView:
-        """Return a view of all committed versions, for the catalog's writer; readers see the published ones."""
+        """Return a view of all committed versions, published or not; only for the catalog's writer."""
         with self._lock:
             self.read_schemas()
             return self._make_view(self.state.last_version)
 
     def published_view(self) -> LogView:
-        """Return a view of the published versions, for times and bytes; its newest schemas may be missing."""
+        """Return a view of the published versions without reading schemas: use it for times and sizes only."""
         with self._lock:
             return self._make_view()
 
     def durable_view(self) -> tuple[LogView, int]:
-        """Read the new objects; return a view of all committed and durable versions, and its last entry.
+        """Read the new objects; return a view of all committed versions, and the last commit entry's number.
 
-        Only for the tables of a gate: other readers may not see unpublished versions. Errors as
-        ``refresh``.
+        All these versions are durable. Only the tables that a gate waits for may be written from such a view:
+        other readers must not see unpublished versions. Raises the same errors as ``refresh``.
         """
         with self._lock:
             self.refresh()

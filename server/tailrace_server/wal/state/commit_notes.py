@@ -1,11 +1,12 @@
-"""Notes of commits that outlive their entries: repeated batches, and updates without the row before.
+"""Notes of commits that outlive their entries: the last batches of writers, and updates without before-image.
 
-A batch that is repeated after a restart is recognised by the last commits of its writer, ``KnownCommits``, even
-if their entries have been deleted.
+After a restart a writer repeats its last batch. The log recognises that batch by the writer's last commits,
+``KnownCommits``, even if their entries have been deleted.
 
-With its default replica identity, PostgreSQL sends updates without the row before. Such a record names every
-column of ``after`` as changed; the columns that did change are unknown. The writer notes this among the source
-positions of the commit, and again when the row before is sent. Only an entity type's newest note is valid::
+With its default replica identity, PostgreSQL sends updates without the before-image. Such a record names every
+column of ``after`` as changed; the columns that really changed are unknown. The writer notes this among the
+source positions of the commit, and notes it again when before-images are sent. For each entity type only the
+newest note is valid::
 
     before:orders  missing        before:orders  sent
 """
@@ -29,11 +30,11 @@ _SENT: Final = "sent"
 def unknown_changes_after(
     known: tuple[str, ...], source_positions: Mapping[str, int | str]
 ) -> tuple[str, ...]:
-    """Return the entity types, sorted, whose newest updates came without the row before, as of a commit.
+    """Return the entity types, sorted, whose newest updates had no before-image, as of a commit.
 
     Args:
-        known: These entity types before the commit; returned if the commit has no such note.
-        source_positions: What the commit advances; or all of a log, with ``known`` empty.
+        known: The result as of the commit before; returned unchanged if the commit has no such note.
+        source_positions: The source positions in the commit. Or those of the whole log, with ``known`` empty.
     """
     notes = {
         name.removeprefix(_BEFORE): state
@@ -47,11 +48,11 @@ def unknown_changes_after(
 
 
 def notes_after(updates: Mapping[str, bool], known: Collection[str]) -> dict[str, int | str]:
-    """Return the source positions by which the updates of a commit change the notes.
+    """Return the notes that a commit has to write, as source positions: those that its updates change.
 
     Args:
-        updates: Entity types with updates; True if any of them came without ``before``.
-        known: The entity types whose newest updates came without ``before``.
+        updates: Entity types with updates in the commit; True if any of the updates has no ``before``.
+        known: The entity types whose newest updates before the commit had no ``before``.
     """
     return {
         f"{_BEFORE}{entity_type}": _MISSING if missing else _SENT
@@ -61,16 +62,16 @@ def notes_after(updates: Mapping[str, bool], known: Collection[str]) -> dict[str
 
 
 BATCH_NOTES: Final = "batch:"
-"""Prefix of the source positions that number the batches of a source; see source_batches.py."""
+"""Prefix of source positions that hold a source's batch number; see source_batches.py."""
 _FLUSHES_MAX: Final = 64
-"""The number of flushes of one batch that are remembered, the newest ones."""
+"""The most flushes of one batch that are remembered; the oldest are forgotten first."""
 
 KnownCommits = dict[str, tuple[KnownCommit, ...]]
-"""Writer → the commits of its last batch id; note of a source's batches → the commit that wrote it last."""
+"""Maps a writer to the commits of its last batch, and a ``batch:`` note to the commit that wrote it last."""
 
 
 def note_commit(known: KnownCommits, entry: CommitEntry) -> None:
-    """Remember a commit as the newest of its writer and of the sources whose batches it notes."""
+    """Remember a commit as the newest one of its writer, and of each source whose batch number it notes."""
     commit = KnownCommit(
         entry.batch_id,
         entry.k,
@@ -82,7 +83,7 @@ def note_commit(known: KnownCommits, entry: CommitEntry) -> None:
     before = known.get(entry.writer, ())
     if before and before[-1].batch_id != entry.batch_id:
         before = ()
-    # The batch itself is repeated after a restart, even if flushes came after it, so it stays in front.
+    # The first commit of a batch stays, however many flushes follow: a restart repeats the batch from there.
     known[entry.writer] = (*before[:1], *before[1:][-_FLUSHES_MAX:], commit)
     for note in entry.source_positions:
         if note.startswith(BATCH_NOTES):

@@ -1,7 +1,7 @@
-"""The name of one entity type, version by version.
+"""The name of one entity type in each version.
 
-An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
-have the name of that time. An entity type without columns is identified by its name alone.
+An entity type is identified by the id of its first column, which a rename does not change. Records have the
+name that was valid in their version. An entity type without columns is identified by its name alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class EntityNames:
-    """The names of one entity type. Threads may share it."""
+    """The names of one entity type, by schema. Thread-safe."""
 
     def __init__(self, schema: Schema, name: str) -> None:
-        """Bind to the entity type that has a name in a schema; ``KeyError`` if none has."""
+        """Bind to the entity type that has a name in a schema.
+
+        Raises:
+            KeyError: The schema has no entity type of this name.
+        """
         columns = schema.entity_types[name]
         self._name = name
         self._identity = columns[0].id if columns else None
@@ -51,14 +55,15 @@ class EntityNames:
         entity_types: tuple[str, ...],
         versions: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows of the entity type, compared by its name at the version of each row.
+        """Return a mask of the rows that belong to the entity type, by its name at each row's version.
 
         Args:
-            view: The log that they are of.
-            codes: Places in ``entity_types``, shape (n,).
-            entity_types: Names that are used.
-            versions: Of the rows, not falling, shape (n,).
+            view: The schemas of the log that has the rows.
+            codes: Place in ``entity_types`` of each row's entity type, shape (n,).
+            entity_types: The names to which ``codes`` refer.
+            versions: Version of each row, in ascending order, shape (n,); at least one.
         """
+        # Nearly all batches are written with one schema: then one comparison covers all rows.
         ours = np.zeros(len(codes), np.bool_)
         one_schema = view.schema_of(int(versions[0])) is view.schema_of(int(versions[-1]))
         for number in versions[:1].tolist() if one_schema else np.unique(versions).tolist():
@@ -70,8 +75,8 @@ class EntityNames:
 
     def first_name(self, view: PublishedSchemas) -> str:
         """Return the entity type's first name in the log, which is the same in every later view."""
-        # No schema forgets an entity type, and a log keeps its schemas when it is trimmed. So the first
-        # version that knows this one is found by halving.
+        # Later schemas contain every entity type of earlier ones, and a trim deletes no schemas. So a binary
+        # search finds the first version whose schema has this entity type.
         low, high = 0, view.published
         while high - low > 1:
             middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """The records of one entity type in a log, version by version, across renames of the entity type.
 
-An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
-have the name of that time. Published versions only.
+An entity type is identified by the id of its first column, which a rename does not change. Records have the
+name that was valid in their version. Only published versions are read.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ class Record(NamedTuple):
     operation: int
     key_hash: int
     key: str | None
-    """None: all rows of the entity type (a truncate)."""
+    """The row's primary key; None for a truncate, which removes all rows of the entity type."""
     updated: bool
-    """True if the record itself says that there was a row before: it names the columns that changed."""
+    """True if the record lists changed columns. It is then an update: a row with the key existed before."""
     change: bytes | None
     before: bytes | None
     after: bytes | None
 
 
 class Version(NamedTuple):
-    """The records of one version; at least one."""
+    """The records that one version has of the entity type; at least one."""
 
     number: int
     columns: tuple[Column, ...]
-    """Those of the entity type in this version's schema, dropped ones included."""
+    """The entity type's columns in this version's schema, including dropped columns."""
     records: list[Record]
 
 
 class EntityRecords:
-    """Reads one entity type's records from one log. Blocks; one thread at a time."""
+    """Reads one entity type's records from one log. Methods block; use it from one thread at a time."""
 
     def __init__(self, log: CommitLog, reader: BatchReader, entity_type: str) -> None:
-        """Bind to the entity type that has a name now.
+        """Bind to the entity type that has a name in the newest published schema.
 
         Raises:
-            InvalidRequest: No entity type of the newest published schema has the name.
+            InvalidRequest: That schema has no entity type of this name.
         """
         self._log = log
         self._reader = reader
@@ -76,23 +76,23 @@ class EntityRecords:
             )
         self._names = EntityNames(schema, entity_type)
         self._late_in: tuple[BatchRef | None, set[int]] = (None, set())
-        """The batch that was last asked for late versions, and those."""
+        """Cache of ``_late_versions``: the batch that was checked last, and the late versions in it."""
 
     @property
     def view(self) -> LogView:
-        """The newest view that was read."""
+        """The newest view of the log."""
         return self._log.view
 
     def columns_in(self, schema: Schema) -> tuple[Column, ...]:
-        """Return the entity type's columns in a schema; none before it was known."""
+        """Return the entity type's columns in a schema; empty if the schema does not have the entity type."""
         name = self._names.name_in(schema)
         return () if name is None else schema.entity_types[name]
 
     def require(self, version: int) -> None:
-        """Check that the log reaches back to a version.
+        """Check that the log still has a version and all later ones.
 
         Raises:
-            PositionCompacted: It does not.
+            PositionCompacted: The version was trimmed.
         """
         view = self.view
         if view.oldest > Position(version, 0):
@@ -102,13 +102,15 @@ class EntityRecords:
     def versions(self, first: int, stop: int) -> Iterator[Version]:
         """Yield the versions from ``first`` up to ``stop``, exclusive, that have records of the entity type.
 
-        Files that a compaction has replaced meanwhile are looked for in the newest view.
+        If a compaction has replaced a segment meanwhile, reading continues with the newest view.
 
         Raises:
-            PositionCompacted: Retention has taken one of them.
-            BodiesExpired: Retention has taken the bodies of one of their records.
-            LogCorrupted: A segment is damaged, or missing.
+            PositionCompacted: One of the versions was trimmed.
+            BodiesExpired: The bodies of one of the records have expired.
+            LogCorrupted: A segment is damaged or missing.
         """
+        # A segment that is missing twice, without a newer view in between, is lost: no compaction or trim took
+        # it.
         missed = ""
         while True:
             self.require(first)
@@ -125,7 +127,7 @@ class EntityRecords:
                 return
 
     def is_late(self, version: int) -> bool:
-        """Return True if a version has changes that came too late for their own version, as its lead says."""
+        """Return True if a version has late changes: by its lead record, some belong to an earlier version."""
         missed = ""
         while True:
             try:
@@ -137,10 +139,10 @@ class EntityRecords:
                 self._refreshed()
 
     def _late_versions(self, version: int) -> set[int]:
-        """Return the late ones of the versions whose leads are in one batch with a version's."""
+        """Return the versions with late changes whose lead records are in one batch with a version's lead."""
         view = self.view
         ref = view.batch(view.find(Position(version, 0)))
-        # One after the other is asked for: the leads of a batch are read once.
+        # Callers ask for ascending versions, so the leads of a batch are read only once.
         if ref != self._late_in[0]:
             head = self._reader.head(ref)
             leads = self._reader.body(ref, ("after",))["after"]
@@ -162,6 +164,7 @@ class EntityRecords:
             if ref.first.version >= stop:
                 break
             for version in self._in_batch(view, ref, first, stop):
+                # A version may extend over several batches: yield it once its last record has been read.
                 if open_version is not None and open_version.number == version.number:
                     open_version.records.extend(version.records)
                     continue

@@ -1,7 +1,7 @@
 """Records whose bodies have expired: for some entity types, all records below a version.
 
-Heads are retained, and so are positions, running numbers and counts. A record does not show whether its bodies
-have expired, since many never had any: the checkpoint lists entity types and versions (docs/wal-format.md).
+The heads of such records are retained, with their positions, running numbers and counts. A record without
+bodies may never have had any. So the checkpoint lists the entity types and versions (docs/wal-format.md).
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.schema_history import Schemas
 
 BodiesFrom = tuple[tuple[str, int], ...]
-"""Entity types with expired bodies: the first version with bodies, after the type's name in its schema."""
+"""For each entity type with expired bodies: its name, and the first version with bodies. The name is the one in
+the schema of that version."""
 
 
 class ExpiredBodies:
-    """Looks up the records whose bodies have expired. Threads may share it."""
+    """Looks up the records whose bodies have expired. Thread-safe."""
 
     __slots__ = ("_schemas", "_stop", "_types", "bodies_from")
 
     def __init__(self, bodies_from: BodiesFrom, schemas: Schemas) -> None:
-        """Take the checkpoint's list, and all schemas of the log."""
+        """Build the look-up from the checkpoint's list and the log's schemas."""
         self.bodies_from = bodies_from
         self._schemas = schemas
         self._stop = max((version for _, version in bodies_from), default=0)
@@ -48,7 +49,7 @@ class ExpiredBodies:
         return self._schemas.at(version)
 
     def may_be_in(self, ref: BatchRef) -> bool:
-        """Return False if no record of a batch has expired bodies, True if some may have."""
+        """Return False if certainly no record of a batch has expired bodies. This reads nothing."""
         return ref.first.version < self._stop
 
     def first_kept(self, entity_type: str, version: int) -> int:
@@ -61,7 +62,10 @@ class ExpiredBodies:
         return self.by_name(version).get(entity_type, 0) if self._types else 0
 
     def by_name(self, version: int) -> dict[str, int]:
-        """Return the first version with bodies, by the name at a version of each type with expired bodies."""
+        """Return, for each entity type with expired bodies, the first version that has bodies.
+
+        The keys are the names of the entity types in the schema of ``version``.
+        """
         schema = self.schema_of(version)
         found = ((names.name_in(schema), first) for names, first in self._types)
         return {name: first for name, first in found if name is not None}
@@ -72,12 +76,12 @@ class ExpiredBodies:
             return None
         found = np.zeros(len(head.versions), np.bool_)
         for names, first in self._types:
-            # Versions do not fall, so what is below lies before.
+            # Versions ascend in a batch, so the records below ``first`` are at its beginning.
             count = int(np.searchsorted(head.versions, first))
             if count:
                 part = head.type_codes[:count], head.entity_types, head.versions[:count]
                 found[:count] |= names.rows_in(self, *part)
-        # Changes of the schema stay whole. A truncate has no key, and no bodies that could be missed.
+        # Only data expires: schema changes keep their bodies. A truncate (key hash 0) never has bodies.
         found &= (head.areas == Area.DATA) & (head.key_hashes != 0)
         return found
 
@@ -86,7 +90,7 @@ class ExpiredBodies:
 
         Args:
             head: The head of the batch.
-            rows: Offsets in the batch; the error names the first expired one.
+            rows: The records' row numbers in the batch; the error names the first expired one.
 
         Raises:
             BodiesExpired: The bodies of one of the records have expired.
@@ -99,7 +103,7 @@ class ExpiredBodies:
             raise self.error(head, int(rows[int(np.argmax(wanted))]))
 
     def error(self, head: BatchHead, row: int) -> BodiesExpired:
-        """Return the error for one record of a batch, whose bodies have expired."""
+        """Return the error for a record whose bodies have expired, given by its row number in a batch."""
         version, name = int(head.versions[row]), head.entity_types[int(head.type_codes[row])]
         oldest = Position(self.first_kept(name, version), 0)
         return BodiesExpired(Position(version, int(head.indexes[row])), name, oldest)

@@ -1,10 +1,10 @@
-"""The newest objects that a log has read, and the checkpoint to continue from once they are deleted.
+"""The last objects that a log has read, and the checkpoint to continue from once they are deleted.
 
-Upkeep deletes entries, publications and checkpoints in the order of their numbers, once a durable checkpoint
-covers them and its grace period is over. So while the newest object that was read exists, its successor has not
-been deleted: an object that is read or created under the next number is the first one of that number. If the
-newest object that was read is gone, this process was paused for longer than the grace period. Then the next
-number may be free a second time, and only the newest checkpoint says what the log holds.
+Upkeep deletes entries, publications and checkpoints in the order of their numbers, after a durable checkpoint
+covers them and a grace period is over. So while the last object that was read exists, its successor has not
+been deleted: any object under the next number is the first one with that number. If the last object that was
+read is gone, this process was paused for longer than the grace period. Then the next number may have been used
+and deleted already. Only the newest checkpoint shows what the log holds.
 """
 
 from __future__ import annotations
@@ -41,16 +41,18 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
 
 _HEADER_BYTES_MAX: Final = 4_096
-"""A checkpoint's header is shorter than this."""
+"""Bytes to read for a checkpoint's header, which is shorter than this."""
 
 
 def checkpoint_path(number: int) -> str:
-    """Return the path of a checkpoint."""
+    """Return the path of the checkpoint with a number."""
     return f"{CHECKPOINTS}/{object_name(number)}"
 
 
 def read_header(store: ObjectStore, number: int) -> CheckpointHeader | None:
-    """Return a checkpoint's header without reading the rest; the checksum is checked when the body is read.
+    """Return a checkpoint's header without reading the rest; None if the checkpoint does not exist.
+
+    The checksum is not checked: it is checked when the body is read.
 
     Raises:
         LogCorrupted: The header is damaged, or has another number.
@@ -71,8 +73,8 @@ def read_checkpoint(
     """Return a checkpoint's header, body and CRC.
 
     Raises:
-        LogCorrupted: It is missing or damaged.
-        CatalogReplaced: It belongs to another log.
+        LogCorrupted: The checkpoint is missing or damaged.
+        CatalogReplaced: The checkpoint belongs to another log.
     """
     path = checkpoint_path(number)
     found = store.read(path)
@@ -88,7 +90,7 @@ def read_checkpoint(
 
 
 def read_state(store: ObjectStore, number: int, name: str, uuid: UUID) -> LogState:
-    """Return the state that a checkpoint holds; errors as ``read_checkpoint``."""
+    """Return the state that a checkpoint holds; raises the same errors as ``read_checkpoint``."""
     header, body, crc = read_checkpoint(store, number, name, uuid)
     state = LogState.from_checkpoint(checkpoint_path(number), name, header, body, crc)
     state.removed = removed_files(number, body)
@@ -96,16 +98,16 @@ def read_state(store: ObjectStore, number: int, name: str, uuid: UUID) -> LogSta
 
 
 def removed_files(number: int, body: CheckpointBody) -> dict[str, int]:
-    """Return the files that a checkpoint lists for deletion, and since when nothing names them."""
+    """Return the files that a checkpoint lists for deletion, and since when each is unnamed, µs."""
     return dict(documents.parse(checkpoint_path(number), body.removed, RemovedFiles))
 
 
 class LastObject(NamedTuple):
-    """The newest object of a sequence that a log has read."""
+    """The last object that a log has read from one folder of numbered objects."""
 
     folder: str
     number: int
-    """0 for none."""
+    """Number of the object; 0 if none was read."""
 
     @property
     def path(self) -> str:
@@ -114,7 +116,7 @@ class LastObject(NamedTuple):
 
 
 def last_objects(state: LogState) -> tuple[LastObject, ...]:
-    """Return the newest entry, publication and checkpoint that a state includes."""
+    """Return the last entry, publication and checkpoint that a state includes."""
     return (
         LastObject(ENTRIES, state.last_entry),
         LastObject(PUBLICATIONS, state.last_publication),
@@ -123,12 +125,14 @@ def last_objects(state: LogState) -> tuple[LastObject, ...]:
 
 
 def is_there(store: ObjectStore, state: LogState, folder: str) -> bool:
-    """Return True if the newest object that was read of a sequence exists with the same content."""
+    """Return True if the last object that a state has read from a folder still exists with the same content."""
     number = dict(last_objects(state))[folder]
+    # If nothing was read yet, the first object must not have been deleted: either the folder still begins with
+    # it, or no checkpoint allows to delete it.
     if not number:
         begins_dense = object_numbers(store.names(folder))[:2] in ([], [1], [1, 2])
         return begins_dense or not _covers(store, folder)
-    if folder == CHECKPOINTS:  # the state knows its CRC only if it was read whole
+    if folder == CHECKPOINTS:  # the state may not know its CRC, if only its header was read
         header = read_header(store, number)
         return header is not None and header.timestamp == state.checkpoint_time
     crc = state.last_entry_crc if folder == ENTRIES else state.publication_crc
@@ -136,15 +140,16 @@ def is_there(store: ObjectStore, state: LogState, folder: str) -> bool:
 
 
 def withdraw_repeated(store: ObjectStore, path: str, crc: int) -> bool:
-    """Delete an object that was just created if its number was used before; return True if it was deleted.
+    """Delete an object that was just created if its number had been used before; return True if it was deleted.
 
-    The creator calls this if ``is_there`` returns False after the creation. If that is only because the creator
-    was paused between the two calls, the object is the newest, or the next one continues it: the object stays.
+    The creator calls this if ``is_there`` returns False after the creation. The reason may also be that the
+    creator was paused between the two calls. Then the object is the newest one, or the next object continues it
+    by its CRC, and the object stays.
 
     Args:
         store: The catalog's objects.
-        path: The object that was created.
-        crc: The object's CRC, which the next object states.
+        path: Path of the object that was created.
+        crc: CRC of that object. The next object, if it continues this one, contains this number.
     """
     folder, _, name = path.partition("/")
     number = object_number(name) or 0
@@ -159,17 +164,23 @@ def withdraw_repeated(store: ObjectStore, path: str, crc: int) -> bool:
 
 
 def _covers(store: ObjectStore, folder: str) -> bool:
-    """Return True if the newest checkpoint covers objects of a sequence, so that they may have been deleted."""
+    """Return True if the newest checkpoint covers objects in a folder, so that they may have been deleted."""
     newest = newest_number(store, CHECKPOINTS)
     header = read_header(store, newest) if newest else None
     return header is not None and (folder != PUBLICATIONS or header.last_publication > 0)
 
 
 def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
-    """Return True if a checkpoint's state is a later state of the same log and extends past an object.
+    """Return True if a checkpoint's state is a later state of the same log and includes objects after ``last``.
 
-    A log that was restored from a copy and written to again has other commits under the same versions. So the
-    timestamps of the newest commit that both states may know are compared. A trim may have removed that commit.
+    A log that was restored from a copy and then written to has other commits under the same versions. So this
+    compares the timestamps of the newest commit that both states can have. If one of them has trimmed that
+    commit, the comparison is left out.
+
+    Args:
+        newer: The checkpoint's state.
+        older: The state of this process.
+        last: The last object that this process has read from one folder.
     """
     if dict(last_objects(newer))[last.folder] <= last.number:
         return False
@@ -182,7 +193,10 @@ def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
 
 
 def _timestamp(columns: NDArray[np.int64], length: int, version: int) -> int | None:
-    """Return the timestamp of the commit that began with a version; None if trimmed, 0 if no commit did."""
+    """Return the timestamp of the commit whose first version is ``version``.
+
+    None if that commit was trimmed; 0 if no commit begins with the version.
+    """
     place = int(np.searchsorted(columns[0, :length], version))
     if place == 0 and columns[0, 0] != version:
         return None

@@ -1,7 +1,8 @@
-"""The schemas of a log as its readers look them up: by version, in memory.
+"""The schemas of a log in memory, looked up by version.
 
-A log may have thousands of schemas, and most differ from the one before in one entity type. So each is stored
-as that difference, and some, in regular distances, are stored whole; any other is put together when it is read.
+A log may have thousands of schemas, and most differ from the one before in one entity type only. So each schema
+is stored as that difference, and every 32nd also as a whole. A look-up assembles the schema from the last whole
+one before it and the differences since.
 """
 
 from __future__ import annotations
@@ -23,33 +24,36 @@ if TYPE_CHECKING:
 _EMPTY: Final = Schema()
 _WHOLE_EVERY: Final = 32
 _PUT_TOGETHER: Final = 64
-"""Schemas that are kept whole besides, as they were asked for."""
+"""The most assembled schemas that are cached."""
 
 
 class _Kept(NamedTuple):
     id: int
     differing: dict[str, tuple[Column, ...]]
-    """Entity types that are not as in the schema before."""
+    """The entity types that differ from the schema before, with their columns."""
     placeholders: tuple[str, ...]
 
 
 class SchemaHistory:
-    """Grows at its end only. Look-ups are safe in any thread while one thread appends."""
+    """The schemas of a log, oldest first; schemas are only appended.
+
+    Look-ups are safe in any thread while one thread appends.
+    """
 
     def __init__(self) -> None:
-        """Begin with no schema."""
+        """Create a history without schemas."""
         self._versions: list[int] = []
         self._kept: list[_Kept] = []
         self._whole: dict[int, Schema] = {}
-        """By place, the schemas from which others are put together."""
+        """The schemas that are stored as a whole, by place; the others are assembled from them."""
         self._asked: dict[int, Schema] = {}
         self._first_with: dict[str, int] = {}
-        """Name of an entity type → place of the first schema that has it."""
+        """Maps the name of each entity type to the place of the first schema that has it."""
         self.newest = _EMPTY
         self.whole_bytes = 0
-        """Bytes of the last schema file that is whole."""
+        """Size of the newest schema file that has a whole schema, in bytes."""
         self.difference_bytes = 0
-        """Bytes of the differences after it."""
+        """Total size of the schema files after that one, which have differences, in bytes."""
 
     def __len__(self) -> int:
         """Return the number of schemas."""
@@ -59,8 +63,8 @@ class SchemaHistory:
         """Read the schema that begins at a version from its file, and append it.
 
         Raises:
-            LogCorrupted: It is missing or damaged, or follows another schema than the newest.
-            LogUnreadable: It has a newer format version.
+            LogCorrupted: The file is missing or damaged, or does not continue the newest schema.
+            LogUnreadable: The file has a newer format version.
         """
         path = f"{SCHEMAS}/{id}.json"
         found = documents.read_schema(store, id)
@@ -81,7 +85,14 @@ class SchemaHistory:
         self.append(first_version, schema, size, whole=not document.parent)
 
     def append(self, first_version: int, schema: Schema, size: int, *, whole: bool) -> None:
-        """Append the schema that begins at a version; ``size`` is that of its file, which is whole or not."""
+        """Append the schema that begins at a version.
+
+        Args:
+            first_version: The first version that was written with the schema.
+            schema: The whole schema.
+            size: Size of the schema's file in bytes.
+            whole: True if the file has the whole schema, False if it has a difference.
+        """
         place = len(self._kept)
         differing = difference(self.newest, schema)
         if differing is None or place % _WHOLE_EVERY == 0:
@@ -92,32 +103,36 @@ class SchemaHistory:
         self.newest = schema
         self.whole_bytes = size if whole else self.whole_bytes
         self.difference_bytes = 0 if whole else self.difference_bytes + size
+        # Last, because other threads search this list: what they find must be complete.
         self._versions.append(first_version)
 
     def at(self, version: int) -> Schema:
-        """Return the schema that a version was written with; the empty one before the first."""
+        """Return the schema that a version was written with; an empty schema if the log had none yet."""
         place = bisect_right(self._versions, version) - 1
         return self.at_place(place) if place >= 0 else _EMPTY
 
     def span(self, version: int) -> tuple[int, int | None]:
-        """Return the first version with a version's schema, and the first with the next; None: none yet."""
+        """Return the first version of the schema that is valid at a version, and the first of the next schema.
+
+        The second value is None if there is no later schema.
+        """
         place = bisect_right(self._versions, version)
         first = max(0, self._versions[place - 1]) if place else 0
         return first, self._versions[place] if place < len(self._versions) else None
 
     def up_to(self, version: int) -> Iterator[Schema]:
-        """Yield the schemas that begin up to a version, oldest first."""
+        """Yield the schemas that begin at or before a version, oldest first."""
         schema = _EMPTY
         for place in range(bisect_right(self._versions, version)):
             schema = self._after(schema, place)
             yield schema
 
     def had_entity_type(self, name: str, version: int) -> bool:
-        """Return whether a schema that begins up to a version has an entity type."""
+        """Return True if any schema that begins at or before a version has an entity type of a name."""
         return self._first_with.get(name, len(self)) < bisect_right(self._versions, version)
 
     def at_place(self, place: int) -> Schema:
-        """Return the schema at a place, from 0."""
+        """Return the schema at a place; the oldest one is at place 0."""
         newest = self.newest
         if self._kept[place].id == newest.id:
             return newest
@@ -143,23 +158,26 @@ class SchemaHistory:
 
 
 class Schemas(Protocol):
-    """The schemas of a log: ``SchemaHistory``, or a part of each."""
+    """The schemas of a log, by version: ``SchemaHistory``, or a filter that hides parts of each schema."""
 
     def at(self, version: int) -> Schema:
-        """Return the schema that a version was written with; the empty one before the first."""
+        """Return the schema that a version was written with; an empty schema if the log had none yet."""
 
     def span(self, version: int) -> tuple[int, int | None]:
-        """Return the first version with a version's schema, and the first with the next; None: none yet."""
+        """Return the first version of the schema that is valid at a version, and the first of the next schema.
+
+        The second value is None if there is no later schema.
+        """
 
     def up_to(self, version: int) -> Iterator[Schema]:
-        """Yield the schemas that begin up to a version, oldest first."""
+        """Yield the schemas that begin at or before a version, oldest first."""
 
     def had_entity_type(self, name: str, version: int) -> bool:
-        """Return whether a schema that begins up to a version has an entity type."""
+        """Return True if any schema that begins at or before a version has an entity type of a name."""
 
 
 class HasSchemas(Protocol):
-    """A view of a log, or whatever else knows the schemas of its versions."""
+    """A view of a log, or any other object that knows the schema of each version."""
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""
@@ -170,4 +188,4 @@ class PublishedSchemas(HasSchemas, Protocol):
 
     @property
     def published(self) -> int:
-        """Highest version that may be seen."""
+        """Highest published version."""

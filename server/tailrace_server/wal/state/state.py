@@ -1,8 +1,8 @@
-"""The state of a log: what its checkpoint and the entries after it add up to. Pure; no I/O.
+"""The state of a log: the content of its checkpoint and of all entries after it. Pure; no I/O.
 
-Readers and writers hold the same state and move it by the same rules. An entry is applied if and only if it
-continues the chain: next number, same uuid, the CRC of the entry before, and an epoch that is the newest
-(or, for an OPEN, one above it).
+Readers and writers have the same state and advance it by the same rules. An entry is applied if and only if it
+continues the chain: it has the next number, the same uuid, the CRC of the entry before, and the newest epoch
+(an OPEN has the newest epoch plus one).
 """
 
 from __future__ import annotations
@@ -78,19 +78,20 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchKey:
-    """A writer's idempotence key: its batch, and 0 or the number of a flush after it."""
+    """The key by which a repeated commit of a writer is recognised."""
 
     batch_id: int
     k: int
+    """0 for the batch itself; from 1 on, the number of a flush after it."""
     entry: int = 0
-    """The entry that committed it."""
+    """Number of the entry of the commit."""
 
 
 class LogState:
-    """Everything known of a log after its entry ``last_entry``."""
+    """The state of a log after its entry ``last_entry``."""
 
     def __init__(self, name: str, uuid: UUID) -> None:
-        """Begin with the empty log."""
+        """Create the state of an empty log."""
         self.name = name
         self.uuid = uuid
         self.last_entry = 0
@@ -100,38 +101,38 @@ class LogState:
         self.last_timestamp = 0
         self.last_commit_entry = 0
         self.end_row = 0
-        """Records committed, leads included."""
+        """Number of committed records, lead records included: the running number of the next record."""
         self.epoch = 0
         self.holder = Holder()
         self.writers: dict[str, BatchKey] = {}
         self.known_commits: KnownCommits = {}
         self.source_positions: dict[str, int | str] = {}
         self.unknown_changes: tuple[str, ...] = ()
-        """Entity types whose updates come without ``before``, by the source positions."""
+        """Entity types whose newest updates had no ``before``, by the notes in the source positions."""
         self.whole_removals = WholeRemovals()
         self.pending: tuple[PendingSegment, ...] = ()
         self.schemas: list[tuple[int, int]] = []
-        """First version and id, rising."""
+        """First version and id of each schema, in the order of the versions."""
         self.publication: PublicationDocument | None = None
         self.publication_crc = 0
         self.published_by_entry = 0
-        """Highest version that an entry has published itself; 0 for none."""
+        """Highest version that its own entry published, without a publication; 0 for none."""
         self.gate: GateDocument | None = None
-        """The gate; None: there is none."""
+        """The gate of publication; None if there is none."""
         self.checkpoint = 0
-        """Number of the newest checkpoint known."""
+        """Number of the newest known checkpoint; 0 for none."""
         self.checkpoint_crc: int | None = 0
-        """Its CRC; None until CommitLog.read_newest_checkpoint."""
+        """CRC of that checkpoint; None until CommitLog.read_newest_checkpoint has read it."""
         self.checkpoint_entry = 0
-        """Last entry that it covers."""
+        """Last entry that the checkpoint covers."""
         self.checkpoint_time = 0
-        """When it was made, µs: another checkpoint of that number was made at another time."""
+        """Time at which the checkpoint was made, µs. It distinguishes two checkpoints with the same number."""
         self.revision = 0
         self.oldest = FIRST
         self.bodies_from: BodiesFrom = ()
-        """By entity type, the version below which records have no bodies any more."""
+        """Entity types with expired bodies, each with the version below which its records have no bodies."""
         self.removed: dict[str, int] = {}
-        """Files that nothing names any more → since when, µs."""
+        """Maps each file that is to be deleted to the time since which no object names it, µs."""
         self.batches = BatchTable()
         self.commits = CommitTable()
 
@@ -139,7 +140,7 @@ class LogState:
     def published(self) -> int:
         """Highest version that readers may see.
 
-        It is the publication's as far as its entries have been read, or that of an entry that publishes itself.
+        It was published by the newest publication, as far as the entries are read, or by its own entry.
         """
         released = 0 if self.publication is None else self.publication.version
         return max(self.published_by_entry, min(released, self.last_version))
@@ -150,11 +151,11 @@ class LogState:
         return 0 if self.publication is None else self.publication.number
 
     def apply(self, path: str, entry: Entry, crc: int) -> None:
-        """Move on by one entry.
+        """Apply the next entry.
 
         Raises:
-            CatalogReplaced: It belongs to another log.
-            LogCorrupted: It does not continue this one.
+            CatalogReplaced: The entry belongs to another log.
+            LogCorrupted: The entry does not continue this log.
         """
         self._check_chain(path, entry)
         if isinstance(entry, OpenEntry):
@@ -186,6 +187,7 @@ class LogState:
             raise LogCorrupted(path, 0, f"timestamp {entry.timestamp} does not rise")
 
     def _apply_commit(self, path: str, entry: CommitEntry) -> None:
+        # 1. Add the segments and the commit. A commit without versions has only pending rows or notes.
         if entry.first_version is not None and entry.last_version is not None:
             if (
                 entry.first_version != self.last_version + 1
@@ -195,6 +197,7 @@ class LogState:
                     path, 0, f"version {entry.first_version} follows {self.last_version}"
                 )
             only = _only_batch(entry)
+            # Small commits have one batch and are the most frequent: they are added without numpy arrays.
             if only is not None:
                 self._check_row(path, entry.segments[0], only[FIRST_ROW])
                 self.batches.append_batch(_segment_ref(entry.segments[0]), only)
@@ -206,10 +209,12 @@ class LogState:
             self.last_commit_entry = entry.number
         if entry.published:
             self.published_by_entry = self.last_version
+        # 2. Take over the notes: schemas, source positions and what is derived from them.
         self.schemas.extend(entry.schemas)
         self.source_positions.update(entry.source_positions)
         self.unknown_changes = unknown_changes_after(self.unknown_changes, entry.source_positions)
         self.whole_removals = self.whole_removals.after(entry.source_positions)
+        # 3. Each commit lists all files of pending rows. A file that is not listed any more can be deleted.
         kept = {pending.path for pending in entry.pending}
         for spent in self.pending:
             if spent.path not in kept:
@@ -230,11 +235,11 @@ class LogState:
             raise LogCorrupted(path, 0, f"{segment.path} does not begin at row {self.end_row}")
 
     def apply_publication(self, path: str, publication: PublicationDocument, crc: int) -> None:
-        """Move on by one publication.
+        """Apply the next publication.
 
         Raises:
-            CatalogReplaced: It belongs to another log.
-            LogCorrupted: It does not follow the newest one.
+            CatalogReplaced: The publication belongs to another log.
+            LogCorrupted: The publication does not follow the newest one.
         """
         if publication.uuid != self.uuid:
             raise CatalogReplaced(self.name, self.uuid, publication.uuid)
@@ -256,20 +261,30 @@ class LogState:
         self.publication_crc = crc
 
     def note_checkpoint(self, header: CheckpointHeader, crc: int | None) -> None:
-        """Take a checkpoint as the newest one that is known; its tables are those of this state."""
+        """Note a checkpoint as the newest known one; its tables must equal those of this state.
+
+        Args:
+            header: The checkpoint's header.
+            crc: The checkpoint's CRC; None if only its header was read.
+        """
         self.checkpoint, self.checkpoint_crc = header.number, crc
         self.checkpoint_entry, self.checkpoint_time = header.last_entry, header.timestamp
 
     @property
     def _format_version(self) -> int:
-        """The least format version that a reader needs for a checkpoint of this state."""
+        """The lowest format version that can express a checkpoint of this state."""
         gated = FORMAT_VERSION if self.gate is None else GATED
         return max(gated, BODIES_VERSION if self.bodies_from else FORMAT_VERSION)
 
     def to_checkpoint(
         self, *, timestamp: int, revision: int | None = None
     ) -> tuple[CheckpointHeader, CheckpointBody]:
-        """Return checkpoint k + 1 of this state."""
+        """Return header and body of checkpoint k + 1 with this state, where k is the newest checkpoint.
+
+        Args:
+            timestamp: Current time, µs since the epoch.
+            revision: The revision after a compaction or a trim; None: that of this state.
+        """
         assert self.checkpoint_crc is not None, "read_newest_checkpoint comes first"
         length = len(self.batches)
         columns = self.batches.columns[:, :length]
@@ -327,7 +342,7 @@ class LogState:
         """Return the state that a checkpoint holds, without the files that wait for their deletion.
 
         Raises:
-            LogCorrupted: Its tables do not fit together.
+            LogCorrupted: The lengths of the checkpoint's tables do not match.
         """
         state = cls(name, header.uuid)
         state.last_entry = header.last_entry
@@ -377,18 +392,19 @@ class LogState:
         self.commits.append([*_unpacked_columns(body.commits, COMMIT_FIELDS)])
 
     def adopt(self, newer: LogState, *, past_commits_max: int = 0) -> None:
-        """Take a checkpoint's tables, keeping what this state has read past it.
+        """Replace the tables of this state by those of a checkpoint, and retain what was read after it.
 
-        Compaction and trimming change no position and no running number, so the rows past the checkpoint's
-        end are the same in both.
+        A compaction or a trim changes no position and no running number. So this state's rows after the end of
+        the checkpoint can follow the checkpoint's rows.
 
         Args:
-            newer: The checkpoint's state; it is used up.
-            past_commits_max: How many of the commits below the checkpoint's first one to keep, the newest.
-                A log that keeps any must not make checkpoints.
+            newer: The checkpoint's state; it must not be used afterwards.
+            past_commits_max: The most commits below the checkpoint's first one to retain, the newest ones.
+                A log that retains any must not make checkpoints.
         """
         if past_commits_max:
             newer._begin_commits_with(self.commits, past_commits_max)
+        # 1. The checkpoint is ahead of this state: take it whole, but keep a newer publication of this state.
         if newer.last_entry > self.last_entry:
             publication, publication_crc = self.publication, self.publication_crc
             read_further = self.last_publication > newer.last_publication
@@ -396,6 +412,7 @@ class LogState:
             if read_further:
                 self.publication, self.publication_crc = publication, publication_crc
             return
+        # 2. This state is ahead: append its later batches and commits to the checkpoint's tables.
         start = int(
             np.searchsorted(self.batches.columns[FIRST_ROW, : len(self.batches)], newer.end_row)
         )
@@ -403,19 +420,21 @@ class LogState:
         past = self.commits.columns[:, : len(self.commits)]
         newer.commits.append(past[:, past[0] > newer.last_version])
         self.batches, self.commits = newer.batches, newer.commits
+        # 3. Take what only checkpoints have: a trim, expired bodies, files to delete.
         if newer.last_publication > self.last_publication:
             self.publication, self.publication_crc = newer.publication, newer.publication_crc
         self.checkpoint, self.checkpoint_crc = newer.checkpoint, newer.checkpoint_crc
         self.checkpoint_entry, self.checkpoint_time = newer.checkpoint_entry, newer.checkpoint_time
         self.revision = newer.revision
         self.oldest, self.bodies_from = newer.oldest, newer.bodies_from
+        # Files of pending rows that this state has seen used up since the checkpoint are to be deleted, too.
         newer_pending = {pending.path for pending in newer.pending}
         still = {pending.path for pending in self.pending}
         spent = {path: self.last_timestamp for path in newer_pending - still}
         self.removed = newer.removed | spent
 
     def _begin_commits_with(self, older: CommitTable, count_max: int) -> None:
-        """Put an older table's newest commits before those of this state, as many as precede them and may."""
+        """Prepend the newest ``count_max`` commits of an older table that precede this state's commits."""
         if not len(self.commits):
             return
         known = older.columns[:, : len(older)]
@@ -426,12 +445,12 @@ class LogState:
         self.commits = joined
 
     def published_batches(self) -> int:
-        """Return how many batches readers may see."""
+        """Return the number of published batches."""
         return self.batches.count_up_to(LAST_VERSION, self.published)
 
 
 def carried_batch(read: ReadEntry) -> BatchRef | None:
-    """Return the batch that an entry carries, as the log shows it; None where there is not just one."""
+    """Return the batch whose records an entry carries, as a view has it; None if there is not exactly one."""
     entry = read.entry
     if not isinstance(entry, CommitEntry):
         return None
@@ -453,7 +472,10 @@ def _segment_ref(document: SegmentDocument) -> SegmentRef:
 
 
 def _only_batch(entry: CommitEntry) -> list[int] | None:
-    """Return the numbers of a commit's batch if it has one only; None also where they are not sound."""
+    """Return the numbers of a commit's batch if it has exactly one; else None.
+
+    None also if the numbers are incomplete or exceed 64 bits: then the general path raises the error.
+    """
     if len(entry.segments) != 1:
         return None
     lists = entry.segments[0].batches
@@ -467,7 +489,7 @@ def _only_batch(entry: CommitEntry) -> list[int] | None:
 
 
 def _packed_columns(columns: npt.NDArray[np.int64], fields: tuple[str, ...]) -> PackedLists:
-    """Return a table's columns, in the order of ``fields``, one after the other as JSON."""
+    """Return a table's columns, named by ``fields`` in their order, each as JSON text."""
     return {field: _packed(column.tolist()) for field, column in zip(fields, columns, strict=True)}
 
 
@@ -481,15 +503,15 @@ def _unpacked_shape(prefix: bytes, counts: bytes) -> Shape:
 
 
 def _unpacked_columns(lists: PackedLists, fields: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
-    """Return a checkpoint's table; numbers of Python's are there for one column at a time."""
+    """Return the columns of a checkpoint's table. One column at a time takes memory as Python numbers."""
     return [np.array(_unpacked_numbers(lists[field]), np.int64) for field in fields]
 
 
 def batch_columns(path: str, lists: FieldLists, fields: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """Return a table's columns, shape (fields, n).
+    """Return the columns of an entry's table as an array of shape (fields, n).
 
     Raises:
-        LogCorrupted: A column is missing, or not as long as the others.
+        LogCorrupted: A column is missing, or the columns have different lengths.
     """
     try:
         columns: npt.NDArray[Any] = np.array([lists[field] for field in fields], np.int64)

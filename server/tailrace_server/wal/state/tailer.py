@@ -1,8 +1,9 @@
-"""The follower of a log, which yields a new view as soon as there is one.
+"""The follower of a log, which yields each new view as soon as it exists.
 
 A thread of the pool reads the log when it has changed; the event loop only receives views. If the store reports
-changes (inotify, for local files), the whole log is still read once in a while, in case a report was lost.
-Otherwise the log is polled, 1 ms after a change, doubling to 50 ms without changes.
+changes (inotify, for local files), checkpoints, publications and entries are still read periodically, in case a
+report was lost. Otherwise the log is polled: 1 ms after a change, and at intervals that double up to 50 ms
+while nothing changes.
 """
 
 from __future__ import annotations
@@ -33,24 +34,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tailrace.wal")
 
 POLL_MIN_S: Final = 0.001
-"""Without inotify, wait so long after something was new: a busy log is followed within a commit's time."""
+"""Seconds between two polls after a change; so a busy log is followed within the time of a commit."""
 
 POLL_MAX_S: Final = 0.05
-"""Without inotify, the wait doubles up to this while nothing is new: a quiet log costs 20 reads a second."""
+"""The most seconds between two polls; the time doubles up to this while nothing changes. A quiet log costs 20
+reads a second."""
 
 MARK_PATIENCE_S: Final = 0.02
-"""Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
+"""The most seconds to wait for a writer's mark that its entry is durable; a disk needs one or two
+milliseconds."""
 _SHORTAGE_S: Final = 1.0
-"""Wait so long if the process lacks file descriptors or memory, before everything is read again."""
+"""Seconds to wait if the process lacks file descriptors or memory, before all is read again."""
 _WATCH_AGAIN_S: Final = 10.0
-"""A log that is polled because a limit of the kernel is used up tries to be watched this often."""
+"""Seconds between two attempts to watch a log that is polled because a limit of the kernel is used up."""
 
 
 class Tailer:
-    """Follows one log; an async context manager and an async iterator of views, each newer than the one before.
+    """Follows one log: an async context manager, and an async iterator of views, each newer than the last.
 
-    Views that are not taken in time are passed over: the newest one contains them. The iteration ends with what
-    ``CommitLog.refresh`` raises. One consumer; cancelling ``__anext__`` loses nothing.
+    If a new view arrives before the consumer has taken the last one, the consumer gets only the newer view,
+    which contains the older one. An error of ``CommitLog.refresh`` ends the iteration and is raised by it. One
+    consumer; cancelling ``__anext__`` loses nothing.
     """
 
     def __init__(
@@ -62,14 +66,14 @@ class Tailer:
         prepare: Prepare = lambda view, read: None,
         read_ahead: Callable[[ReadEntry], None] = lambda read: None,
     ) -> None:
-        """Follow from ``log.view`` as it is now.
+        """Prepare to follow the log; the first view is newer than ``log.view`` is now.
 
         Args:
-            log: The log; others may refresh it too.
-            pool: The threads that read; None: a pool for this log alone.
-            inotify: Use inotify where it works; for a log with its own pool.
-            prepare: As of ``CommitLog.refresh``; called in a thread of the pool, before anybody has the view:
-                what it reads need not be read later.
+            log: The log. Other callers may refresh it too.
+            pool: The threads that read the log; None: a pool for this log alone.
+            inotify: Use inotify where it works; only for a log with a pool of its own.
+            prepare: Called in a thread of the pool with a new view before the consumer gets it, as described at
+                ``CommitLog.refresh``. It can load into caches what the view's readers will need.
             read_ahead: Called in a thread of the pool with an entry that may become the next one.
         """
         self._on_read_ahead = read_ahead
@@ -79,15 +83,15 @@ class Tailer:
         self._pool = pool or TailPool(notified=inotify)
         self._own_pool = pool is None
         self._watch: ChangeWatch | None = None
-        """None while the log is polled."""
+        """The watch that reports changes; None while the log is polled."""
         self._watch_at = 0.0
-        """Monotonic time from which on the log tries to be watched."""
+        """Monotonic time of the next attempt to watch a polled log."""
         self._full_at = 0.0
-        """Monotonic time from which on everything is read, even if only entries are reported as new."""
+        """Monotonic time of the next read of everything, even if only new entries are reported."""
         self._not_before = 0.0
-        """Monotonic time before which nothing is read, as the process lacked something."""
+        """Monotonic time before which nothing is read, because the process lacks file descriptors or memory."""
         self._poll_s = POLL_MIN_S
-        """The next wait of a log that is polled."""
+        """Seconds until the next poll."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -95,11 +99,11 @@ class Tailer:
         self._left = threading.Event()
         """Set once the log has had its last turn."""
         self.due_at = math.inf
-        """Monotonic time at which the turn that is under way began, or by which the next one is to begin. If it
-        lies far back, the storage does not answer."""
+        """Monotonic time at which the current turn began, or else by which the next turn has to begin. If this
+        time lies far back, the storage does not answer."""
 
     async def __aenter__(self) -> Tailer:
-        """Begin to follow."""
+        """Start following the log."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.due_at = time.monotonic()
@@ -112,12 +116,16 @@ class Tailer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for the last turn, also if cancelled: what it uses is closed only then."""
+        """Stop following, and wait for the last turn to end, even if cancelled.
+
+        The caller may close the log only after that.
+        """
         self._stopping = True
         self._pool.call(self)
         try:
             await self._ended.wait()
         finally:
+            # Blocks the event loop only if the wait above was cancelled, and then for the rest of one turn.
             self._left.wait()
             if self._own_pool:
                 self._pool.close()
@@ -126,10 +134,10 @@ class Tailer:
         return self
 
     async def __anext__(self) -> LogView:
-        """Wait for a view newer than the last one and return it.
+        """Wait for a view that is newer than the last one, and return it.
 
         Raises:
-            CatalogReplaced: Another log is in this one's place, or none is.
+            CatalogReplaced: The folder has another log, or none.
             LogError: The log cannot be read.
         """
         while self._newest is None:
@@ -141,7 +149,7 @@ class Tailer:
         return view
 
     def _receive(self, view: LogView | None, error: BaseException | None) -> None:
-        """Take what the thread has found; runs on the loop."""
+        """Take a new view or the final error from the thread, and wake the consumer; runs on the event loop."""
         if view is not None:
             self._newest = view
         if error is not None:
@@ -149,10 +157,10 @@ class Tailer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # From here on: a thread of the pool.
+    # The methods below run in a thread of the pool.
 
     def turn(self, waits: FileWait) -> float | None:
-        """Read what is new; see ``Followed``."""
+        """Read what is new, as the pool's interface ``Followed`` describes."""
         error: BaseException | None = None
         self.due_at = time.monotonic()
         try:
@@ -182,12 +190,13 @@ class Tailer:
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _read_new(self, waits: FileWait) -> float:
-        """Read what is new; return the longest wait until the next turn, in seconds."""
+        """Read what is new; return the most seconds until the next turn."""
         now = time.monotonic()
         if now < self._not_before:
             return self._not_before - now
         try:
-            # The watch begins before the first read: changes during that read are reported, so none is missed.
+            # Begin to watch before the first read: then changes during that read are reported, and none is
+            # missed.
             if self._watch is None and now >= self._watch_at:
                 self._begin_watch(now)
             if self._watch is None:
@@ -196,32 +205,34 @@ class Tailer:
         except (OSError, LogError) as error:
             if not is_scarce(error):
                 raise
-            # Let time pass in which the process may get back what it lacks; then read everything.
+            # Wait until the process may have descriptors or memory again. Then read everything, since the
+            # reports of this turn are used up.
             _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
             self._full_at, self._not_before = 0.0, now + _SHORTAGE_S
             return _SHORTAGE_S
 
     def _read_reported(self, watch: ChangeWatch, now: float, waits: FileWait) -> float:
-        # 1. Read what is reported as new. Reports of entries alone spare the look at checkpoints and
-        #    publications, but not for long: a report may have been lost.
+        # 1. Read what is reported as new. If only entries are reported, checkpoints and publications are not
+        #    looked up, which saves system calls; but at intervals they are, as a report may have been lost.
         is_full = now >= self._full_at
         if is_full or watch.changed:
             new_entries = watch.take_new_entries()
             if is_full or new_entries is None:
                 new_entries, self._full_at = None, now + self._pool.check_s
             self._refresh(new_entries, partial(self._wait_for_mark, waits))
-        # 2. Without reports, notice that the folder is gone. That is one system call, as a server may have a
-        #    thousand quiet logs.
+        # 2. Without reports, only check that the folder still exists. That is one system call, since a server
+        #    may have a thousand quiet logs.
         else:
             self._log.check_folder()
-        # 3. Read an entry on its way while its writer waits for the disk. That changes nothing in the log.
+        # 3. Read an arriving entry while its writer waits for the disk. This does not change the log's state
+        #    yet.
         if not watch.changed:
             self._read_ahead(watch.take_arriving())
         return self._pool.look_s
 
     def _poll(self) -> float:
-        """Read everything; wait twice as long as the last time while nothing comes."""
-        # A quiet log is polled rarely. A new view resets the wait to the shortest, as more views often follow.
+        """Read everything; return the seconds until the next poll, which double while nothing changes."""
+        # A quiet log is polled rarely. A new view resets the wait to the shortest, since more often follow.
         wait_s = self._poll_s
         self._poll_s = min(2 * wait_s, self._pool.longest_poll_s(POLL_MAX_S))
         if self._refresh(None, None):
@@ -229,7 +240,7 @@ class Tailer:
         return wait_s
 
     def _refresh(self, new_entries: int | None, wait: Wait | None) -> bool:
-        """Read the log and hand over its view; return True if the view is new."""
+        """Read the log, and pass its view to the consumer if it is new; return True in that case."""
         self._log.refresh(self._prepare, new_entries=new_entries, wait=wait)
         # ``log.view`` and not the value of ``refresh``: another caller of ``refresh`` may have made the view.
         view = self._log.view
@@ -245,7 +256,7 @@ class Tailer:
                 self._on_read_ahead(read)
 
     def _begin_watch(self, now: float) -> None:
-        """Have the log watched, or note why it is polled."""
+        """Begin to watch the log; if that fails, note the reason and the time of the next attempt."""
         try:
             self._watch = self._log.store.watch(self._pool.watcher, self)
         except InotifyUnavailable as error:
@@ -254,7 +265,7 @@ class Tailer:
                 polled[self], self._watch_at = "", math.inf
                 return
             reason, self._watch_at = polled_because(error), now + _WATCH_AGAIN_S
-            if not any(polled.values()):  # one line, however many logs follow
+            if not any(polled.values()):  # log one line, however many logs have the same fault
                 _log.warning("catalog %s %s", self._log.path.name, reason)
             polled[self] = reason
         else:
@@ -262,5 +273,5 @@ class Tailer:
             self._full_at = 0.0
 
     def _wait_for_mark(self, waits: FileWait, path: str, is_marked: Callable[[], bool]) -> bool:
-        """Wait until an entry's writer has marked it, but no longer than a writer should take."""
+        """Wait at most MARK_PATIENCE_S until a writer has marked its entry as durable; return True if it has."""
         return waits.wait_until(f"{self._log.path}/{path}", is_marked, MARK_PATIENCE_S)

@@ -38,32 +38,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogView:
-    """A catalog as published at one moment. Taking one is O(1); all look-ups are in memory, O(log n)."""
+    """A snapshot of a catalog's published versions. Making one is O(1); look-ups are in memory and O(log n)."""
 
     uuid: UUID
     opening: Hashable
-    """Identifies the opening of the log that this view is of. Whatever a process caches of a log contains it: a
-    log that was restored from a copy has the same uuid, paths, offsets, revisions and ids."""
+    """Identifies the opening of the log from which this view was made. Cache keys contain it, since a log that
+    was restored from a copy has the same uuid, paths, offsets, revisions and ids."""
     name: str
     published: int
-    """Highest visible version; 0 for none."""
+    """Highest published version; 0 for none."""
     oldest: Position
     """First position that is retained; (1, 0) until something is trimmed."""
     end_row: int
     """Running number after the last published record."""
     committed: int
-    """Newest version that was committed when the view was made, for information: versions above ``published``
-    cannot be read through the view."""
+    """Newest version that was committed when the view was made. This is for information only: the view cannot
+    read versions above ``published``."""
     newest_timestamp: int
     """Commit timestamp of ``published``, µs; 0 for none."""
     revision: int
-    """Changes with every compaction and trim."""
+    """Number that changes with every compaction and every trim."""
     entry: int
-    """Newest log entry read."""
+    """Number of the newest log entry that was read."""
     unknown_changes: tuple[str, ...]
-    """Entity types whose updates came without ``before`` when they were last committed."""
+    """Entity types whose newest committed updates had no ``before``."""
     whole_removals: WholeRemovals
-    """True if the images of removed rows are known to be whole."""
+    """The versions in which the images of removed rows are known to be complete, by entity type."""
     bodies: ExpiredBodies
     """The records whose bodies have expired."""
     _batches: npt.NDArray[np.int64]
@@ -73,14 +73,15 @@ class LogView:
     _commit_count: int
     _schemas: Schemas
     part: Hashable = None
-    """The visible part of its schemas: equal for equal parts; None: all."""
+    """Identifies the part of the schemas that is visible; equal for equal parts. None: all schemas are
+    visible."""
 
     def __len__(self) -> int:
         """Return the number of record batches."""
         return self._batch_count
 
     def __bool__(self) -> bool:
-        """Return True, also for a view without batches."""
+        """Return True, even for a view without batches, whose length is 0."""
         return True
 
     def batch(self, place: int) -> BatchRef:
@@ -98,7 +99,10 @@ class LogView:
         return find_position(self._batches, self._batch_count, position)
 
     def find_row(self, row: int) -> int:
-        """Return the place of the batch with a running number: 0 below the first, ``len(self)`` after all."""
+        """Return the place of the batch that has the record with a running number.
+
+        The result is 0 if the number is below the first batch, and ``len(self)`` if it is after the last one.
+        """
         return find_row(self._batches, self._batch_count, row)
 
     @property
@@ -111,9 +115,9 @@ class LogView:
         return int(self.timestamps_of(np.array([version], np.int64))[0])
 
     def known_timestamp_of(self, version: int) -> int | None:
-        """Return the commit timestamp of any version, µs; None if the commit was trimmed and is unknown.
+        """Return the commit timestamp of any version, µs; None if the commit was trimmed.
 
-        The timestamp is 0 for version 0 and for versions above ``published``.
+        Return 0 for version 0 and for versions above ``published``.
         """
         if not 0 < version <= self.published:
             return 0
@@ -122,34 +126,38 @@ class LogView:
         return self.timestamp_of(version)
 
     def cursor(self, version: int, index: int, ordinal: int = END) -> Cursor:
-        """Return the cursor after a place in this log."""
+        """Return the cursor that resumes after a capture: by default, after all captures of a record."""
         return Cursor(self.uuid, version, index, ordinal, self.known_timestamp_of(version))
 
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps, µs, of retained, published versions, given in rising order or equal.
+        """Return the commit timestamp, µs, of each version.
 
-        If a batch begins with trimmed versions, versions of unknown commits get the oldest known timestamp.
+        Args:
+            versions: Published versions in ascending order, with repetitions, shape (n,). A trimmed version,
+                with which the first retained batch may begin, gets the oldest known timestamp.
         """
         count = self._commit_count
         if not count or not len(versions):
             return np.zeros_like(versions)
         first, timestamp = map(self._commits.item, (0, 1), (count - 1, count - 1))
-        if versions.item(0) >= first:  # all are of the newest commit, as what is live is
+        if (
+            versions.item(0) >= first
+        ):  # all versions are of the newest commit: the usual case of live delivery
             return repeated(timestamp, len(versions))
         firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
         first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)
         last = max(int(firsts.searchsorted(versions[-1], "right")) - 1, 0)
-        if first == last:  # of one commit, as large batches are
+        if first == last:  # all versions are of one commit, which is usual in large batches
             return repeated(timestamps.item(first), len(versions))
         places = firsts[first : last + 1].searchsorted(versions, "right") - 1
         found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
         return found
 
     def known_timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps, µs, of published versions in any order; 0 if a commit is unknown."""
+        """Return the commit timestamps, µs, of published versions in any order; 0 for a trimmed commit."""
         if not len(versions) or not self._commit_count:
             return np.zeros_like(versions)
-        if (versions[1:] >= versions[:-1]).all():  # in order already, as changes are
+        if (versions[1:] >= versions[:-1]).all():  # already in order, as changes of the log are
             found = self.timestamps_of(versions)
         else:
             order = np.argsort(versions, kind="stable")
@@ -161,7 +169,7 @@ class LogView:
     def version_at(self, timestamp: int) -> int:
         """Return the first retained version whose commit timestamp is at or after a time, µs.
 
-        ``published + 1`` if there is none.
+        Return ``published + 1`` if there is none.
         """
         firsts, timestamps = self._commits[:, : self._commit_count]
         place = int(np.searchsorted(timestamps, timestamp, "left"))
@@ -170,7 +178,7 @@ class LogView:
         return max(int(firsts[place]), self.oldest.version)
 
     def is_trimmed_at(self, timestamp: int) -> bool:
-        """Return True if versions that were committed at or after a time, µs, are no longer retained."""
+        """Return True if a trim has removed versions that were committed at or after a time, µs."""
         return self.oldest > FIRST and timestamp <= self.timestamp_of(self.oldest.version - 1)
 
     def schemas(self) -> Iterator[Schema]:
@@ -182,21 +190,21 @@ class LogView:
         return self._schemas.had_entity_type(name, self.published)
 
     def schema_of(self, version: int) -> Schema:
-        """Return the schema that a version was written with; the empty one before the first."""
+        """Return the schema that a version was written with; an empty schema if the log had none yet."""
         return self._schemas.at(version)
 
     def schema_span(self, version: int) -> tuple[int, int]:
-        """Return the first and the last version known to be written with the schema of a published version."""
+        """Return the first and last published version that have the same schema as a version, by its entry."""
         first, following = self._schemas.span(version)
         return first, self.published if following is None else min(following - 1, self.published)
 
     def schemas_of(
         self, versions: npt.NDArray[np.int64]
     ) -> tuple[list[Schema], npt.NDArray[np.int64]]:
-        """Return the schemas of some versions, and for each version the place of its schema among them.
+        """Return the distinct schemas of some versions, and for each version its schema's place in that list.
 
         Args:
-            versions: Published ones in any order, shape (n,).
+            versions: Published versions in any order, shape (n,).
         """
         if len(versions) and self.schema_span(int(versions.min()))[1] >= int(versions.max()):
             return [self.schema_of(int(versions[0]))], np.zeros(len(versions), np.int64)
@@ -204,7 +212,7 @@ class LogView:
         found: list[Schema] = []
         firsts: list[int] = []
         at = 0
-        while at < len(ordered):  # once for each schema, however many versions it has
+        while at < len(ordered):  # one round for each schema, however many versions have it
             version = int(ordered[at])
             found.append(self.schema_of(version))
             firsts.append(version)
@@ -218,12 +226,18 @@ class LogView:
         part_of: Callable[[Schemas], Schemas],
         unknown_changes: tuple[str, ...],
     ) -> LogView:
-        """Return the same view with a part of its schemas, which ``part`` identifies."""
+        """Return a copy of the view in which only a part of the schemas is visible.
+
+        Args:
+            part: Identifies the part; equal for equal parts.
+            part_of: Makes that part from the schemas of the log.
+            unknown_changes: The visible entity types whose newest updates had no ``before``.
+        """
         schemas = part_of(self._schemas)
         return replace(self, _schemas=schemas, part=part, unknown_changes=unknown_changes)
 
     def bytes_from(self, position: Position) -> int:
-        """Return the bytes of the segments with visible records at or after a position."""
+        """Return the total size, in bytes, of the segments with published records at or after a position."""
         place = self.find(position)
         if place == self._batch_count:
             return 0
@@ -231,7 +245,10 @@ class LogView:
         return int(self._segments.sizes[first : last + 1].sum())
 
     def first_within(self, size: int) -> int:
-        """Return the first version in the newest segments of ``size`` bytes at most, one segment at least."""
+        """Return the first version of the newest segments that have at most ``size`` bytes together.
+
+        At least the newest segment is included, even if it is larger.
+        """
         if not self._batch_count:
             return self.published + 1
         segments = self._batches[SEGMENT, : self._batch_count]
@@ -243,7 +260,7 @@ class LogView:
         return min(version if index == 0 else version + 1, self.published + 1)
 
     def segment_paths(self) -> list[str]:
-        """Return the paths of ``segments``."""
+        """Return the paths of the segments with published records, in log order."""
         if not self._batch_count:
             return []
         return self._segments.paths(0, int(self._batches[SEGMENT, self._batch_count - 1]) + 1)
@@ -259,7 +276,7 @@ class LogView:
         return [self.batch(batch) for batch in range(first, stop)]
 
     def segments(self) -> list[SegmentRef]:
-        """Return the segments with visible records, in log order."""
+        """Return the segments with published records, in log order."""
         if not self._batch_count:
             return []
         last = int(self._batches[SEGMENT, self._batch_count - 1])

@@ -1,11 +1,11 @@
 """Versions in which the image of every removed row is complete, so that a null in an image is a real null.
 
-Many sources send only the key of a removed row, with nulls in the place of the other values. A writer knows if
-its source sends complete images, and notes this by entity type among the source positions of a commit::
+Many sources send only the key of a removed row, and nulls instead of its other values. A writer knows if its
+source sends complete images. It notes this for each entity type among the source positions of a commit::
 
     removed:orders    1-40,57-      versions 1 to 40, and from 57 on
 
-Only the newest note of an entity type is valid. Without a note this is unknown for every version.
+Only the newest note of an entity type is valid. In all other versions an image may be incomplete.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
 
 _REMOVED: Final = "removed:"
 _SPANS_MAX: Final = 64
-"""The most spans in a note; older spans are dropped, and their versions are then unknown."""
+"""The most ranges of versions in a note. The oldest are dropped; images in their versions may then be
+incomplete."""
 _OPEN: Final = 1 << 62
 
 Spans = tuple[tuple[int, int], ...]
-"""First and last version of each, rising; the last one may have no end."""
+"""Ranges of versions, ascending: first and last version of each. The last range may be open (``_OPEN``)."""
 
 
 class WholeRemovals:
-    """The notes of a log. Immutable."""
+    """The newest notes of a log, by entity type. Immutable."""
 
     def __init__(self, spans: Mapping[str, Spans] | None = None) -> None:
-        """Begin with the spans of some entity types, by the names that they have in those versions."""
+        """Store the ranges of each entity type, by the name that it has in those versions."""
         self._spans: Mapping[str, Spans] = spans or {}
 
     def after(self, source_positions: Mapping[str, int | str]) -> WholeRemovals:
-        """Return the notes extended by a commit's source positions; the same object without new notes."""
+        """Return the notes after a commit; this object if the commit's source positions have no such notes."""
         notes = {
             name.removeprefix(_REMOVED): _read(str(text))
             for name, text in source_positions.items()
@@ -50,10 +51,10 @@ class WholeRemovals:
         return WholeRemovals({**self._spans, **notes}) if notes else self
 
     def notes_after(self, removals: Mapping[str, bool], first_version: int) -> dict[str, int | str]:
-        """Return the source positions by which the removals of a commit change the notes.
+        """Return the notes that a commit has to write, as source positions: those that its removals change.
 
         Args:
-            removals: Entity types with removed rows; True if the image of any of these rows may lack values.
+            removals: Entity types with rows that the commit removes; True if any of their images lacks values.
             first_version: The commit's first version.
         """
         found: dict[str, int | str] = {}
@@ -71,11 +72,11 @@ class WholeRemovals:
         return found
 
     def of(self, entity_type: str, versions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the versions in which the images of all removed rows are complete.
+        """Return a mask of the versions in which the images of all removed rows are known to be complete.
 
         Args:
             entity_type: The entity type's name in these versions.
-            versions: In any order, shape (n,).
+            versions: The versions, in any order, shape (n,).
         """
         found = np.zeros(len(versions), np.bool_)
         for first, last in self._spans.get(entity_type, ()):
@@ -90,14 +91,14 @@ def removals_in(
     keys: pa.StringArray,
     before: pa.BinaryArray,
 ) -> dict[str, bool]:
-    """Return the entity types with removed rows; True if an image of such a row certainly lacks values.
+    """Return the entity types with removed rows; True if the image of any such row lacks values.
 
     Args:
-        entity_types: Names.
+        entity_types: Names of the entity types.
         type_codes: The place in ``entity_types`` of each row's entity type, shape (n,).
         operations: Operation of each row.
-        keys: The keys; null for a truncate, which is no removal of a row.
-        before: The images of the rows.
+        keys: Primary key of each row; null for a truncate, which is ignored here.
+        before: Before-image of each row. It lacks values if it is null or contains a mark of a missing value.
     """
     removes = operations == Operation.REMOVE
     if not removes.any():
