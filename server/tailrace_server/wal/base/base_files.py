@@ -1,18 +1,17 @@
-"""Files of a base: rows of one entity type, by (key hash, key), written once and read in part.
+"""Files of a base: the rows of one entity type, sorted by (key hash, key), written once and read in part.
 
-A file is an Arrow IPC file of the columns below, in batches of at most 4,096 rows and about 1 MiB; a larger row
-is a batch alone. A batch is the unit of reading: looking up one key reads at most one batch. After 64 MiB the
-next file begins, so that tasks can divide a table by its files::
+A file is an Arrow IPC file with the columns below, in batches of at most 4,096 rows and about 1 MiB; a larger
+row is a batch alone. A batch is the unit of reading: looking up one key usually reads one batch. After 64 MiB
+the next file begins, so that parallel tasks can divide a table by its files::
 
     key_hash     uint64    hash of the key, under the first name of the entity type
     primary_key  utf8
     version      int64     version of the row's last change, …
-    index        int32     … and its place in the version
-    count        int64     how often the row exists; 1 where rows have keys
-    after        binary    the image as it was sent; null where the change had none
+    index        int32     … and the index of that change in the version
+    count        int64     how often the row exists; 1 in tables with a key
+    after        binary    the row's image as it was sent; null if the change had none
 
-bases/<n>.json (files/sequence_documents.py) has the list of files, the places of their batches, and the
-checksums.
+bases/<n>.json (files/sequence_documents.py) lists the files, the places of their batches, and the checksums.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ _FILE_BYTES: Final = 64 << 20
 
 
 class BaseWriter:
-    """Writes the rows of one entity type. Not thread-safe; end it with ``close`` or ``abandon``."""
+    """Writes the rows of one entity type into files. Not thread-safe; end it with ``close`` or ``abandon``."""
 
     def __init__(self, store: ObjectStore, number: int) -> None:
-        """Begin without a file.
+        """Create a writer that has not begun a file yet.
 
         Args:
-            store: Where the files go.
+            store: The catalog's objects, to which the files are added.
             number: Number of the object of ``bases`` that will name the files.
         """
         self._store = store
@@ -67,15 +66,15 @@ class BaseWriter:
         self._rest: list[StateRows] = []
         self._rest_rows = 0
         self.files: list[BaseFileDocument] = []
-        """Those that are complete."""
+        """The files that are complete."""
 
     def write(self, rows: StateRows) -> None:
-        """Append rows, which follow the rows written before in the order of the file.
+        """Append rows; they must come after the rows written before, in the order of (key hash, key).
 
         Raises:
-            LogFull: No room.
+            LogFull: The device has no room.
         """
-        # Parts may be cut anywhere, so what does not fill a batch waits for more.
+        # The caller cuts its parts anywhere. Rows that do not fill a batch wait for the next call.
         self._rest.append(rows)
         self._rest_rows += len(rows)
         if self._rest_rows < _BATCH_ROWS:
@@ -89,7 +88,7 @@ class BaseWriter:
         """Finish the last file; return all files.
 
         Raises:
-            LogFull: No room.
+            LogFull: The device has no room.
         """
         for batch in joined_rows(self._rest).parts(_BATCH_ROWS, _BATCH_BYTES):
             self._emit(batch)
@@ -117,7 +116,7 @@ class BaseWriter:
 
 
 class _Chunks(io.RawIOBase):
-    """The file that Arrow writes to: the bytes of one message at a time."""
+    """A file object for Arrow to write to; it collects the bytes until ``taken`` returns them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,11 +124,11 @@ class _Chunks(io.RawIOBase):
         self._position = 0
 
     def writable(self) -> bool:
-        """Say yes to Arrow."""
+        """Return True; Arrow calls this before it writes."""
         return True
 
     def tell(self) -> int:
-        """Return the place in the file."""
+        """Return the number of bytes written so far."""
         return self._position
 
     def write(self, data: Any, /) -> int:
@@ -145,7 +144,7 @@ class _Chunks(io.RawIOBase):
 
 
 class _BaseFile:
-    """One file that is being written."""
+    """One base file that is being written."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         store.make_folder(BASES)
@@ -170,7 +169,8 @@ class _BaseFile:
         self._arrow.write_batch(pa.RecordBatch.from_arrays(columns, schema=BASE_SCHEMA))
         data = self._sink.taken()
         if not self._prefix:
-            # Arrow writes the magic and the schema with the first batch.
+            # Arrow writes the magic and the schema together with the first batch. Split them off: the list of
+            # files has the schema's checksum and place apart from those of the batches.
             start = len(arrow_ipc.MAGIC)
             end = start + arrow_ipc.outline(data[start:]).length
             self._prefix.append((start, end - start, crc32c(data[start:end])))
@@ -186,6 +186,7 @@ class _BaseFile:
         """Finish the file, make it durable and give it its name."""
         self._arrow.close()
         self._put(self._sink.taken())
+        # Sync before the file has its name: a name without all bytes must not survive a power cut.
         with os_errors(f"cannot write {self._path}"):
             self._file.sync()
             reach("base.before_rename")
@@ -197,7 +198,7 @@ class _BaseFile:
         )
 
     def abandon(self) -> None:
-        """Remove the file."""
+        """Close the unfinished file, which has no name yet and so disappears."""
         self._file.close()
 
     def _put(self, data: bytes) -> None:
@@ -207,11 +208,11 @@ class _BaseFile:
 
 
 def read_batch(reader: BatchReader, file: BaseFileDocument, place: int) -> StateRows:
-    """Return the rows of a file's batch.
+    """Return the rows of the batch at a place in a file.
 
     Raises:
-        LogCorrupted: A byte of the batch is wrong, or the file ends too early.
-        SegmentMissing: The file is gone.
+        LogCorrupted: The batch does not match its checksum, or the file ends too early.
+        SegmentMissing: The file was deleted.
     """
     offset = file.offset[place]
     data = reader.checked(

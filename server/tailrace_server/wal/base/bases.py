@@ -1,18 +1,18 @@
-"""The list of a log's bases: the newest object of a sequence of its own (files/numbered.py).
+"""The list of a log's bases: the newest object in a sequence of numbered objects (files/numbered.py).
 
-The list is not part of the checkpoints: an older tailrace, which does not know bases, can read a checkpoint and
-does not lose the list when it writes one (docs/adr/0086).
+The list is not part of the checkpoints. So an older tailrace, which does not know bases, can read a checkpoint
+and write the next one without losing the list (docs/adr/0086).
 
-Each object lists all current bases. A base can be used at a version if the log has every record after the base,
-up to that version.
+Each object lists all current bases. The state at a version can be read from a base if the log has all records
+after the base, up to that version.
 
-Bases and checkpoints are two sequences, so a checkpoint that gives records up relies on a base which another
-process may drop at the same moment. Three rules prevent that:
+A checkpoint that removes old records relies on a base. But bases and checkpoints are two sequences, so another
+process may drop that base at the same moment. Three rules prevent this:
 
-1. Before the checkpoint with the number k + 1, an object of this sequence reserves the base for k + 1.
-2. An object keeps what the one before it reserves, for as long as the checkpoint does not exist.
-3. A process that drops bases reads the newest checkpoint after the newest object of this sequence. So it has
-   read either the checkpoint or its reservation.
+1. Before checkpoint k + 1 is created, an object of this sequence reserves the base for k + 1.
+2. Each new object retains the reservations of the object before it until their checkpoint exists.
+3. A process that drops bases reads the newest object of this sequence first and the newest checkpoint second.
+   So it sees either the checkpoint or the reservation for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _DOCUMENTS_MAX: Final = 64
-"""Lists that a process caches; the list that was read first is evicted first."""
+"""The most lists of bases that a process caches. The list that was read first is evicted first."""
 
 _NONE: Final[Newest[BasesDocument]] = Newest()
 
@@ -71,7 +71,7 @@ class KnownBases:
 
     @property
     def reserved(self) -> Sequence[tuple[int, int]]:
-        """Versions of bases, each with the number of the checkpoint that it is reserved for."""
+        """The reserved bases: pairs of a base's version and the number of the checkpoint that relies on it."""
         return () if self.document is None else self.document.reserved
 
     def below(self, view: LogView, version: int) -> BaseDocument | None:
@@ -80,7 +80,7 @@ class KnownBases:
         return found[-1] if found else None
 
     def first_readable(self, oldest: Position) -> int | None:
-        """Return the first version with readable state in a log that begins at a position; None if none has."""
+        """Return the first version whose state is readable in a log that begins at ``oldest``, or None."""
         if oldest == FIRST:
             return 0
         found = [each.version for each in self.bases if each.version >= oldest.version - 1]
@@ -88,12 +88,12 @@ class KnownBases:
 
 
 def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
-    """Return the bases that a log has now.
+    """Return the current bases of a log.
 
     Raises:
-        CatalogReplaced: The bases are of another log.
-        LogCorrupted: The object is damaged.
-        LogUnreadable: The object has a newer format version.
+        CatalogReplaced: The list belongs to another log.
+        LogCorrupted: The list is damaged.
+        LogUnreadable: The list has a newer format version.
     """
     sequence = base_sequence(store, uuid)
     number = sequence.newest_number()
@@ -105,8 +105,10 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
     if known is None:
         known = KnownBases(sequence.read())
         if known.number != number:
-            return known  # a newer one came between, whose stamp is unknown
-        with suppress(KeyError, StopIteration, RuntimeError):  # another thread may do the same
+            return known  # a newer list was created meanwhile; its stamp is unknown, so it is not cached
+        with suppress(
+            KeyError, StopIteration, RuntimeError
+        ):  # another thread may evict at the same time
             while len(_read) >= _DOCUMENTS_MAX:
                 del _read[next(iter(_read))]
         _read[key] = known
@@ -119,7 +121,7 @@ def base_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[BasesDocum
 
 
 _read: Final[dict[Hashable, KnownBases]] = {}
-"""Cache of the lists, since every read of a state needs one. An object changes only by being superseded."""
+"""Cache of lists by log, path and stamp, since each read of a state needs the list."""
 
 
 def write_bases(
@@ -130,18 +132,18 @@ def write_bases(
     reserved: Iterable[tuple[int, int]],
     now: int,
 ) -> bool:
-    """Create the object after the newest one; return False if another process took its number.
+    """Create the next list of bases; return False if another process has created that object first.
 
     Args:
         store: The catalog's objects.
         uuid: The catalog's uuid.
-        known: The list that the new object follows.
-        bases: All current bases from now on, by version.
+        known: The list that the new one follows.
+        bases: All bases of the new list, by version.
         reserved: Versions of bases to retain until a checkpoint exists, each with the checkpoint's number.
-        now: µs since the epoch; from then on, files of bases that are not listed any more count as unnamed.
+        now: Current time, µs since the epoch. The grace period of files that only dropped bases name begins.
 
     Raises:
-        LogFull: No room.
+        LogFull: The device has no room.
     """
     named = set(paths_in(bases))
     before = dict(known.document.removed) if known.document is not None else {}
@@ -161,22 +163,22 @@ def write_bases(
 
 
 def superseded(document: BasesDocument) -> bytes:
-    """Return the bytes to which an object is reduced once a later object has replaced it."""
+    """Return the bytes of the stub that replaces an old list of bases, once a later list exists."""
     stub = msgspec.structs.replace(document, bases=[], removed=[], reserved=[], superseded=True)
     return documents.sealed(stub)[0]
 
 
 def bases_path(number: int) -> str:
-    """Return the path of an object of the sequence."""
+    """Return the path of the list of bases with a number."""
     return numbered_path(BASES, number)
 
 
 def paths_in(bases: Iterable[BaseDocument]) -> list[str]:
-    """Return the paths of the files of bases; a file of several bases is repeated."""
+    """Return the paths of all files of some bases; a file that several bases share is repeated."""
     return [file.path for base in bases for table in base.tables for file in table.files]
 
 
 def table_in(base: BaseDocument | None, entity_type: str | None) -> BaseTableDocument | None:
-    """Return a base's table of an entity type, by the name at the base's version; None if there is none."""
+    """Return a base's table of an entity type, given its name at the base's version; None if it has none."""
     tables = () if base is None else base.tables
     return next((each for each in tables if each.entity_type == entity_type), None)

@@ -1,8 +1,9 @@
-"""Checks of bases: their bytes, the order of their rows, and whether they equal the fold of the log.
+"""Checks of bases: their checksums, the order of their rows, and a comparison with the log.
 
-The bytes and the order of every row are checked. A fold takes as long as making a base. So in a large table
-only a random sixteenth of the key hashes is compared, unless the caller requests all. A base cannot be compared
-if the log before it is trimmed and no older base exists.
+The checksums and the order are checked for every row. The comparison folds the log: it computes the state anew
+from the base before and the log's records, which takes as long as making a base. So in a large table only a
+random 1/16 of the key hashes is compared, unless the caller requests all. A base cannot be compared if the log
+before it is trimmed and no older base exists.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _SAMPLE: Final = 16
-"""Of a large table one of so many equal ranges of hashes is compared."""
+"""Number of equal ranges of key hashes, of which one is compared in a large table."""
 _SMALL_ROWS: Final = 1 << 16
-"""A table of no more rows is compared as a whole."""
+"""The most rows of a table that is compared as a whole."""
 _COMPARED_ROWS: Final = 4_096
 _MEND: Final = (
     "tailrace log rebase --anew makes the bases from the log again, if that was not trimmed"
@@ -53,7 +54,7 @@ def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorru
     Args:
         path: The catalog's folder.
         log: The catalog's log.
-        whole: True to compare all rows with the records they were made from, in large tables too.
+        whole: True to compare all rows with the log, in large tables too.
     """
     yield from base_sequence(log.store, log.uuid).check(_MEND, chained=False)
     with BatchReader(path) as reader:
@@ -61,11 +62,11 @@ def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorru
             try:
                 known = newest_bases(log.store, log.uuid)
             except LogCorrupted:
-                return  # it was named above
+                return  # the check of the sequence has yielded this fault already
             try:
                 yield from _check(reader, log.view, known, whole=whole)
             except SegmentMissing as missing:
-                # Replaced meanwhile by newer bases? Then those are to be checked.
+                # If newer bases have replaced these meanwhile, check the newer ones instead.
                 if newest_bases(log.store, log.uuid).number == known.number:
                     yield LogCorrupted(missing.path, 0, f"the file is missing; {_MEND}")
                     return
@@ -85,7 +86,7 @@ def _check(
         reaches = view.oldest == FIRST or before is not None
         if reaches and not faults and base.version <= view.published:
             for table in base.tables:
-                # Where the bodies between are gone, nothing is left to compare with.
+                # If bodies between the two bases have expired, there is nothing to compare with.
                 first = view.bodies.first_kept(table.entity_type, base.version)
                 if first > (0 if before is None else before.version) + 1:
                     continue
@@ -96,7 +97,7 @@ def _check(
 def _check_table(
     reader: BatchReader, base: BaseDocument, table: BaseTableDocument
 ) -> Iterator[LogCorrupted]:
-    """Yield the first fault of each file."""
+    """Yield the first fault of each file of a table, or else a wrong number of rows."""
     last: StateRows | None = None
     rows, sound = 0, True
     for file in table.files:
@@ -115,6 +116,7 @@ def _check_table(
                     file.path, min(size, file.bytes), f"it has {size} bytes instead of {file.bytes}"
                 )
         except LogCorrupted as error:
+            # The row before the next file is unknown now, and the number of rows is certainly wrong.
             last, sound = None, False
             yield LogCorrupted(error.path, error.offset, f"{error.reason}; {_MEND}")
     if sound and rows != table.rows:
@@ -130,7 +132,19 @@ def _check_rows(
     last: StateRows | None,
     version: int,
 ) -> None:
-    """Raise what is wrong with the rows of a batch, given the row before."""
+    """Check the rows of a batch: their hashes, versions and order.
+
+    Args:
+        file: The file that has the batch.
+        place: The batch's place in the file.
+        table: The table that has the file.
+        found: The rows of the batch.
+        last: The row before the batch; None if there is none or it is unknown.
+        version: The base's version.
+
+    Raises:
+        LogCorrupted: One of the checks fails.
+    """
     offset = file.offset[place]
     hashes = found.key_hashes
     if (int(hashes[0]), int(hashes[-1])) != (file.first_hash[place], file.last_hash[place]):
@@ -140,6 +154,7 @@ def _check_rows(
         raise LogCorrupted(file.path, offset, "a key hash is not that of its key")
     if not ((found.versions > 0) & (found.versions <= version)).all():
         raise LogCorrupted(file.path, offset, f"a row is of a version above {version}")
+    # Hashes must ascend. Where two neighbours have the same hash, which is rare, their keys must ascend.
     rows = found if last is None else joined_rows([last, found])
     same = np.flatnonzero(rows.key_hashes[1:] == rows.key_hashes[:-1])
     places = [(rows.place(row), rows.place(row + 1)) for row in same.tolist()]
@@ -156,7 +171,10 @@ def _compare(
     *,
     whole: bool,
 ) -> Iterator[LogCorrupted]:
-    """Yield a fault for the first row of a table that differs from the fold of the base before and the log."""
+    """Yield a fault for the first row of a table that differs from the state computed anew.
+
+    The other state is computed from the base before, or from nothing, and the log after that.
+    """
     names = EntityNames(view.schema_of(base.version), table.entity_type)
     wanted = Wanted()
     if not whole and table.rows > _SMALL_ROWS:
@@ -195,7 +213,10 @@ def _difference(table: BaseTableDocument, rows: StateRows, row: int, version: in
 
 
 def _cut(parts: Iterator[StateRows]) -> Iterator[StateRows]:
-    """Yield the same rows in parts of equal length; the last part may be shorter."""
+    """Yield the same rows in parts of _COMPARED_ROWS rows; the last part may be shorter.
+
+    Two states can then be compared part by part, however each of them was cut.
+    """
     held: list[StateRows] = []
     count = 0
     for part in parts:
@@ -213,7 +234,7 @@ def _cut(parts: Iterator[StateRows]) -> Iterator[StateRows]:
 
 
 def _first_difference(mine: StateRows, theirs: StateRows) -> int | None:
-    """Return the first row in which two parts differ, or at which one part ends; None if they are equal."""
+    """Return the first row in which two parts differ, or at which the shorter one ends; None if equal."""
     count = min(len(mine), len(theirs))
     every = np.arange(count)
     differ = np.zeros(count, np.bool_)

@@ -1,6 +1,6 @@
-"""The counts of rows without a key: whole numbers of 64 bits, exact or refused.
+"""Counts of rows in tables without a key: signed integers of 64 bits, whose sums are exact or raise an error.
 
-NumPy and Arrow add numbers of 64 bits, and a larger sum wraps to a negative number in silence.
+This is checked here because NumPy and Arrow wrap a sum beyond 64 bits without an error.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.refs import BatchRef
 
 _SURELY_FITS: Final = float(1 << 62)
-"""A sum of floats up to this is of whole numbers whose sum has 64 bits."""
+"""If the sum in floats is at most this, the exact sum of the integers has at most 64 bits."""
 _SHOWN_MAX: Final = 80
+"""The most characters of a key in an error."""
 
 
 def counts_of(
     changes: Sequence[bytes | None], record: Callable[[int], tuple[BatchRef, BatchHead, int]]
 ) -> npt.NDArray[np.int64]:
-    """Return by how much each record changes the count of its row; 0 if ``change`` has no number.
+    """Return, for each record, the number that it adds to the count of its row; 0 if ``change`` has no number.
 
     Args:
-        changes: ``change`` of each record.
-        record: Returns the batch of a record, the batch's head and the row in the batch, for the error.
+        changes: The ``change`` of each record.
+        record: Returns a record's batch, the batch's head and the row in the batch; used for the error.
 
     Raises:
-        LogCorrupted: A number has more than 64 bits, in a log that was written before writers refused it.
+        LogCorrupted: A number has more than 64 bits. Only logs of old writers can have such a number.
     """
     counts = [multiplicity_of(change or b"") for change in changes]
     for at, (count, change) in enumerate(zip(counts, changes, strict=True)):
@@ -56,15 +57,16 @@ def summed_counts(
     """Return the sum of the diffs of each row.
 
     Args:
-        keys: Keys of the rows.
-        diffs: The diffs of all rows; those of one row follow each other.
-        starts: Place of each row's first diff.
+        keys: The key of each row.
+        diffs: The diffs of all rows; the diffs of one row are neighbours.
+        starts: The place of each row's first diff.
 
     Raises:
-        LogError: A sum is beyond 64 bits.
+        LogError: A sum has more than 64 bits.
     """
     sums = np.add.reduceat(diffs, starts)
-    # Sums of floats show which few may be beyond; these are added up exactly.
+    # Sums in floats are only approximate, but do not wrap. They show which few rows have to be added up
+    # exactly, in Python's integers.
     roughly = np.abs(np.add.reduceat(diffs.astype(np.float64), starts))
     for row in np.flatnonzero(roughly > _SURELY_FITS).tolist():
         stop = starts[row + 1] if row + 1 < len(starts) else len(diffs)
@@ -75,9 +77,13 @@ def summed_counts(
 def added_counts(
     keys: pa.StringArray, counts: npt.NDArray[np.int64], diffs: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the sums of the counts of rows and the numbers added to them; raises as `summed_counts`."""
+    """Return the count of each row plus its diff.
+
+    Raises:
+        LogError: A sum has more than 64 bits.
+    """
     sums = counts + diffs
-    # The sum of two numbers is beyond 64 bits if its sign is that of neither.
+    # The sum of two numbers has wrapped if and only if its sign differs from the signs of both.
     for row in np.flatnonzero(((counts ^ sums) & (diffs ^ sums)) < 0).tolist():
         _refuse_large(keys, row, int(counts[row]) + int(diffs[row]))
     return sums

@@ -1,22 +1,24 @@
-"""Indexes of the records of a key: one small file for each 2^20 records, made once and never changed.
+"""Key files: indexes that say in which batches a key may have records, one small file for each 2^20 records.
 
-File n is about the records with the running numbers from n · 2^20 up to (n + 1) · 2^20. Neither compaction nor
-trim changes a running number, so a file stays true for as long as it exists. ``keys/<20 digits of n>.keys``::
+File n covers the records with the running numbers from n · 2^20 up to (n + 1) · 2^20, exclusive. Neither a
+compaction nor a trim changes a running number, so a file is written once and stays valid. The format of
+``keys/<20 digits of n>.keys``::
 
     {"format_version":1,"uuid":…,"last_version":…,"timestamp":…,"counts":[…],"crc32c":[…]}⏎
     crc32c …⏎
     page 0 │ page 1 │ …  page 1023      entries of 4 bytes, little-endian, rising in each page
 
-    key hash   │ 10 bits: page │ 24 bits │ 30 bits that are not looked at
-    entry                      │ 24 bits │ 8 bits: which 4,096 of the records
+    key hash   │ 10 bits: page │ 24 bits │ 30 bits that are ignored
+    entry                      │ 24 bits │ 8 bits: block, which 4,096 of the records
 
-``counts`` and ``crc32c`` are of the pages, ``last_version`` and ``timestamp`` of the last record's version.
-There is an entry for each DATA record, equal ones once; a truncate has the hash 0. So one page of 4 KB says
-where a key may be among a million records; of 16,000 answers one is wrong, and costs the look at a batch.
+``counts`` and ``crc32c`` have the number of entries and the checksum of each page. ``last_version`` and
+``timestamp`` are the version of the last record and its commit timestamp. Each DATA record has an entry; equal
+entries are written once. A truncate has the key hash 0. So one page of about 4 KB says in which blocks of a
+million records a key may be. One of 16,000 answers is a false positive, which costs the reading of a batch.
 
-Some of these files, or all, may be missing: then heads are read. ``KeyPlaces`` caches the sorted key hashes of
-such batches, so that the next look-up costs a binary search in each batch. Batches never change, so a cached
-entry stays true; when there are too many entries, the least recently used one is evicted.
+Some or all of these files may be missing: then the heads of batches are read. ``KeyPlaces`` caches the sorted
+key hashes of such batches, so that the next look-up costs a binary search in each batch. Batches never change,
+so cached hashes stay valid. If there are too many, those of the least recently used batch are evicted.
 """
 
 from __future__ import annotations
@@ -49,23 +51,23 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 KEYS: Final = "keys"
-"""The folder."""
+"""Folder of the key files."""
 _SUFFIX: Final = ".keys"
 _FORMAT_VERSION: Final = 1
 _ROW_BITS: Final = 20
-"""A file is about so many records, as a power of two."""
+"""A file covers 2 to this power records."""
 _PAGE_BITS: Final = 10
 _HASH_BITS: Final = 24
 _BLOCK_BITS: Final = 8
 _LINES_BYTES: Final = 1 << 15
-"""The two lines of a file have fewer."""
+"""Bytes to read for the two lines of a file, which are shorter than this."""
 _KEPT: Final = 256
-"""Files whose lines a process keeps, 12 KB each."""
+"""The most files whose descriptions (their lines) a process caches, 12 KB each."""
 _log = logging.getLogger("tailrace.wal")
 
 
 class KeyFileDocument(Struct, frozen=True):
-    """The JSON line at the beginning of a file."""
+    """The JSON line at the beginning of a key file."""
 
     format_version: int
     uuid: UUID
@@ -80,42 +82,42 @@ _decode: Final = msgspec.json.Decoder(KeyFileDocument).decode
 
 
 def key_file_path(number: int) -> str:
-    """Return the path of a file, relative to the catalog's folder."""
+    """Return the path of the key file with a number, relative to the catalog's folder."""
     return f"{KEYS}/{number:020d}{_SUFFIX}"
 
 
 def numbers_of(store: ObjectStore) -> list[int]:
-    """Return the numbers of the existing files, rising."""
+    """Return the numbers of the existing key files, in ascending order."""
     stems = [name.removesuffix(_SUFFIX) for name in store.names(KEYS) if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdecimal())
 
 
 def whole_numbers(view: LogView) -> range:
-    """Return the numbers of the files that can be made: all their records are retained and published."""
+    """Return the numbers of the key files that can be made: all their records are retained and published."""
     return range(-(-view.first_row >> _ROW_BITS), view.end_row >> _ROW_BITS)
 
 
 def number_of_row(row: int) -> int:
-    """Return the number of the file that covers a record, given by its running number."""
+    """Return the number of the key file that covers a record, given by its running number."""
     return row >> _ROW_BITS
 
 
 def rows_of_number(number: int) -> range:
-    """Return the running numbers of the records that a file covers."""
+    """Return the running numbers of the records that a key file covers."""
     return range(number << _ROW_BITS, (number + 1) << _ROW_BITS)
 
 
 def needless_numbers(view: LogView, store: ObjectStore) -> list[int]:
-    """Return the numbers of the files all of whose records were trimmed."""
+    """Return the numbers of the existing key files whose records have all been trimmed."""
     return [each for each in numbers_of(store) if (each + 1) << _ROW_BITS <= view.first_row]
 
 
 def key_file(view: LogView, reader: BatchReader, number: int) -> bytes:
-    """Return the bytes of a file; they depend on its records only.
+    """Return the bytes of the key file with a number; they depend on its records only.
 
     Raises:
         LogCorrupted: A head is damaged.
-        SegmentMissing: A compaction or a trim came first.
+        SegmentMissing: A compaction or a trim has removed a segment since the view was made.
     """
     first, end = number << _ROW_BITS, (number + 1) << _ROW_BITS
     parts = []
@@ -126,12 +128,14 @@ def key_file(view: LogView, reader: BatchReader, number: int) -> bytes:
         inside = (rows >= first) & (rows < end)
         last_version = int(head.versions[inside][-1])
         inside &= head.areas == Area.DATA
+        # One number for each record: page and 24 further bits of the hash, then the block. Sorting it yields
+        # the pages, and the entries within each.
         blocks = (rows[inside] - first) >> (_ROW_BITS - _BLOCK_BITS)
         shift = np.uint64(64 - _PAGE_BITS - _HASH_BITS)
         hashes = (head.key_hashes[inside] >> shift) << np.uint64(_BLOCK_BITS)
         parts.append(np.unique(hashes | blocks.astype(np.uint64)))
     entries = np.unique(np.concatenate(parts))
-    # Rising entries are rising pages: the page is what stands above the bits that are written.
+    # The bits above an entry's 32 are its page. So sorted entries are grouped by page.
     bits = np.uint64(_HASH_BITS + _BLOCK_BITS)
     pages = np.searchsorted(entries, np.arange((1 << _PAGE_BITS) + 1, dtype=np.uint64) << bits)
     data = (entries & ((np.uint64(1) << bits) - np.uint64(1))).astype("<u4")
@@ -148,15 +152,18 @@ def key_file(view: LogView, reader: BatchReader, number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _KeyFile:
-    """The description of a file, without its pages."""
+    """The description of a key file: its JSON line, and where its pages are."""
 
     path: str
     document: KeyFileDocument
     starts: npt.NDArray[np.int64]
-    """Bytes at which the pages begin, and the last one ends."""
+    """Offset of each page in the file, and of the end of the last page."""
 
     def fits(self, view: LogView, number: int) -> bool:
-        """Return True if the file was made from the log's records; a restored copy may have files of others."""
+        """Return True if the file was made from this log's records.
+
+        A log that was restored from a copy may have a file that was made from other records.
+        """
         document = self.document
         ref = view.batch(view.find_row(((number + 1) << _ROW_BITS) - 1))
         return (
@@ -166,7 +173,11 @@ class _KeyFile:
         )
 
     def blocks(self, file: OpenObject, hashes: npt.NDArray[np.uint64]) -> set[int]:
-        """Return the blocks of the file's records in which some hashes may be.
+        """Return the blocks in which records with any of some key hashes may be.
+
+        Args:
+            file: The open key file.
+            hashes: The key hashes, shape (n,).
 
         Raises:
             LogCorrupted: A page is damaged.
@@ -180,6 +191,8 @@ class _KeyFile:
                 crc32c(data) != self.document.crc32c[page]
             ):
                 raise LogCorrupted(self.path, start, f"checksum of page {page}")
+            # All entries with the 24 bits of the hash are neighbours in the page: they differ in the block
+            # only.
             entries = data.view("<u4")
             part = (each >> (64 - _PAGE_BITS - _HASH_BITS)) & ((1 << _HASH_BITS) - 1)
             low = part << _BLOCK_BITS
@@ -190,10 +203,10 @@ class _KeyFile:
 
 
 class KeyFiles:
-    """The key files that a process reads, with a cache of their descriptions. Thread-safe."""
+    """Reads key files, and caches their descriptions. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty cache."""
         self._lock = threading.Lock()
         self._known: OrderedDict[Hashable, _KeyFile | None] = OrderedDict()
 
@@ -205,18 +218,22 @@ class KeyFiles:
         hashes: npt.NDArray[np.uint64],
         is_hashed_so: Callable[[int, int], bool],
     ) -> Iterator[tuple[int, bool]]:
-        """Yield the places of batches that may have records of some keys; True with a place if a file says so.
+        """Yield the places of batches that may have records of some keys, in the order of the log.
+
+        The second value is True if a key file says so. It is False for each batch without a key file: the
+        caller has to check that batch itself.
 
         Args:
             view: The log.
             reader: Reads the log's files.
-            places: The batches to choose from.
+            places: Places of the batches to search.
             hashes: Hashes of the keys, shape (n,).
-            is_hashed_so: Returns True if the records of some versions, inclusive, are hashed like ``hashes``.
+            is_hashed_so: Returns True if the records of a range of versions, both inclusive, are hashed under
+                the same name as ``hashes``. Otherwise the key file of these versions cannot be used.
         """
         if not len(places):
             return
-        # A truncate has no key and is of all.
+        # A truncate concerns every key, and has the key hash 0: always search for it too.
         hashes = np.unique(np.append(hashes, np.uint64(0)))
         last = view.batch(places[-1])
         first_row, end_row = view.batch(places[0]).first_row, last.first_row + last.rows
@@ -225,11 +242,13 @@ class KeyFiles:
             start = number << _ROW_BITS
             first = view.find_row(max(start, first_row))
             stop = view.find_row(min(start + (1 << _ROW_BITS), end_row) - 1) + 1
+            # 1. Ask the file, if it can exist and its hashes are comparable.
             blocks = None
             if number in whole_numbers(view) and is_hashed_so(
                 view.batch(first).first.version, view.batch(stop - 1).last.version
             ):
                 blocks = self._blocks(view, reader.store, number, hashes)
+            # 2. Without a file, yield all its batches; with a file, only those that have records of a block.
             if blocks is None:
                 for place in range(max(first, done), stop):
                     yield place, False
@@ -241,13 +260,14 @@ class KeyFiles:
                 ):
                     yield place, True
                     done = place + 1
-            # A batch may lie across the border of two files, and what the first says is not all of it.
+            # 3. A batch may extend into the records of the next file. So unless it was yielded, the next file
+            #    may yield it too.
             done = max(done, stop - 1 if blocks is not None else stop)
 
     def _blocks(
         self, view: LogView, store: ObjectStore, number: int, hashes: npt.NDArray[np.uint64]
     ) -> set[int] | None:
-        """Return the blocks of a file in which some hashes may be; None if there is no usable file."""
+        """Return the blocks that a key file names for some hashes; None if there is no usable file."""
         path = key_file_path(number)
         opened = store.open(path)
         if opened is None:
@@ -262,7 +282,7 @@ class KeyFiles:
                 self._keep(key, file)
             return file.blocks(opened, hashes) if file and file.fits(view, number) else None
         except (LogCorrupted, LogUnreadable) as error:
-            # The file only saves work. `log verify` names the fault too.
+            # A key file only saves work, so a damaged one is no error here; `log verify` reports it as well.
             _log.warning(
                 "read without the key file: %s; delete it, and it is made anew", str(error)
             )
@@ -277,7 +297,7 @@ class KeyFiles:
 
 
 def read_key_file(path: str, file: OpenObject) -> _KeyFile:
-    """Return the description of a file, from its lines.
+    """Read the description of a key file from its first two lines.
 
     Raises:
         LogCorrupted: The lines are damaged.
@@ -302,7 +322,7 @@ def read_key_file(path: str, file: OpenObject) -> _KeyFile:
 
 
 def check_key_files(view: LogView, reader: BatchReader) -> Iterator[LogCorrupted]:
-    """Yield the faults of a log's key files; each file is compared with one made from its records."""
+    """Yield the faults of a log's key files, by comparing each file with one that is made anew."""
     whole = whole_numbers(view)
     for number in numbers_of(reader.store):
         if number not in whole:
@@ -316,19 +336,19 @@ def check_key_files(view: LogView, reader: BatchReader) -> Iterator[LogCorrupted
 
 
 KEY_FILES: Final = KeyFiles()
-"""Those of the process."""
+"""The cache of key files that all readers in the process share."""
 
 _KEYS_MAX: Final = 1 << 21
-"""Hashes that a process caches: 16 MiB, enough for two million records after bases."""
+"""The most hashes that a process caches: 16 MiB, enough for two million records after the bases."""
 FEW_KEYS: Final = 256
-"""The most keys that are looked up batch by batch; for more keys a pass over the heads is as fast."""
+"""The most keys for which single batches are checked; for more keys, reading all heads is as fast."""
 
 
 class KeyPlaces:
-    """A cache of sorted key hashes, by batch. Thread-safe."""
+    """A cache of the sorted key hashes of batches. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty cache."""
         self._lock = threading.Lock()
         self._hashes: OrderedDict[Hashable, npt.NDArray[np.uint64]] = OrderedDict()
         self._count = 0
@@ -336,20 +356,21 @@ class KeyPlaces:
     def may_hold(
         self, log: Hashable, reader: BatchReader, ref: BatchRef, chosen: npt.NDArray[np.uint64]
     ) -> bool:
-        """Return True if a batch may have records of some keys, or a record that removes all rows.
+        """Return True if a batch may have records of some keys, or a truncate, which removes all rows.
 
         Args:
             log: Identifies the log.
             reader: Reads the batch's head if its hashes are not cached.
             ref: The batch.
-            chosen: Hashes of the keys, under the name that the batch uses.
+            chosen: Hashes of the keys, under the name that the entity type has in the batch.
 
         Raises:
-            LogCorrupted, SegmentMissing: As ``BatchReader.head``.
+            LogCorrupted: The head is damaged.
+            SegmentMissing: The segment was deleted.
         """
         if len(chosen) > FEW_KEYS:
             return True
-        # A log that was restored from a copy may have another batch in the place of one that was read.
+        # The CRC is part of the key: a log that was restored from a copy may have another batch at that place.
         key = (log, ref.key, ref.crc_head)
         with self._lock:
             hashes = self._hashes.get(key)
@@ -377,23 +398,24 @@ class KeyPlaces:
 
 
 KEY_PLACES: Final = KeyPlaces()
-"""Those of the process."""
+"""The cache of key hashes that all readers in the process share."""
 
 
 def key_file_is_due(log: CommitLog) -> bool:
-    """Return True if the newest key file that can be made is missing; costs one look at the store."""
+    """Return True if the newest key file that can be made is missing; costs one system call."""
     whole = whole_numbers(log.view)
     return bool(whole) and not log.store.exists(key_file_path(whole[-1]))
 
 
 def make_key_files(path: Path) -> int:
-    """Make the missing key files of a catalog's log; return their number. Any process may call it, at any time.
+    """Make the missing key files of a catalog's log; return their number.
 
-    A file's bytes depend on the records only, so several processes may make the same file.
+    Any process may call this at any time. The bytes of a file depend on its records only, so several processes
+    may make the same file.
 
     Raises:
         LogCorrupted: A head is damaged or missing.
-        LogFull: No room.
+        LogFull: The device has no room.
     """
     log, made = CommitLog.open(path), 0
     while True:
@@ -406,7 +428,7 @@ def make_key_files(path: Path) -> int:
                     log.store.create(key_file_path(number), key_file(log.view, reader, number))
                     made += 1
         except SegmentMissing as gone:
-            # A compaction or a trim came first: the newest view has the records elsewhere, or not at all.
+            # A compaction has moved the records, or a trim has removed them: begin again with the newest view.
             log.refresh()
             if gone.path in log.view.segment_paths():
                 raise LogCorrupted(gone.path, 0, "the segment is missing") from gone
@@ -415,6 +437,6 @@ def make_key_files(path: Path) -> int:
 
 
 def delete_needless_key_files(log: CommitLog) -> list[str]:
-    """Delete the key files whose records were all trimmed; return the paths of these files."""
+    """Delete the key files whose records have all been trimmed; return the paths of these files."""
     paths = map(key_file_path, needless_numbers(log.view, log.store))
     return [path for path in paths if log.store.delete(path)]

@@ -1,11 +1,11 @@
 """The maker of bases: reads the state of every entity type at a version, and writes it part by part.
 
-A base is made from the newest base below it and the log in between, so the whole past is read only once. A
-table without records in between keeps its files. Rows are read by key hash in bounded memory (reading.py) and
-written as they come (base_files.py), so memory does not grow with the tables.
+A base is made from the newest base below it and the log between the two, so each record is read only once. A
+table without records between the two keeps its files. Rows are read in the order of their key hashes, in
+bounded memory (reading.py), and written at once (base_files.py). So memory does not grow with the tables.
 
-The files are not part of the log until bases/<n + 1>.json, which is created exclusively, names them. If the
-process is killed before that, the next deletion removes the files once another bases/<n + 1>.json exists.
+The files become part of the log when bases/<n + 1>.json, which is created exclusively, names them. If the
+process is killed before that, its files are deleted after another process has created bases/<n + 1>.json.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 8
 _DUE_RECORDS: Final = 1 << 20
-"""Records after the newest base before another is due, …"""
+"""The least number of records after the newest base for another base to be due."""
 _DUE_SHARE: Final = 2
-"""… and at least one for so many of its rows."""
+"""A base is due only after one record for each 2 rows of the newest base."""
 _KEPT: Final = 2
-"""Newest objects that keep what they name whatever their age."""
+"""Number of newest lists of bases that are never reduced to stubs, whatever their age."""
 
 
 class MadeBase(NamedTuple):
-    """A base that was made, in numbers."""
+    """The figures of a base that was made."""
 
     version: int
     tables: int
@@ -71,12 +71,14 @@ class MadeBase(NamedTuple):
 
 
 def base_is_due(log: CommitLog) -> bool:
-    """Return True if so much was committed since the newest base that state is slow to read."""
+    """Return True if so many records were committed since the newest base that reading state is slow."""
     state = log.state
     known = newest_bases(log.store, log.uuid)
     first = known.first_readable(state.oldest)
     if first is None:
-        return False  # nothing says what the rows were
+        return (
+            False  # the log is trimmed and has no base: no state can be read, and so no base made
+        )
     newest = known.bases[-1] if known.bases else None
     rows = 0 if newest is None else sum(table.rows for table in newest.tables)
     behind = _records_behind(state, first if newest is None else newest.version)
@@ -104,15 +106,15 @@ def make_base(
 
     Args:
         path: The catalog's folder.
-        now: µs since the epoch.
+        now: Current time, µs since the epoch.
         version: A published version; None: the newest.
-        anew: Make the base from the log alone, even if it exists.
-        reserve: Retain the base until the next checkpoint exists, which may rely on it: see ``keeps_state``. If
-            the base exists or cannot be made, this retains the first base at or after the version.
+        anew: Make the base from the log alone, even if the base exists.
+        reserve: Retain the base until the next checkpoint exists, which may rely on it (``keeps_state``). If
+            the base exists or cannot be made, retain the first base at or after the version instead.
 
     Raises:
-        LogCorrupted: The log or a base to make it from is damaged; nothing was changed.
-        LogFull: No room; nothing was changed.
+        LogCorrupted: The log, or the base below, is damaged; nothing was changed.
+        LogFull: The device has no room; nothing was changed.
     """
     for _ in range(_ATTEMPTS):
         # 1. Read the log and the bases anew: another process may have made this base meanwhile.
@@ -129,8 +131,9 @@ def make_base(
             if not reserve or _reserve(log, known, at, now):
                 return None
             continue
-        # 2. Write the files. Nothing names them, so a failure or a kill changes nothing that readers see.
-        # 3. Name them all by one object. If that failed, delete them: they were written for its number.
+        # 2. Write the files. No object names them yet, so a failure or a kill changes nothing for readers.
+        # 3. Name all of them by one object. If that fails, delete them: their names contain the number of that
+        #    object, which another process has used.
         maker = _Maker(view, below, at, known.number + 1)
         named = False
         try:
@@ -139,7 +142,8 @@ def make_base(
             bases = sorted([*others, base], key=lambda each: each.version)
             named = _name(log, known, bases, now, made=at, reserve=at if reserve else None)
         except SegmentMissing:
-            # Another process has replaced or trimmed a file of the log or of the base below. Begin anew.
+            # If another process has compacted or trimmed the log, or changed the bases, begin anew. Otherwise
+            # the file is lost.
             if (
                 CommitLog.open(path).state.revision == log.state.revision
                 and newest_bases(log.store, view.uuid).number == known.number
@@ -154,8 +158,11 @@ def make_base(
 
 
 def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
-    """Delete files that were written for an object that was not created; keep all if that is not certain."""
-    # A fault of the device may come after the object was created: then it names them, and they stay.
+    """Delete the files that were written for a list of bases, except those that the newest list names.
+
+    If the newest list cannot be read, delete nothing.
+    """
+    # The device may fail after the list was created. Then the list names the files, and they must stay.
     with suppress(LogError):
         named = set(paths_in(newest_bases(log.store, log.uuid).bases))
         for each in files:
@@ -164,12 +171,12 @@ def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
 
 
 def keeps_state(log: CommitLog, first: int) -> bool:
-    """Return True if the next checkpoint may give up all below a version and state stays as readable as it is.
+    """Return True if the next checkpoint can remove all below a version without making any state unreadable.
 
     That is so if a base with the earlier rows is reserved for that checkpoint, or if no state is readable now.
 
     Args:
-        log: The log as it is now; the next checkpoint follows the log's newest one.
+        log: The log, read up to its newest checkpoint.
         first: The first version that the checkpoint retains, or whose bodies it retains.
     """
     known = newest_bases(log.store, log.uuid)
@@ -185,7 +192,10 @@ def keeps_state(log: CommitLog, first: int) -> bool:
 
 
 def _reserve(log: CommitLog, known: KnownBases, version: int, now: int) -> bool:
-    """Reserve the first base at or after a version, if any, for the next checkpoint; False: begin anew."""
+    """Reserve the first base at or after a version, if any, for the next checkpoint.
+
+    Return False if another process has created the next list of bases first: then the caller has to begin anew.
+    """
     base = next((each.version for each in known.bases if each.version >= version), None)
     log.advance()
     return (
@@ -204,44 +214,48 @@ def _name(
     made: int | None = None,
     reserve: int | None = None,
 ) -> bool:
-    """Create the next list of bases; return False if another list came first, or if a wanted base is useless.
+    """Create the next list of bases.
+
+    Return False if another process has created that list first, or if the log was trimmed so far that ``made``
+    or ``reserve`` is useless.
 
     Args:
-        log: The log, which is read to its end here.
+        log: The log; this call reads it to its end.
         known: The list that the new one follows.
-        bases: The bases, by version; unneeded bases are left out.
-        now: µs since the epoch.
-        made: Version of the base that was made for this list. It is useless if the log now begins above it.
-        reserve: Version of the base that is retained until the next checkpoint exists.
+        bases: The bases, by version; those that are not needed are left out.
+        now: Current time, µs since the epoch.
+        made: Version of the base that was made for this list.
+        reserve: Version of the base to retain until the next checkpoint exists.
     """
-    # 1. The log is read after ``known``, however long the work between took. So a checkpoint that relies on one
-    #    of the bases has either been read, or ``known`` reserves that base for it (bases.py).
+    # 1. Read the log after ``known``. So for each checkpoint that relies on one of the bases, either the
+    #    checkpoint has been read here, or ``known`` has its reservation (rule 3 of bases.py).
     log.advance()
     reserved = _reserved(known, log.state)
     if reserve is not None:
         reserved.add((reserve, log.state.checkpoint + 1))
-    # 2. Leave out unneeded bases; keep each base that a coming checkpoint may rely on. If the log was trimmed
-    #    past a wanted base meanwhile, the caller has to begin with another one.
+    # 2. Leave out the bases that are not needed, but retain each base on which a coming checkpoint may rely. If
+    #    the log was meanwhile trimmed past ``made`` or ``reserve``, the caller has to choose another base.
     needed = _needed(bases, log.state, {version for version, _ in reserved} | {made})
     versions = {each.version for each in needed}
     if not {made, reserve} - {None} <= versions:
         return False
-    # 3. The number decides: the list is created only if no other process has followed ``known``.
+    # 3. Create the list. This fails if another process has created the one after ``known``.
     reserved = {each for each in reserved if each[0] in versions}
     return write_bases(log.store, log.uuid, known, needed, reserved, now)
 
 
 def _reserved(known: KnownBases, state: LogState) -> set[tuple[int, int]]:
-    """Return the reserved versions of bases, each with the number of a checkpoint that does not exist yet."""
+    """Return the reservations that are still valid, because their checkpoint does not exist yet."""
     return {each for each in known.reserved if each[1] > state.checkpoint}
 
 
 def _needed(
     bases: Sequence[BaseDocument], state: LogState, kept: Collection[int | None]
 ) -> list[BaseDocument]:
-    """Return the needed bases: the newest one, each base with which reading a state begins, and ``kept``.
+    """Return the bases to retain: the newest one, each one that replaces records or bodies, and ``kept``.
 
-    Reading begins with a base if the log is trimmed, or if an entity type lacks its old bodies.
+    A base replaces records that were trimmed, or bodies of an entity type that have expired: the state of the
+    next versions can be read only from that base.
 
     Args:
         bases: The bases, by version.
@@ -261,10 +275,10 @@ def _needed(
 
 
 def drop_unneeded(path: Path, now: int) -> None:
-    """Remove from the list the bases that a trim has made useless.
+    """Remove from the list of bases those that a trim has made useless.
 
     Raises:
-        LogFull: No room; the next base removes them.
+        LogFull: The device has no room. The next base that is made removes them.
     """
     log = CommitLog.open(path)
     for _ in range(_ATTEMPTS):
@@ -278,7 +292,7 @@ def drop_unneeded(path: Path, now: int) -> None:
 
 
 class _Maker:
-    """Makes one base's files."""
+    """Writes the files of one base."""
 
     def __init__(
         self, view: LogView, below: BaseDocument | None, version: int, number: int
@@ -292,9 +306,10 @@ class _Maker:
         """Paths of the files that were written."""
 
     def make(self, path: Path) -> BaseDocument:
-        """Write the files of all tables."""
+        """Write the files of all tables, and return the base that names them."""
         schema = self._view.schema_of(self._version)
-        # If the images of an entity type begin above the version, its state is not promised: no table.
+        # If the bodies of an entity type have expired up to and past the version, its state cannot be read: the
+        # base has no table for it.
         begins = self._view.bodies.by_name(self._version)
         with BatchReader(path) as reader:
             tables = [
@@ -305,7 +320,7 @@ class _Maker:
         return BaseDocument(self._version, tables)
 
     def made(self, base: BaseDocument) -> MadeBase:
-        """Return the base in numbers."""
+        """Return the figures of the base."""
         files = {file.path: file for table in base.tables for file in table.files}
         return MadeBase(
             base.version,
@@ -317,6 +332,7 @@ class _Maker:
         )
 
     def _table(self, reader: BatchReader, names: EntityNames, name: str) -> BaseTableDocument:
+        """Write the files of one table; reuse the files of the base below if the table has no later records."""
         below = self._below
         state = state_over(self._view, reader, names, name, self._version, below)
         if below is not None and not state.has_changes():
@@ -338,7 +354,7 @@ class _Maker:
 
 
 def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S) -> list[str]:
-    """Delete unnamed files whose grace period is over, and orphans; return the paths of these files.
+    """Delete files of dropped bases whose grace period is over, and orphans; return the paths of these files.
 
     Any process may call this at any time.
 
@@ -350,8 +366,8 @@ def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S
     before = now - int(grace_s * 1e6)
     gone = unnamed_rows(log.store, known.document, before)
     deleted = [file for file in gone if log.store.delete(file)]
-    # Old lists become stubs: the newest one names what is left of their files. They are superseded from the
-    # lowest number on, so all below one that is superseded need not be read.
+    # Reduce old lists to stubs: the newest list names those of their files that still exist. Lists become stubs
+    # in the order of their numbers. So search downwards, and stop at the first stub: all lists below are stubs.
     old: list[BasesDocument] = []
     for number in reversed(object_numbers(log.store.names(BASES))[:-_KEPT]):
         found = documents.read(log.store, bases_path(number), BasesDocument)
@@ -365,7 +381,7 @@ def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S
 
 
 def deletion_of_rows_is_due(log: CommitLog, before: int) -> bool:
-    """Return True if there are files that no base has named since a time, µs, or longer."""
+    """Return True if files exist that have been unnamed at least since a time, µs."""
     document = newest_bases(log.store, log.uuid).document
     return document is not None and any(
         since <= before and log.store.exists(path) for path, since in document.removed
@@ -375,11 +391,13 @@ def deletion_of_rows_is_due(log: CommitLog, before: int) -> bool:
 def unnamed_rows(
     store: ObjectStore, document: BasesDocument | None, before: int | None = None
 ) -> list[str]:
-    """Return the files that no base names: those named earlier, and orphans, whose object exists without them.
+    """Return the existing files that no base names: files of dropped bases, and orphans.
+
+    An orphan was written for a list of bases that another process created instead, without this file.
 
     Args:
         store: The catalog's objects.
-        document: The newest object of the sequence of bases.
+        document: The newest list of bases; None if there is none.
         before: Return only files that were unnamed at this time, µs; None: all.
     """
     if document is None:

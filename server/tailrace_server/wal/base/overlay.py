@@ -1,16 +1,18 @@
-"""The merge of a base's rows with the later changes in the log; also these changes alone.
+"""The merge of a base's rows with the later changes in the log; or these changes without the base.
 
-Rows and changes are sorted by (key hash, key), so they are merged as they are read: one batch of the base at a
-time, and one window of the log's last records, whose images were read together::
+Both rows and changes are sorted by (key hash, key), so they can be merged while they are read: one batch of the
+base at a time, and one window of winners at a time. A winner is the last record of a key in the log. A window
+is a range of winners whose images are read together::
 
     base      ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      batches
-    log         ▂ ▂     ▂      ▂     ▂ ▂       last records; those that remove hide rows of the base
-    merged    ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      each batch without the keys that the log names, and theirs
+    log         ▂ ▂     ▂      ▂     ▂ ▂       winners; a removal hides the base's row of its key
+    merged    ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆ ▆▆▆▆▆▆      rows of keys without a winner, and the winners' rows
 
-The last records of neighbouring keys are spread over the whole log. So a window gathers the images of many
-keys, batch by batch: the images of a batch are read once for the window, however many of its rows are in it.
+The winners of neighbouring keys are spread over the whole log. So a window has many keys, and its images are
+read batch by batch: each batch of the log is read once for a window, however many winners it has.
 
-``TableChanges`` has the changes from one version's state to another's, without reading unchanged rows::
+``TableChanges`` has the changes from the state at one version to the state at another, and reads no unchanged
+rows::
 
     state at 40   +   changes of 41 … 57   =   state at 57
 """
@@ -55,16 +57,17 @@ if TYPE_CHECKING:
 
 
 def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds) -> pa.BinaryArray:
-    """Return the ``after`` images of the first records, at least one and as many as the bounds allow.
+    """Return the ``after`` images of the first records: at least one, and as many as the bounds allow.
 
     Args:
         table: The table that has the records.
-        places: Places of the records, at least one, shape (n,).
+        places: Places of the records, in the order of their keys, shape (n,); at least one.
         bounds: The most rows and bytes to read. A single image may be larger.
 
     Raises:
         BodiesExpired: One of the images has expired.
     """
+    # 1. Sort the records by batch, so that each batch is read once.
     count = min(len(places), bounds.image_rows)
     order = np.argsort(places[:count], kind="stable")
     batches, rows = batch_and_row(places[:count][order])
@@ -81,7 +84,7 @@ def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds
         found = table.reader.body(ref, ("after",))["after"].take(pa.array(rows[start:stop][within]))
         parts.append((mine[within], found))
         gathered += found.nbytes
-        # Too much: the upper half of the rows is left for the next window, with what was gathered of it.
+        # 2. Too many bytes: leave the upper half of the records to the next window, and drop their images.
         while gathered > bounds.image_bytes and count > 1:
             count //= 2
             parts = [
@@ -89,31 +92,37 @@ def images_of(table: LogTable, places: npt.NDArray[np.int64], bounds: FoldBounds
                 for each, images in parts
             ]
             gathered = sum(images.nbytes for _, images in parts)
+    # 3. Bring the images back into the order of the records.
     back = np.empty(count, np.int64)
     back[np.concatenate([each for each, _ in parts])] = np.arange(count)
     return pa.concat_arrays([images for _, images in parts]).take(pa.array(back))
 
 
 class BaseRows:
-    """The rows of a base's table from a key hash on, batch by batch."""
+    """Reads the wanted rows of a table in a base, in order, batch by batch."""
 
     def __init__(
         self, reader: BatchReader, table: BaseTableDocument | None, wanted: Wanted
     ) -> None:
-        """Read nothing yet.
+        """Prepare to read; ``until`` reads.
 
         Args:
             reader: Reads the files.
-            table: The table to read; None: no rows.
-            wanted: The key hashes to choose.
+            table: The table to read; None: a table without rows.
+            wanted: Key hashes of the rows to return.
         """
         self._wanted = wanted
         self._batches = _batches(reader, table, wanted)
         self._left = NO_ROWS
-        """The rows of the batch read last that were not yielded yet."""
+        """Rows of the last batch that were not yielded yet."""
 
     def until(self, place: StatePlace | None, stop: int) -> Iterator[StateRows]:
-        """Yield the next rows, up to a place and below a key hash, in parts that have rows."""
+        """Yield the next rows, at or before a place and below a key hash; no part is empty.
+
+        Args:
+            place: The last place to yield; None: no limit.
+            stop: Key hash at which to stop, exclusive.
+        """
         while True:
             if not len(self._left):
                 found = next(self._batches, None)
@@ -144,7 +153,9 @@ def _batches(
         first, last = np.array(file.first_hash, np.uint64), np.array(file.last_hash, np.uint64)
         chosen = last >= np.uint64(wanted.start)
         if wanted.chosen is not None:
-            # The batches that may have a hash are neighbours; there is nearly always only one.
+            # Hashes are sorted, so a hash can only be in a range of neighbouring batches, nearly always one.
+            # Add +1 where each range begins and -1 where it ends: the running sum is above 0 inside of any
+            # range.
             starts = np.searchsorted(last, wanted.chosen, "left")
             stops = np.searchsorted(first, wanted.chosen, "right")
             marks = np.zeros(len(first) + 1, np.int64)
@@ -159,11 +170,11 @@ def _batches(
 def merged(
     table: LogTable, winners: Winners, base: BaseRows, stop: int, bounds: FoldBounds
 ) -> Iterator[StateRows]:
-    """Yield the rows of a base, replaced by the last records after the base; parts may be empty.
+    """Yield the rows of a base, updated by the last records after the base; parts may be empty.
 
     Args:
         table: The table that has the records.
-        winners: The last records of all keys with records, including removals, below ``stop``.
+        winners: The last record of each key below ``stop`` that has records, including removals.
         base: The rows of the base.
         stop: Key hash at which the merge ends, exclusive.
         bounds: The most images to read at once.
@@ -173,6 +184,8 @@ def merged(
         window, rows = window_of(table, winners, start, bounds)
         start += len(window)
         last = StatePlace(int(window.hashes[-1]), window.keys[-1].as_py())
+        # Merge each part of the base with the winners up to its last row. The last window has no limit here:
+        # all of the base's rows below ``stop`` belong to it.
         done = 0
         for below in base.until(last if start < len(winners) else None, stop):
             end = rows_up_to(window.hashes, window.keys, below.place(-1))
@@ -185,7 +198,7 @@ def merged(
 def window_of(
     table: LogTable, winners: Winners, start: int, bounds: FoldBounds
 ) -> tuple[Winners, StateRows]:
-    """Return the next winners whose images fit in memory at once, and the rows that they leave."""
+    """Return the next winners whose images fit in memory together, and the rows of their keys."""
     window = winners.slice(start, min(start + bounds.image_rows, len(winners)))
     alive = np.flatnonzero(window.lives)
     if not len(alive):
@@ -200,17 +213,32 @@ def window_of(
 
 
 def _living(window: Winners, rows: StateRows, start: int, stop: int) -> StateRows:
-    """Return the rows that some winners of a window leave."""
+    """Return the rows of the winners from ``start`` up to ``stop``, exclusive; removals have no row.
+
+    Args:
+        window: The winners.
+        rows: The rows of all winners in the window that are not removals.
+        start: The first winner.
+        stop: The end of the winners.
+    """
     first = int(np.count_nonzero(window.lives[:start]))
     return rows.slice(first, first + int(np.count_nonzero(window.lives[start:stop])))
 
 
 def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTable) -> StateRows:
-    """Return the rows that the winners leave, together with the base's rows of other keys, in order."""
+    """Return the winners' rows together with the base's rows of all other keys, in order.
+
+    Args:
+        below: Rows of the base.
+        winners: The winners in the same range of keys.
+        rows: The rows of those winners that are not removals.
+        table: The table of all of these.
+    """
     if not len(winners):
         return below
     named = _named(below, winners)
     replaced = named >= 0
+    # In a table without keys, a winner has only what was added to the row's count.
     if table.counted and replaced.any():
         counts = np.zeros(len(winners), np.int64)
         counts[named[replaced]] = below.counts[replaced]
@@ -224,7 +252,7 @@ def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTab
 
 
 def _named(below: StateRows, winners: Winners) -> npt.NDArray[np.int64]:
-    """Return the place of the winner for each row's key; -1 if the key has none."""
+    """Return, for each row of a base, the place of the winner with the row's key; -1 if there is none."""
     named = np.full(len(below), -1, np.int64)
     rows = np.flatnonzero(np.isin(below.key_hashes, winners.hashes))
     if not len(rows):
@@ -233,7 +261,7 @@ def _named(below: StateRows, winners: Winners) -> npt.NDArray[np.int64]:
     first = np.searchsorted(winners.hashes, hashes, "left")
     equal = are_equal(below.primary_keys, rows, winners.keys, first)
     named[rows[equal]] = first[equal]
-    # Other keys of the same hash: compared one by one, as there are hardly ever any.
+    # Several keys with one hash are very rare: compare them one by one.
     for row, start in zip(rows[~equal].tolist(), first[~equal].tolist(), strict=True):
         key = below.primary_keys[row].as_py()
         stop = int(np.searchsorted(winners.hashes, below.key_hashes[row], "right"))
@@ -248,42 +276,44 @@ _BOUNDS: Final = FoldBounds()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangedRows:
-    """Some keys that have changed, by (key hash, key)."""
+    """A part of the changes of a table, sorted by (key hash, key)."""
 
     rows: StateRows
-    """The rows of keys that exist now. In a table without keys, ``counts`` has what was added to each count."""
+    """The rows of the changed keys whose last record is no removal. In a table without keys, ``counts`` has the
+    number that was added to each row's count."""
     removed: Winners
-    """The keys whose row was removed. In a table without keys, their ``diffs`` count as well."""
+    """The changed keys whose last record is a removal. In a table without keys, ``diffs`` has the number that
+    was added to each row's count."""
 
 
 class TableChanges:
-    """The changes of a table above one version and up to another. ``parts`` can be read once; calls block."""
+    """The changes of a table after one version and up to another. Read ``parts`` only once; calls block."""
 
     def __init__(
         self, table: LogTable, after: int, version: int, bounds: FoldBounds = _BOUNDS
     ) -> None:
-        """Read the heads; ``parts`` reads the images.
+        """Read the heads of the records; ``parts`` reads the images.
 
         Args:
-            table: The table in the log; its view reaches the version.
-            after: The version before the changes; the log has all versions above it.
+            table: The table in the log; its view must include ``version``.
+            after: The version before the changes; the log must have all versions above it.
             version: The last version, inclusive.
             bounds: The most rows and images in memory at once.
 
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
-            SegmentMissing: A file is gone: begin again with a newer view.
+            SegmentMissing: A file was deleted: begin again with a newer view.
         """
         self._table, self._after, self._version, self._bounds = table, after, version, bounds
         self._first = fold(table, after, version, Wanted(), bounds, whole=False)
 
     @property
     def truncated(self) -> bool:
-        """True if a truncate is among the changes: then ``parts`` omits the rows that it removed."""
+        """True if the changes include a truncate. Then all older rows are removed, and ``parts`` omits them."""
         return self._first.truncated
 
     def parts(self) -> Iterator[ChangedRows]:
-        """Yield the changes, in parts of bounded images. Raises as the constructor."""
+        """Yield the changes, in parts of bounded images. Raises the same errors as the constructor."""
         found, wanted = self._first, Wanted()
         while True:
             start = 0

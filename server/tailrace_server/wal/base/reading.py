@@ -1,19 +1,20 @@
 """The state of a table at a version: the newest image of each key, from a base and the log after it.
 
-State is the result of applying every record up to the version, late ones too, in the order of the log:
+The state is the result of applying all records up to the version, including late ones, in log order:
 
 ===========================  ==================================================================
 UPSERT of a key              the row of that key, with the record's ``after``
 REMOVE, EXPIRE of a key      no row
 REMOVE without a key         no rows at all (a truncate)
-``change`` is ``{"diff"}``   the row counts by the sum of these numbers: tables without a key
+``change`` has ``diff``      the row exists as often as the sum of these says (table without key)
 ===========================  ==================================================================
 
-So the state at V followed by the captures after V gives the same as all captures. A row whose key changes is a
-removal and an insert, as in the log. Images are texts as they were sent; the schema of their version applies.
+So the state at V and the captures after V together give the same result as all captures. If the key of a row
+changes, the log has a removal and an insert. Images are texts as they were sent; the schema of their version
+applies.
 
-Rows are sorted by (key hash, key) and come in parts of bounded size, so a reader can resume after the place of
-its last row. Heads are read first, and images only for the last record of each key.
+Rows are sorted by (key hash, key) and yielded in parts of bounded size, so a reader can resume after the place
+of its last row. Heads of records are read first. Images are read only for the last record of each key.
 """
 
 from __future__ import annotations
@@ -60,36 +61,36 @@ _NO_BASE: Final = (
 class TableState:
     """The rows of one entity type at one version, read on demand. Calls block; threads may share a state.
 
-    Calls raise ``SegmentMissing`` if a compaction or a trim has removed a file since the view was made. Then
-    request the same version from a newer view, and continue after the last row. If a newer base has replaced
-    the base in use, the state continues with the newer base by itself. If the base is damaged and ``on_damage``
-    was given, the state continues with an older base or the log.
+    Calls raise ``SegmentMissing`` if a compaction or a trim has removed a segment since the view was made. Then
+    make the same state from a newer view, and continue after the last row. If a newer base has replaced the
+    base in use, this object continues with the newer base by itself. If the base is damaged and ``on_damage``
+    was given, it continues with an older base or with the log alone.
     """
 
     entity_type: str
     version: int
     _table: LogTable
     _base: BaseTableDocument | None
-    """The table's rows in the base; None: no rows."""
+    """The base's files of the table; None if the base has none, or without a base."""
     _after: int
-    """The version of the base; 0 for none."""
+    """The version of the base; 0 without a base."""
     _bounds: FoldBounds = _BOUNDS
     _on_damage: Callable[[LogCorrupted], None] | None = None
-    """Called with the error of a damaged base that is then avoided; None: the error is raised."""
+    """Called with the error of a damaged base before another one is used; None: the error is raised."""
 
     def parts(self, behind: StatePlace | None = None) -> Iterator[StateRows]:
-        """Yield the rows in parts, sorted by (key hash, key); each part has rows.
+        """Yield the rows in parts, sorted by (key hash, key); no part is empty.
 
         A part has at most 8,192 rows and 4 MiB of keys and images; a larger row is a part alone. The memory in
-        use is up to two million records, 45 bytes and the key of each, and 64 MiB of images. For a larger table
-        the log's heads are read once for each million keys.
+        use is bounded: two million records of 45 bytes and a key each, and 64 MiB of images. If more keys have
+        changed since the base, the log's heads are read again for each million keys.
 
         Args:
-            behind: Begin after this place; None: with the first row.
+            behind: Begin after this place; None: begin with the first row.
 
         Raises:
             LogCorrupted: A part of the log or of a base is damaged.
-            SegmentMissing: A file is gone.
+            SegmentMissing: A segment was deleted; use a newer view.
         """
         state = self
         while True:
@@ -111,7 +112,7 @@ class TableState:
     def rows_of(self, primary_keys: Sequence[str]) -> StateRows:
         """Return the existing rows of some keys, sorted by (key hash, key).
 
-        All these images are in memory at once, so request a bounded number of keys. Errors as ``parts``.
+        All images are in memory at once, so request a bounded number of keys. Raises the errors of ``parts``.
         """
         keys = sorted(set(primary_keys))
         if not keys:
@@ -128,23 +129,23 @@ class TableState:
                 if other is None:
                     raise
                 state = other
-        # Other keys may have the hash of a requested key.
+        # Drop the rows of other keys that have the same hash as a requested key.
         named, found = {*keys}, rows.primary_keys.to_pylist()
         asked = [row for row, key in enumerate(found) if key in named]
         return rows if len(asked) == len(rows) else rows.taken(np.array(asked, np.int64))
 
     @property
     def base_version(self) -> int:
-        """Version of the base that the state begins with; 0 if it begins with the log."""
+        """Version of the base that the state is read from; 0 if it is read from the log alone."""
         return self._after
 
     @property
     def base_bytes(self) -> int:
-        """Bytes of the table's files in the base."""
+        """Size of the table's files in the base, in bytes."""
         return sum(file.bytes for file in self._base.files) if self._base is not None else 0
 
     def place_of(self, primary_key: str) -> StatePlace:
-        """Return the place that the row of a key has, or would have."""
+        """Return the place of the row with a key, whether the row exists or not."""
         return StatePlace(key_hash(type_seed(self._table.seed_name), primary_key), primary_key)
 
     @property
@@ -154,31 +155,33 @@ class TableState:
 
     @property
     def names(self) -> EntityNames:
-        """The name of the entity type, version by version."""
+        """The names of the entity type, by schema."""
         return self._table.names
 
     @property
     def counted(self) -> bool:
-        """True if rows have no key, and are counted."""
+        """True if the table has no key, so that rows have counts."""
         return self._table.counted
 
     @property
     def log_table(self) -> LogTable:
-        """The entity type in the log, as it is read for this state."""
+        """The entity type's records in the log, from which this state is read."""
         return self._table
 
     def has_changes(self) -> bool:
-        """Return False if the log has no records of the entity type after the base, True if it may have."""
+        """Return False if the log certainly has no records of the entity type after the base."""
         return any(True for _ in self._table.batches(self._after, self.version))
 
     def _over_another_base(self, error: SegmentMissing | LogCorrupted) -> TableState | None:
-        """Return the state without a missing or damaged file of its base; None if that is not possible.
+        """Return the same state read from another base, if a file of this one's base is missing or damaged.
+
+        Return None if the file belongs to the log, or if no other base can be used.
 
         Raises:
-            LogCorrupted: The file is gone although a base names it, and nothing else has the state.
+            LogCorrupted: The file is missing although a base names it, and nothing else has the rows.
         """
-        # A newer base has replaced the base that was chosen when the state was requested. The view may be older
-        # too: if a segment is missing next, the caller has to take a newer view.
+        # Usually a newer base has replaced the one that was chosen when the state was requested. The view may
+        # be too old as well: then a segment is missing next, and the caller has to make a newer view.
         if not error.path.startswith(f"{BASES}/"):
             return None
         if isinstance(error, LogCorrupted):
@@ -195,10 +198,10 @@ class TableState:
         return None if base is None and view.oldest > FIRST else self._over(base)
 
     def _around(self, damaged: LogCorrupted) -> TableState | None:
-        """Return the state from an older base, or from the log alone if it has its whole past; else None."""
+        """Return the state read from an older base, or from the log alone if nothing was trimmed; else None."""
         if self._on_damage is None:
             return None
-        # Only older bases: each step leads further down, and at last to the log or to the error.
+        # Only older bases are tried, so this ends: at the latest with the log alone, or with the error.
         view = self._table.view
         base = newest_bases(self._table.reader.store, view.uuid).below(view, self._after - 1)
         if base is None and view.oldest > FIRST:
@@ -214,11 +217,15 @@ class TableState:
         return replace(other, _bounds=self._bounds, _on_damage=self._on_damage)
 
     def windows(self, wanted: Wanted) -> Iterator[StateRows]:
-        """Yield the rows of some key hashes in windows of bounded images, some empty; errors as ``parts``."""
+        """Yield the rows of some key hashes in windows of bounded images, some of them empty.
+
+        Raises the same errors as ``parts``. It does not change to another base by itself.
+        """
         base, whole = self._base, self._base is None
         below = BaseRows(self._table.reader, base, wanted)
         while True:
             found = fold(self._table, self._after, self.version, wanted, self._bounds, whole=whole)
+            # A truncate after the base has removed all of the base's rows.
             if found.truncated:
                 below = BaseRows(self._table.reader, None, wanted)
             yield from merged(self._table, found.winners, below, found.stop, self._bounds)
@@ -238,16 +245,16 @@ def table_state(
 
     Args:
         view: The log, with all of its schemas.
-        reader: Reads its batches; must stay open while the state is read.
-        entity_type: Its name in the schema of the version, else in the newest one.
-        version: From 0 on; with version 0 there are no rows.
+        reader: Reads the log's batches; it must stay open while the state is read.
+        entity_type: The entity type's name in the schema of the version, or else in the newest schema.
+        version: The version; at version 0 there are no rows.
         on_damage: Called in the reading thread with the error of a damaged base, if an older base or the log
-            can replace the base. None: the error is raised.
+            can replace that base. None: the error is raised.
 
     Raises:
         InvalidRequest: No entity type has the name, or the version is not published.
-        PositionCompacted: Neither the log nor a base reaches back to the version's rows.
-        BodiesExpired: The bodies of the rows are gone, and no base has them.
+        PositionCompacted: The records up to the version were trimmed, and no base has their rows.
+        BodiesExpired: The bodies of the rows have expired, and no base has them.
         LogCorrupted: The list of bases is damaged.
     """
     if not 0 <= version <= view.published:
@@ -277,15 +284,15 @@ def table_state(
 
 
 def last_known(view: LogView, reader: BatchReader, entity_type: str) -> TableState:
-    """Return the rows of an entity type at the newest version of a view, as far as base and log have them.
+    """Return the rows of an entity type at the newest version of a view, even if they are incomplete.
 
-    This works as ``table_state``. But if the log was trimmed and has no base, the result has only the rows that
-    changed since the trim; a key that is missing from it may still have a row.
+    If the log was trimmed and has no base, ``table_state`` raises an error. This function then returns the rows
+    of the keys with retained records; a key that is missing from the result may still have a row.
 
     Args:
         view: The log, with all of its schemas.
-        reader: Reads its batches; must stay open while the rows are read.
-        entity_type: Its name in the newest schema of the view; its rows have a key.
+        reader: Reads the log's batches; it must stay open while the rows are read.
+        entity_type: The entity type's name in the newest schema of the view; the table must have a key.
 
     Raises:
         LogCorrupted: The list of bases is damaged.
@@ -306,10 +313,10 @@ def _refuse_expired(
     base: BaseDocument | None,
     known: KnownBases,
 ) -> None:
-    """Refuse a state that needs expired images, before any part of it is read.
+    """Check, before anything is read, that a state does not need bodies that have expired.
 
     Raises:
-        BodiesExpired: It needs them; the error says from which version on state can be read.
+        BodiesExpired: The state needs them. The error says from which version on state can be read.
     """
     after = 0 if base is None else base.version
     name = names.name_in(view.schema_of(version))
@@ -333,10 +340,10 @@ def state_over(
     version: int,
     base: BaseDocument | None,
 ) -> TableState:
-    """Return a state from one base and the log after it, or from the log alone.
+    """Return the state that is read from a given base and the log after it, or from the log alone.
 
     Raises:
-        BodiesExpired: The images of the rows had expired already when the base was made.
+        BodiesExpired: The base has no table of the entity type: its bodies had expired when the base was made.
     """
     after = 0 if base is None else base.version
     table = LogTable(view, reader, names, names.first_name(view), counted=False)
@@ -345,7 +352,7 @@ def state_over(
     if base is not None and name is not None and rows is None:
         first = Position(view.bodies.first_kept(name, after), 0)
         raise BodiesExpired(Position(version, 0), name, first, "read a newer state")
-    # A table without rows does not show whether its rows would be counted.
+    # An empty table does not say if its rows have counts: then the records of the log decide.
     if rows is not None and rows.rows:
         table = replace(table, counted=rows.counted)
     else:
@@ -365,7 +372,11 @@ def _names(view: LogView, entity_type: str, version: int) -> EntityNames:
 
 
 def _with_counts(table: LogTable, after: int, version: int) -> LogTable:
-    """Return the table with ``counted`` set by its first record with an image."""
+    """Return the table with ``counted`` set by its first data record in a range of versions.
+
+    A table with key columns is not counted, nor is one whose first record lists changed columns. Otherwise the
+    table is counted if the record's ``change`` has a diff.
+    """
     name = table.names.name_in(table.view.schema_of(version))
     columns = table.view.schema_of(version).entity_types.get(name or "", ())
     if any(column.key for column in columns):

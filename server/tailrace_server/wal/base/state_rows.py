@@ -1,4 +1,4 @@
-"""Rows of a table's state, as columns, and their order."""
+"""Rows of a table's state, stored as columns and sorted by (key hash, key)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StatePlace(NamedTuple):
-    """A row's place in its table: the order is total, and a rename of the entity type keeps it."""
+    """The place of a row in its table. Places are totally ordered; a rename of the entity type keeps them."""
 
     key_hash: int
     primary_key: str
@@ -23,30 +23,30 @@ class StatePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateRows:
-    """Some rows of a table, by (key hash, key); columns of equal length."""
+    """Some rows of a table, sorted by (key hash, key), as columns of equal length."""
 
     key_hashes: npt.NDArray[np.uint64]
-    """Of the name that the entity type had first."""
+    """Hash of each row's key, under the first name of the entity type."""
     primary_keys: pa.StringArray
     versions: npt.NDArray[np.int64]
-    """Of the change that each row stands for, …"""
+    """Version of the last change of each row."""
     indexes: npt.NDArray[np.int32]
-    """… and its place in the version."""
+    """Index of that change in its version."""
     counts: npt.NDArray[np.int64]
-    """How often the row exists: 1, unless the table has no key."""
+    """Number of times that each row exists; always 1 in a table with a key."""
     images: pa.BinaryArray
-    """The ``after`` of that change, as it was sent; null where it had none."""
+    """The ``after`` of each row's last change, as it was sent; null if the change had none."""
 
     def __len__(self) -> int:
         return len(self.key_hashes)
 
     def place(self, row: int) -> StatePlace:
-        """Return the place of a row; -1 is the last."""
+        """Return the place of a row, given by its number in these rows; -1 for the last."""
         keys = self.primary_keys
         return StatePlace(int(self.key_hashes[row]), keys[row % len(keys)].as_py())
 
     def slice(self, start: int, stop: int) -> StateRows:
-        """Return the rows of a range, sharing memory."""
+        """Return the rows from ``start`` up to ``stop``, exclusive; they share memory with these."""
         count = stop - start
         return StateRows(
             self.key_hashes[start:stop],
@@ -58,7 +58,7 @@ class StateRows:
         )
 
     def taken(self, rows: npt.NDArray[np.int64]) -> StateRows:
-        """Return some of the rows, in an order."""
+        """Return a copy of some of the rows, in the given order."""
         chosen = pa.array(rows)
         return StateRows(
             self.key_hashes[rows],
@@ -74,7 +74,10 @@ class StateRows:
         return rows_up_to(self.key_hashes, self.primary_keys, place)
 
     def parts(self, rows_max: int, bytes_max: int) -> Iterator[StateRows]:
-        """Yield the rows in parts of so many rows and bytes of keys and images; a larger row is alone."""
+        """Yield the rows in parts of at most ``rows_max`` rows and ``bytes_max`` bytes of keys and images.
+
+        A larger row is a part alone.
+        """
         ends = _data_ends(self.primary_keys) + _data_ends(self.images)
         start = 0
         while start < len(self):
@@ -85,10 +88,11 @@ class StateRows:
             start = stop
 
     def repeated(self, rows_max: int, bytes_max: int) -> Iterator[StateRows]:
-        """Yield each row as often as it exists. If every row exists once, all are yielded together.
+        """Yield each row as many times as its count says, in parts.
 
-        Otherwise the rows come in parts of bounded rows and bytes, made one by one; a larger row is alone. A
-        row that was removed more often than it was added is left out.
+        If every count is 1, all rows are one part, and the bounds do not apply. Otherwise each part has at most
+        ``rows_max`` rows and ``bytes_max`` bytes; a larger row is a part alone. A row with a negative count,
+        which was removed more often than it was added, is left out.
         """
         if (self.counts == 1).all():
             yield self
@@ -98,7 +102,7 @@ class StateRows:
         at_once = max(1, min(rows_max, bytes_max // widest))
         left, start = np.maximum(self.counts, 0), 0
         while start < len(self):
-            # Counts are cut to a part before they are added up: their sum may have more than 64 bits.
+            # Limit counts to the size of a part before they are added up: their sum may have more than 64 bits.
             times = np.minimum(left[start : start + at_once], at_once)
             before = np.cumsum(times) - times
             times = np.minimum(times, np.maximum(at_once - before, 0))
@@ -110,7 +114,8 @@ class StateRows:
 
 
 def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: StatePlace) -> int:
-    """Return the number of rows, sorted by (hash, key), at or before a place."""
+    """Return the number of rows at or before a place; the rows are sorted by (hash, key)."""
+    # A binary search by hash; then keys one by one, since hardly ever do several keys have one hash.
     wanted = np.uint64(place.key_hash)
     start = int(np.searchsorted(hashes, wanted, "left"))
     while (
@@ -121,7 +126,7 @@ def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: Stat
 
 
 def _data_ends(column: pa.StringArray | pa.BinaryArray) -> npt.NDArray[np.int64]:
-    """Return the bytes of a column up to the end of each row."""
+    """Return, for each row, the total bytes of the column's values up to the end of that row."""
     offsets = np.frombuffer(column.buffers()[1], np.int32).astype(np.int64)
     start: int = column.offset
     ends: npt.NDArray[np.int64] = offsets[start + 1 : start + len(column) + 1] - offsets[start]
@@ -139,7 +144,7 @@ NO_ROWS: Final = StateRows(
 
 
 def joined_rows(parts: list[StateRows]) -> StateRows:
-    """Return the rows of several parts as one, in the order given."""
+    """Concatenate several parts, in the given order."""
     if len(parts) < 2:
         return parts[0] if parts else NO_ROWS
     return StateRows(

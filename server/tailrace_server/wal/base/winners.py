@@ -1,15 +1,15 @@
-"""The last record of each key in a range of the log, found in the heads alone.
+"""The fold of a range of the log: the last record (winner) of each key, found by reading heads only.
 
-One pass reads the heads of the range, oldest first, and keeps the place of each key's last record. New rows are
-joined with the kept rows by a stable sort, so later records win::
+One pass reads the heads of the range, oldest first, and retains the place of each key's last record so far. New
+rows are joined with the retained rows and sorted by a stable sort. For each key the last row wins::
 
-    kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by (key hash, key)
-    new       ▂▂▂▂▂▂                   rows in the order of the log
-    reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         as soon as there are as many new rows as kept ones
+    retained  ▆▆▆▆▆▆▆▆▆▆▆▆▆▆           one row for each key, by (key hash, key)
+    new       ▂▂▂▂▂▂                   rows in log order
+    reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         done once there are as many new rows as retained ones
 
-Memory is bounded by narrowing. When the rows or the bytes of their keys become too many, the pass continues
-with the lower half of its key hashes; the next pass begins where this one stopped. A row takes 45 bytes and its
-key.
+Memory is bounded by narrowing. If there are too many rows, or too many bytes of keys, the pass drops the upper
+half of its key hashes and continues with the lower half. The next pass begins where this one stopped. A row
+takes 45 bytes and its key.
 
 Keys are compared by their hashes and, if the hashes are equal, by the keys themselves.
 """
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 HASHES_END: Final = 1 << 64
-"""Past every key hash."""
+"""The end of the range of key hashes, exclusive."""
 
 _ONE_BY_ONE_MAX: Final = 8
-"""So few hashes are compared with all others one by one, which is faster than a sort."""
+"""Up to this many wanted hashes are compared one by one with all hashes, which is faster than a sort."""
 _ROW_BITS: Final = 32
-"""A place is the number of a batch, shifted by this, and the row in it."""
+"""A record's place is one integer: the batch's place shifted by this many bits, plus the row in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldBounds:
-    """The most rows and bytes that a fold keeps at once."""
+    """The most rows and bytes that a fold, and the reading of its images, have in memory at once."""
 
     rows: int = 1 << 20
     key_bytes: int = 64 << 20
@@ -58,7 +58,7 @@ class FoldBounds:
     image_bytes: int = 64 << 20
     part_rows: int = 8_192
     part_bytes: int = 4 << 20
-    """Keys and images of a part; a larger row is a part alone."""
+    """The most bytes of keys and images in a part; a larger row is a part alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,24 +68,24 @@ class Winners:
     keys: pa.StringArray
     hashes: npt.NDArray[np.uint64]
     places: npt.NDArray[np.int64]
-    """Place of the record: batch and row, see ``batch_and_row``."""
+    """Place of each record in the log: batch and row (``batch_and_row``)."""
     versions: npt.NDArray[np.int64]
     indexes: npt.NDArray[np.int32]
     lives: npt.NDArray[np.bool_]
-    """True if the key has a row after the record."""
+    """True if the record leaves a row for the key; False if it is a removal."""
     diffs: npt.NDArray[np.int64]
-    """The sum of the changes of the row's count in a counted table; else 0."""
+    """In a table without a key, the sum of the diffs of all the key's records; else 0."""
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @property
     def key_bytes(self) -> int:
-        """Bytes of the keys."""
+        """Total size of the keys in bytes."""
         return int(pc.sum(pc.binary_length(self.keys)).as_py() or 0)
 
     def taken(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Winners:
-        """Return some of the rows, given by places or a mask."""
+        """Return a copy of some of the rows, given by their numbers or by a mask."""
         if rows.dtype == np.bool_:
             rows = np.flatnonzero(rows)
         return Winners(
@@ -93,7 +93,7 @@ class Winners:
         )
 
     def slice(self, start: int, stop: int) -> Winners:
-        """Return the rows of a range, sharing memory."""
+        """Return the rows from ``start`` up to ``stop``, exclusive; they share memory with these."""
         return Winners(
             self.keys.slice(start, stop - start),
             *(column[start:stop] for column in self._numbers()),
@@ -105,7 +105,7 @@ class Winners:
 
     @classmethod
     def joined(cls, parts: list[Winners]) -> Winners:
-        """Return the rows of several parts as one, in the order given."""
+        """Concatenate several parts, in the given order."""
         if len(parts) == 1:
             return parts[0]
         columns = zip(*(part._numbers() for part in parts), strict=True)
@@ -119,30 +119,30 @@ NO_WINNERS: Final = Winners(pa.array([], pa.utf8()), *(np.zeros(0, kind) for kin
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The last record of each key of a range of hashes in a range of the log."""
+    """The last record of each key, for a range of key hashes and a range of versions."""
 
     winners: Winners
-    """The last records; removals are included, unless nothing lies below the range or a truncate is in it."""
+    """The last records. Removals are left out if there are no older rows that they could hide."""
     stop: int
     """Key hash up to which the fold is complete, exclusive; the next fold begins there."""
     truncated: bool
-    """True if a truncate in the range has removed all rows from below the range."""
+    """True if a truncate in the range has removed all older rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """One entity type in one log."""
+    """The records of one entity type in one log."""
 
     view: LogView
     reader: BatchReader
     names: EntityNames
     seed_name: str
-    """Name under which the table's keys are hashed: a renamed entity type has other hashes in the log."""
+    """Name under which all keys are hashed here. In the log, records after a rename have other hashes."""
     counted: bool
-    """True if the table has no key, so that its rows are counted."""
+    """True if the table has no key, so that its rows have counts."""
 
     def batches(self, after: int, version: int) -> Iterator[tuple[int, BatchRef]]:
-        """Yield the places and batches that may have records above one version, up to another."""
+        """Yield the batches that may have records after one version, up to another; with their places."""
         view = self.view
         for place in range(view.find(Position(after + 1, 0)), len(view)):
             ref = view.batch(place)
@@ -154,9 +154,9 @@ class LogTable:
     def batches_of(
         self, after: int, version: int, wanted: Wanted
     ) -> Iterator[tuple[int, BatchRef]]:
-        """Yield the places and batches as ``batches``, but leave out batches known to have no wanted keys.
+        """Yield the same as ``batches``, without the batches that certainly have no wanted keys.
 
-        Key files, if there are any, decide for a million records at a time; else each batch is checked.
+        A key file, if it exists, decides for a million records at once. Otherwise each batch is checked.
         """
         if wanted.chosen is None or len(wanted.chosen) > FEW_KEYS:
             yield from self.batches(after, version)
@@ -173,7 +173,7 @@ class LogTable:
                 yield place, ref
 
     def _is_hashed_so(self, first: int, last: int) -> bool:
-        """Return True if the records of some versions, if any, are hashed under ``seed_name``."""
+        """Return True if all records of the versions ``first`` to ``last`` are hashed under ``seed_name``."""
         while first <= last:
             if self.names.name_in(self.view.schema_of(first)) not in (self.seed_name, None):
                 return False
@@ -190,34 +190,34 @@ class LogTable:
         """Check that the bodies of some rows of a batch have not expired.
 
         Raises:
-            BodiesExpired: One of the rows has no bodies any more.
+            BodiesExpired: The bodies of one of the rows have expired.
         """
         bodies = self.view.bodies
         if bodies.may_be_in(ref):
             bodies.refuse(self.reader.head(ref), np.sort(rows))
 
     def may_hold(self, ref: BatchRef, wanted: Wanted) -> bool:
-        """Return False if a batch is known to have no records of wanted keys."""
+        """Return False if a batch certainly has no records of wanted keys."""
         if wanted.chosen is None:
             return True
         schema = self.view.schema_of(ref.first.version)
         if schema is not self.view.schema_of(ref.last.version):
             return True
         if self.names.name_in(schema) != self.seed_name:
-            return True  # the batch has the keys' hashes under another name
+            return True  # in this batch keys are hashed under another name, so hashes cannot be compared
         return KEY_PLACES.may_hold(self.view.uuid, self.reader, ref, wanted.chosen)
 
     def records(
         self, place: int, ref: BatchRef, after: int, version: int, wanted: Wanted
     ) -> tuple[Winners, bool]:
-        """Return the records of a batch, in their order, and whether a truncate came before them.
+        """Return the records of a batch in log order; and True if a truncate removes all records before them.
 
         Args:
             place: The batch's place.
             ref: The batch.
-            after: Records of this version and below are left out, …
-            version: … and those above this one.
-            wanted: The key hashes to choose.
+            after: The version before the first one to include.
+            version: The last version to include.
+            wanted: Key hashes of the records to include.
         """
         head = self.reader.head(ref)
         versions = head.versions
@@ -225,12 +225,12 @@ class LogTable:
         if ref.first.version <= after or ref.last.version > version:
             rows &= (versions > after) & (versions <= version)
         rows &= self.names.rows_in(self.view, head.type_codes, head.entity_types, versions)
-        # 1. A truncate has no key. Nothing before the last one counts.
+        # 1. A truncate has no key. All records before the last truncate have no effect.
         truncates = np.flatnonzero(rows & (head.key_hashes == 0))
         truncated = bool(len(truncates))
         if truncated:
             rows[: truncates[-1] + 1] = False
-        # 2. Choose by hash: that of one name, whatever the entity type was called.
+        # 2. Choose by hash. Hashes of renamed versions are computed anew, under ``seed_name``.
         chosen = np.flatnonzero(rows)
         hashes = self._hashes(head, chosen)
         kept = wanted.of(hashes)
@@ -238,7 +238,7 @@ class LogTable:
             chosen, hashes = chosen[kept], hashes[kept]
         if not len(chosen):
             return NO_WINNERS, truncated
-        # 3. Whether a row is left, and of counted rows how their number changed.
+        # 3. Collect what the fold needs: if the record leaves a row, and what it adds to the row's count.
         return (
             Winners(
                 head.primary_keys.take(pa.array(chosen)),
@@ -275,7 +275,7 @@ class LogTable:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wanted key hashes: a range, limited to a set if one is given."""
+    """The wanted key hashes: from ``start`` up to ``stop``, exclusive; only those in ``chosen``, if given."""
 
     start: int = 0
     stop: int = HASHES_END
@@ -296,7 +296,7 @@ class Wanted:
         return found & named
 
     def places_in(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the places of wanted hashes among some that are in order."""
+        """Return the places of the wanted hashes in an array of sorted hashes."""
         first = int(np.searchsorted(hashes, np.uint64(self.start)))
         stop = len(hashes)
         if self.stop < HASHES_END:
@@ -312,26 +312,27 @@ class Wanted:
 def batch_and_row(
     places: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the batches and the rows of places."""
+    """Return the batch's place, and the row in the batch, of each place of a record."""
     return places >> _ROW_BITS, places & ((1 << _ROW_BITS) - 1)
 
 
 def fold(
     table: LogTable, after: int, version: int, wanted: Wanted, bounds: FoldBounds, *, whole: bool
 ) -> Fold:
-    """Return the last record of each key, above one version and up to another, for as many keys as fit.
+    """Return the last record of each key in a range of versions, for as many key hashes as fit in memory.
 
     Args:
         table: The table to fold.
-        after: Version below the range.
-        version: Last version of the range.
-        wanted: Key hashes; the result may end before their end.
+        after: The version before the range.
+        version: The last version of the range.
+        wanted: The wanted key hashes. The result may end before their end: see ``Fold.stop``.
         bounds: The most rows and bytes in memory.
-        whole: True if nothing lies below the range, so that removed keys may be dropped.
+        whole: True if there are no rows from before the range, so that removals can be dropped.
     """
     pass_ = _Pass(wanted, bounds, whole=whole, counted=table.counted)
     for place, ref in table.batches_of(after, version, wanted):
         records, truncated = table.records(place, ref, after, version, pass_.wanted)
+        # The truncate came before ``records`` in this batch, but after all records of earlier batches.
         if truncated:
             pass_.forget()
         pass_.add(records)
@@ -340,31 +341,31 @@ def fold(
 
 @dataclass
 class _Pass:
-    """The rows that one pass keeps."""
+    """The rows that one pass over the log retains."""
 
     wanted: Wanted
     bounds: FoldBounds
     whole: bool
-    """True if no row below the range has to be hidden by a removed key."""
+    """True if there are no older rows that removals have to hide."""
     counted: bool
     truncated: bool = False
     _parts: list[Winners] = field(default_factory=lambda: [NO_WINNERS])
-    """The kept rows, reduced, followed by the new rows."""
+    """The retained rows, reduced, followed by parts of new rows."""
     _new_rows: int = 0
     _new_bytes: int = 0
     _rows_max: int = 0
-    """Number of new rows at which all rows are reduced."""
+    """Number of new rows at which all rows are reduced to one for each key."""
 
     def __post_init__(self) -> None:
         self._rows_max = min(self.bounds.rows, 1 << 17)
 
     def forget(self) -> None:
-        """Drop all rows, because of a truncate."""
+        """Drop all rows, because a truncate has removed them."""
         self._parts, self._new_rows, self._new_bytes = [NO_WINNERS], 0, 0
         self.truncated = self.whole = True
 
     def add(self, records: Winners) -> None:
-        """Append records, in the order of the log."""
+        """Append records, in log order; reduce all rows if there are too many new ones."""
         if not len(records):
             return
         self._parts.append(records)
@@ -380,17 +381,19 @@ class _Pass:
 
     def _reduce(self) -> None:
         kept = reduced(Winners.joined(self._parts))
+        # A removal in a counted table has a diff, which a later record may need.
         if self.whole and not self.counted:
             kept = kept if kept.lives.all() else kept.taken(kept.lives)
-        # As many new rows as kept rows may come before the next sort, so each row is sorted only a few times.
-        # New rows are also limited by the bound, so memory is at most twice the bound.
+        # As many new rows as retained rows may come before the next sort, so each row is sorted only a few
+        # times. New rows are also limited by the bounds, so memory is at most twice the bounds.
         kept = self._narrowed(kept)
         self._rows_max = min(self.bounds.rows, max(self._rows_max, len(kept)))
         self._parts, self._new_rows, self._new_bytes = [kept], 0, 0
 
     def _narrowed(self, kept: Winners) -> Winners:
         while len(kept) > self.bounds.rows or kept.key_bytes > self.bounds.key_bytes:
-            # Rows of one hash stay together, because the next pass begins at a hash.
+            # The next pass begins at a hash, so rows of one hash must not be divided. If half of the rows have
+            # the first hash, retain all of that hash.
             stop = int(kept.hashes[len(kept) // 2])
             if stop == kept.hashes[0]:
                 above = kept.hashes[kept.hashes > kept.hashes[0]]
@@ -399,15 +402,15 @@ class _Pass:
                 stop = int(above[0])
             self.wanted = Wanted(self.wanted.start, stop, self.wanted.chosen)
             count = int(np.searchsorted(kept.hashes, np.uint64(stop), "left"))
-            kept = kept.taken(np.arange(count))  # a slice would keep the memory of all
+            kept = kept.taken(np.arange(count))  # a copy: a slice would hold the memory of all rows
         return kept
 
 
 def reduced(rows: Winners) -> Winners:
-    """Return the last row of each key, by (key hash, key); the diffs of a key are added up.
+    """Return the last row of each key, sorted by (key hash, key); the diffs of each key are added up.
 
     Args:
-        rows: In the order of the log.
+        rows: The rows, in log order.
     """
     if len(rows) < 2:
         return rows
@@ -423,16 +426,16 @@ def reduced(rows: Winners) -> Winners:
 def ordered(
     hashes: npt.NDArray[np.uint64], keys: pa.StringArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the order of rows by (key hash, key); rows of one key keep their order.
+    """Return the permutation that sorts rows by (key hash, key); rows of one key stay in their order.
 
-    The second result is True for each row, in that order, that is followed by a row of the same key.
+    The second result has n - 1 values: True if a sorted row is followed by a row of the same key.
     """
     order = np.argsort(hashes, kind="stable")
     sorted_hashes = hashes[order]
     followed = sorted_hashes[1:] == sorted_hashes[:-1]
     places = np.flatnonzero(followed)
     if len(places):
-        # Nearly always one hash is one key. If it is not, the rows of the hash are sorted by their keys.
+        # Two keys with one hash are very rare. Only the rows of such a hash are sorted by their keys.
         differ = places[~are_equal(keys, order[places], keys, order[places + 1])]
         for hash in np.unique(sorted_hashes[differ]):
             start, stop = (
@@ -452,7 +455,10 @@ def are_equal(
     right: pa.StringArray,
     right_rows: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the pairs of keys that are equal."""
+    """Return a mask of the pairs of keys that are equal.
+
+    Pair i is the key at ``left_rows[i]`` in ``left`` and the key at ``right_rows[i]`` in ``right``.
+    """
     equal = pc.equal(left.take(pa.array(left_rows)), right.take(pa.array(right_rows)))
     found: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
     return found

@@ -273,5 +273,5 @@ class Tailer:
             self._full_at = 0.0
 
     def _wait_for_mark(self, waits: FileWait, path: str, is_marked: Callable[[], bool]) -> bool:
-        """Wait at most MARK_PATIENCE_S until a writer has marked its entry as durable; return True if it has."""
+        """Wait, at most MARK_PATIENCE_S, until a writer has marked its entry as durable; return True if so."""
         return waits.wait_until(f"{self._log.path}/{path}", is_marked, MARK_PATIENCE_S)
