@@ -9,6 +9,8 @@ marked the entry, or the reader has made its name durable itself. A follower pre
 waits for the mark.
 """
 
+# Long: the steps of following a log share one lock and one state, and their order is explained at each.
+
 from __future__ import annotations
 
 import itertools

@@ -5,6 +5,8 @@ continues the chain: it has the next number, the same uuid, the CRC of the entry
 (an OPEN has the newest epoch plus one).
 """
 
+# Long: entries, publications and checkpoints change the same fields, by rules that are read together.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
