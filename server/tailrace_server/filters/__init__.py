@@ -1,4 +1,4 @@
-"""Row filters: conditions on the values of rows, in the words of SQL.
+"""Row filters: conditions on the values of rows, in a subset of SQL.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A filter's tree, bound to the columns of a schema: names are found, values become those of their columns."""
+"""Binding of a condition's tree to a schema: names become columns, and values get the columns' types."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _COMPARES: Final = {
     Family.TIMESTAMP: "a moment as '2024-02-29T13:37:00'",
     Family.INSTANT: "a moment with its zone, as '2024-02-29T13:37:00Z'",
 }
-"""Family → what such a column is compared with."""
+"""Family of a column → the values that it can be compared with, in words for errors."""
 
 
 _OF_JSON: Final = {
@@ -64,7 +64,7 @@ _OF_JSON: Final = {
     Family.TEXT: form_of(Column("", sql_type="VARCHAR")),
     Family.BOOLEAN: form_of(Column("", sql_type="BOOLEAN")),
 }
-"""Kinds of JSON values → how they come."""
+"""Family of JSON values → the form in which the values of a JSON column arrive."""
 
 
 def bind(
@@ -74,16 +74,17 @@ def bind(
     *,
     shown: Collection[str] | None = None,
 ) -> RowFilter:
-    """Return a filter that can be evaluated.
+    """Bind a condition to columns, so that it can be evaluated.
 
     Args:
-        condition: Its tree.
-        columns: Those of the entity type, at the version whose names it uses.
-        parameters: Values by name, as texts; each becomes what the column is that it is compared with.
-        shown: Names that an error may tell; None: all of them.
+        condition: The tree of the condition.
+        columns: The columns of the entity type, at the version whose names the condition uses.
+        parameters: Name → value, as text. Each value is converted to the type of the column that it is compared
+            with.
+        shown: Names of columns that an error may reveal; None: all.
 
     Raises:
-        ConditionRefused: A column or a parameter is not there, or a value is none of its column's.
+        ConditionRefused: A column or a parameter is missing, or a value does not fit the type of its column.
     """
     known = {column.name: column for column in columns}
     names = columns_in(condition)
@@ -104,14 +105,17 @@ def bind(
 
 
 def _family_of_value(value: Value) -> Family | None:
-    """Return what a value is by itself; None for NULL."""
+    """Return the family of a value as it is written; None for NULL."""
     if isinstance(value, Constant) and value.text is None:
         return None
     return value.family or Family.TEXT
 
 
 def _compared(what: str, family: Family) -> str:
-    """Return what something is compared with, and for numbers that are texts how they become numbers."""
+    """Return the text of an error: the values that ``what`` can be compared with.
+
+    For texts it has a hint, as a column of numbers may have been declared as text.
+    """
     hint = "; if it holds numbers, declare its type for the ingest (--schema)"
     return f"{what} is compared with {_COMPARES[family]}{hint if family is Family.TEXT else ''}"
 
@@ -146,7 +150,7 @@ class _Binder:
                 form, asked = self._asked(column, (value,))
                 border = self._border(column, form, value)
                 if border is None:
-                    return NotNull(AskedColumn(column.text))  # of JSON, values of every kind
+                    return NotNull(AskedColumn(column.text))  # of JSON, values of any family count
                 same = Compared(asked, Operator.EQUAL, border)
                 return Inverted(AllOf((NotNull(asked), same)))
             case Likeness():
@@ -165,7 +169,7 @@ class _Binder:
         return Matched(asked, pattern, likeness.ignores_case)
 
     def _asked(self, column: ColumnName, values: Sequence[Value]) -> tuple[Form, AskedColumn]:
-        """Return how the values of a column come where they are compared with some others."""
+        """Return a column and its form for a comparison with some values."""
         form = self._forms[column.text]
         if not form.is_json:
             if family_of(form) is None:
@@ -174,7 +178,8 @@ class _Binder:
                     f"{column.text!r} is {form.label}, which can only be asked IS NULL",
                 )
             return form, AskedColumn(column.text)
-        # A column of JSON, or whose type is not known, has values of any kind: those of one are compared.
+        # A column of JSON or of an unknown type has values of any family. The values that it is compared with
+        # choose one family; column values of other families count as NULL.
         families = {_family_of_value(value) for value in values} - {None}
         family = families.pop() if families else Family.TEXT
         if families or family not in _OF_JSON:
@@ -186,7 +191,7 @@ class _Binder:
         return _OF_JSON[family], AskedColumn(column.text, family)
 
     def _border(self, column: ColumnName, form: Form, value: Value) -> Border | None:
-        """Return a value among those of a column; None for NULL."""
+        """Return a value as a border between the values of a column; None for NULL."""
         family = family_of(form)
         assert family is not None
         text = self._text(value, family, column.text)
@@ -199,7 +204,7 @@ class _Binder:
             raise refused(value.place, f"{name}{error}") from None
 
     def _text(self, value: Value, family: Family, column: str | None = None) -> str | None:
-        """Return the text of a value that is to be of a family; None for NULL."""
+        """Check that a value fits a family, and return its text; None for NULL."""
         if isinstance(value, Parameter):
             self.used.add(value.name)
             if value.name not in self._parameters:
@@ -212,7 +217,8 @@ class _Binder:
                 raise refused(value.place, _compared(f"{column!r}", family))
             return value.text
         written = value.family
-        # A text without a cast becomes what its column is, except a number, which is written as one.
+        # A quoted text without a cast takes the type of its column. Numbers are the exception: they need no
+        # quotes.
         fits = written is family or (written is None and family is not Family.NUMBER)
         if value.text is not None and not fits:
             what = "LIKE" if column is None else f"{column!r}"

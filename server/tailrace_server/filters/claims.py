@@ -1,7 +1,7 @@
 """Conditions of a policy, in which ``{claim}`` is replaced by a claim of the caller.
 
-A claim is a value of the tree and never a part of a text: it comes in after the text has been read. One that
-is missing, empty, or neither text nor whole number makes no condition at all, so that nothing is granted by it.
+A claim becomes a value in the parsed tree. It never becomes a part of the text, so it cannot inject SQL. If a
+claim is missing, empty, or neither a text nor a whole number, the condition is an error and grants nothing.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from tailrace_server.filters.tree import Condition, Value
 
 _PIECES: Final = re.compile(r"""'[^']*'|"[^"]*"|\{([^{}]*)\}|[{}]""")
-"""Quoted text, claims, and braces that are no claims."""
+"""Matches quoted text, claims, and braces that are not part of a claim."""
 _QUOTED_CLAIM: Final = re.compile(r"'\{[^{}]+\}'")
 _VALUES_MAX: Final = 10_000
-"""Values of a claim that is a list."""
+"""The most values of a claim that is a list."""
 _BITS_MAX: Final = 1_024
-"""Of a whole number."""
+"""The most bits of a claim that is a whole number."""
 
 
 class ClaimUnfit(ValueError):
-    """A claim is missing, or is no value; says which and why."""
+    """A claim is missing or is not a usable value; the message names the claim and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCondition:
-    """A condition of a policy, as it was read."""
+    """A parsed condition of a policy, with parameters in place of its claims."""
 
     text: str
     """The text in the policy."""
     _condition: Condition
     _claims: tuple[str, ...]
-    """The claim of parameter ``claim_0``, of ``claim_1`` …"""
+    """Names of claims; the parameters ``claim_0``, ``claim_1`` … stand for them, in this order."""
 
     def filled(self, claims: Mapping[str, Any]) -> Condition:
-        """Return the condition with the values of claims.
+        """Return the condition with a caller's claims as values.
 
         Raises:
-            ClaimUnfit: One of them is no value.
+            ClaimUnfit: A claim is missing or is not a usable value.
         """
         return _filled(
             self._condition,
@@ -64,10 +64,10 @@ class ClaimedCondition:
 
 
 def read_claimed(text: str) -> ClaimedCondition:
-    """Read a condition of a policy.
+    """Parse a condition of a policy.
 
     Raises:
-        ConditionRefused: It is none; says where.
+        ConditionRefused: The text is not a valid condition; the error has the place.
     """
     from tailrace_server.filters.parsing import parse  # large, and most policies have no condition
 
@@ -87,7 +87,7 @@ def read_claimed(text: str) -> ClaimedCondition:
             raise ConditionRefused(
                 f"where, at character {found.start() + 1}: braces stand around the name of a claim"
             )
-        # As wide as before where that is possible: places in messages are those of the policy's text.
+        # Pad to the width of the claim if possible, so that places in errors are those of the policy's text.
         return f":claim_{names.setdefault(name, len(names))}".ljust(len(piece))
 
     condition = parse(_PIECES.sub(parameter, text))
@@ -109,7 +109,7 @@ def read_claimed(text: str) -> ClaimedCondition:
 
 
 def _values_in(condition: Condition) -> Iterator[tuple[Value, bool]]:
-    """Yield the values of a condition, each with whether it is a pattern."""
+    """Yield each value of a condition, with True if it is a LIKE pattern."""
     match condition:
         case Junction(parts=parts):
             for part in parts:
@@ -127,7 +127,7 @@ def _values_in(condition: Condition) -> Iterator[tuple[Value, bool]]:
 
 
 def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condition:
-    """Return a condition with values in the place of parameters, which are known by name."""
+    """Replace the parameters of a condition by values; ``held`` is parameter → name and value of its claim."""
 
     def one(value: Value) -> Value:
         if not isinstance(value, Parameter):
@@ -164,10 +164,10 @@ def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condit
 
 
 def _text(name: str, claim: object) -> str:
-    """Return one value of a claim.
+    """Return a claim that is a single value as text.
 
     Raises:
-        ClaimUnfit: It is none.
+        ClaimUnfit: The claim is missing or is not a usable value.
     """
     if claim is None:
         raise ClaimUnfit(f"the claim {name!r} is missing")

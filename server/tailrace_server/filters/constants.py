@@ -1,8 +1,8 @@
-"""Values of a filter, among the values of the column that they are compared with.
+"""Values in conditions, converted to borders between the values of the column that they are compared with.
 
-A column of whole numbers has no 100.5, and yet ``stock > 100.5`` says something. So a value becomes a *border*:
-a value of the column, or the gap behind one, or what lies below or above all of them. Nothing is rounded, but
-for REAL and DOUBLE, whose values are the nearest to what is written, as the column's own are.
+A column of whole numbers cannot have the value 100.5, yet ``stock > 100.5`` is meaningful. So a value becomes a
+*border*: a value of the column, the gap after a value, or a place below or above all values. Nothing is
+rounded, except for REAL and DOUBLE: there the nearest value is used, as for the values of the column.
 """
 
 from __future__ import annotations
@@ -26,45 +26,46 @@ if TYPE_CHECKING:
     from tailrace_server.typed.forms import Form
 
 _ENOUGH: Final = Context(prec=2_000)
-"""Twice the digits of the longest number that ``refuse_large`` lets through."""
+"""Context whose precision is twice the digits of the longest number that ``refuse_large`` accepts."""
 _MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
-"""Microseconds of a unit."""
+"""Unit of time → its length in microseconds."""
 WIDE: Final = pa.decimal256(76, 30)
-"""Holds most numbers that come as their digits."""
+"""Type for numbers that arrive as texts of digits; most such numbers fit it."""
 
 
 class Side(Enum):
-    """The value of a border."""
+    """The place of a border relative to the values that a column can have."""
 
     AT = "at"
-    """It is a value of the column."""
+    """The border is a value of the column."""
     BEHIND = "behind"
-    """It is the gap behind a value of the column."""
+    """The border is in the gap between a value of the column and the next greater one."""
     BELOW = "below"
-    """It is below all values of the column."""
+    """The border is below all values of the column."""
     ABOVE = "above"
+    """The border is above all values of the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A value among those of a column."""
+    """A value of a condition, as a place among the values that a column can have."""
 
     side: Side
     scalar: pa.Scalar | None = None
-    """The value that it is, or is right behind; None below and above all."""
+    """The column's value at the border (AT) or just below it (BEHIND); None for BELOW and ABOVE."""
     number: Decimal | None = None
-    """The text as written, for numbers."""
+    """The exact value as it was written, if it is a number; None for other types, and for REAL and DOUBLE."""
 
 
 class WrongValue(ValueError):
-    """A value cannot be compared with a column; says why."""
+    """A value cannot be compared with a column; the message has the reason."""
 
 
 def family_of(form: Form) -> Family | None:
-    """Return which values a column compares with; None: with none."""
+    """Return the family of values that a column can be compared with; None for JSON and binary columns."""
     kind = form.type
     if form.is_json or form.notation is Notation.BYTES:
-        return None  # of JSON the value that it is compared with says it
+        return None  # for JSON, the other side of the comparison decides
     if pa.types.is_boolean(kind):
         return Family.BOOLEAN
     if pa.types.is_string(kind):
@@ -79,10 +80,10 @@ def family_of(form: Form) -> Family | None:
 
 
 def border_of(text: str, form: Form) -> Border:
-    """Return a value of a column's family among its values.
+    """Convert the text of a value to a border between the values of a column.
 
     Raises:
-        WrongValue: The text is no such value.
+        WrongValue: The text is not a value of the column's family.
     """
     match family_of(form):
         case Family.NUMBER:
@@ -124,7 +125,14 @@ def _number(text: str, kind: pa.DataType) -> Border:
 
 
 def _among(number: Decimal, scale: int, bounds: tuple[int, int], kind: pa.DataType) -> Border:
-    """Return where a number is among those of a scale."""
+    """Return the border of a number.
+
+    Args:
+        number: The number.
+        scale: Digits after the decimal point of the column's values.
+        bounds: The least and the greatest value of the column, in units of the last digit.
+        kind: The type of the column.
+    """
     units = number.scaleb(scale, _ENOUGH)
     floor = int(units.to_integral_value(ROUND_FLOOR, _ENOUGH))
     if floor < bounds[0]:
@@ -151,7 +159,7 @@ def _float(text: str, kind: pa.DataType) -> Border:
 
 
 def _moment(text: str, family: Family, kind: pa.DataType) -> Border:
-    """Return a day, a time or a moment among those of a unit."""
+    """Return the border of a date, time or timestamp, in the unit of the column's type."""
     if family in (Family.TIMESTAMP, Family.INSTANT) and len(text) == len("2024-02-29"):
         text += "T00:00:00" if family is Family.TIMESTAMP else "T00:00:00Z"
     sql_type = {Family.INSTANT: "TIMESTAMP WITH TIME ZONE"}.get(family, family.name)

@@ -1,19 +1,20 @@
-"""Conditions evaluated on typed columns: a mask of a batch's rows; and on rows with values that are not known.
+"""Evaluation of conditions on typed columns, also of rows with unknown values.
 
-A mask is true, false or null, as in SQL. A comparison with NULL is null, and ``NOT`` leaves it so. ``AND`` is
-false where one side is, ``OR`` is true where one side is, whatever the other. A row is in where it is true.
+The result for a row is true, false or null, as in SQL. A comparison with NULL is null, and so is its ``NOT``.
+``AND`` is false if one side is false, and ``OR`` is true if one side is true, even if the other side is null. A
+row matches if the result is true.
 
-Texts are in the order of their code points. NaN equals itself, and is above all numbers, as in PostgreSQL.
+Texts are ordered by code points. NaN equals itself and is greater than all numbers, as in PostgreSQL.
 
-A value is *not known* where a placeholder is in its place, its column's type cannot hold it, or the source sent
-the key of a removed row alone. (NULL is a known value.) Then the condition is undecided, unless its answer is
-the same for every possible value. `truth_of` evaluates each part to the lowest and the highest possible
-answer, in the order false, NULL, true. AND takes the lower of two answers and OR the higher, so each bound is
-computed by itself. NOT reverses the order::
+A value is *unknown* if a placeholder is in its place, if its column's type cannot hold it, or if the source
+sent only the key of a removed row. (NULL is a known value.) The condition is then undecided, unless its result
+is the same for every possible value. ``truth_of`` computes the lowest and the highest possible result of each
+part, in the order false, NULL, true. AND takes the lower and OR the higher one of two results, so the two
+bounds can be computed separately. NOT reverses the order::
 
-    t = 'a'                  t is not known       from false to true
+    t = 'a'                  t is unknown         from false to true
     t = 'a' OR price > 4     and price is 5       from true to true: true
-    NOT t IS NULL            t does not fit       from true to true: there is a value
+    NOT t IS NULL            t does not fit       from true to true: a value exists
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from tailrace_server.typed.reader import UnknownValues
 
 _PATTERN_MAX: Final = 1_000
-"""Letters of a pattern."""
+"""The most letters of a LIKE pattern."""
 _FITS_WIDE: Final = rf"^-?[0-9]{{1,{WIDE.precision - WIDE.scale}}}(?:\.[0-9]{{1,{WIDE.scale}}})?$"
-"""Numbers that `WIDE` holds, without an exponent."""
+"""Regular expression of the numbers without exponent that ``WIDE`` can hold."""
 _FARTHEST, _NEAREST = Decimal("Infinity"), Decimal((0, (1,), MIN_ETINY))
 _KERNELS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
     Operator.EQUAL: pc.equal,
@@ -57,21 +58,22 @@ _KERNELS: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
 
 
 class Mask(Protocol):
-    """A condition that is bound to columns."""
+    """Interface of a condition that is bound to columns."""
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Return whether each row of a batch of typed columns meets it; null where that is not known."""
+        """Return the result for each row of a batch of typed columns: true, false or null, as in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """A filter that is bound to the columns of an entity type."""
+    """A condition that is bound to the columns of an entity type."""
 
     columns: tuple[Column, ...]
-    """Those that it needs; batches have them under these names."""
+    """The columns that the condition needs; batches have them under these names."""
     mask: Mask
+    """The whole condition."""
     granted: Mask | None = None
-    """The part of the mask that a grant asks for; None: no grant asks for anything."""
+    """The part of the condition that comes from grants; None: no part does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class AllOf:
     parts: tuple[Mask, ...]
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         return reduce(pc.and_kleene, (part.of(batch) for part in self.parts))
 
 
@@ -92,31 +94,31 @@ class AnyOf:
     parts: tuple[Mask, ...]
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         return reduce(pc.or_kleene, (part.of(batch) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Inverted:
-    """NOT."""
+    """A condition after NOT."""
 
     part: Mask
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         return pc.invert(self.part.of(batch))
 
 
 @dataclass(frozen=True, slots=True)
 class AskedColumn:
-    """A column, as its values are compared."""
+    """A column in a comparison."""
 
     column: str
     kind: Family | None = None
-    """Of a column of JSON: the kind of values that are compared; those of others are NULL."""
+    """For a column of JSON, the family of the values to compare; values of other families count as NULL."""
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the values."""
+        """Return the column's values in a batch."""
         array = batch.column(self.column)
         if self.kind is None:
             return array
@@ -125,33 +127,34 @@ class AskedColumn:
         if self.kind is Family.BOOLEAN:
             words = pc.is_in(array, value_set=pa.array(["true", "false"]))
             return pc.if_else(words, pc.equal(array, "true"), None)
-        # Only texts are parsed: the parser refuses a number or document with a number beyond every double.
+        # Parse only JSON texts: the parser would raise on a number that no double can hold, alone or in a
+        # document.
         texts = (text if text and text[0] == '"' else "null" for text in array.to_pylist())
         return pa.array(orjson.loads(f"[{','.join(texts)}]"), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
 class NotNull:
-    """IS NOT NULL."""
+    """The condition IS NOT NULL."""
 
     asked: AskedColumn
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`; it is always known."""
+        """Evaluate the condition on each row of a batch; the result is never null."""
         return pc.is_valid(self.asked.of(batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison with a value."""
+    """A comparison of a column with a value."""
 
     asked: AskedColumn
     operator: Operator
     border: Border | None
-    """None: NULL."""
+    """The value; None: NULL."""
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         array = self.asked.of(batch)
         if self.border is None:
             return pa.nulls(len(array), pa.bool_())
@@ -162,14 +165,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """IN."""
+    """The condition IN."""
 
     asked: AskedColumn
     borders: tuple[Border | None, ...]
-    """None: NULL."""
+    """The values; None: NULL."""
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         array = self.asked.of(batch)
         is_digits = pa.types.is_string(array.type) and any(
             each is not None and each.number is not None for each in self.borders
@@ -177,31 +180,32 @@ class OneOf:
         if is_digits:
             found = _digits_among(array, {each.number for each in self.borders if each is not None})
         else:
-            # A value that the column cannot have is equal to none of its values.
+            # Drop values that the column cannot have: they equal none of its values.
             values = [
                 each.scalar for each in self.borders if each is not None and each.side is Side.AT
             ]
             wanted = pa.array(values, array.type)
             if pa.types.is_floating(array.type):
-                # -0.0 is equal to 0, but has another hash.
+                # `is_in` compares hashes, and -0.0 has another hash than 0.0: adding 0.0 turns it into 0.0.
                 array, wanted = pc.add(array, 0.0), pc.add(wanted, 0.0)
             among = pc.is_in(array, value_set=wanted)
             found = pc.if_else(pc.is_valid(array), among, None)
-        # With NULL among the values what is not found is unknown.
+        # As in SQL, IN without a match is null instead of false if one of the values is NULL.
         return pc.if_else(found, True, None) if None in self.borders else found
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """LIKE."""
+    """The condition LIKE or ILIKE."""
 
     asked: AskedColumn
     pattern: str | None
-    """A regular expression; None: NULL."""
+    """The pattern as a regular expression; None: NULL."""
     ignores_case: bool
+    """True for ILIKE."""
 
     def of(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """As `Mask`."""
+        """Evaluate the condition on each row of a batch."""
         array = self.asked.of(batch)
         if self.pattern is None:
             return pa.nulls(len(array), pa.bool_())
@@ -209,14 +213,14 @@ class Matched:
 
 
 Leaf = NotNull | Compared | OneOf | Matched
-"""Conditions on one column each; all others are made of them."""
+"""The conditions on a single column, of which all other conditions are composed."""
 
 
 def pattern_of(text: str, escape: str) -> str:
     """Return the regular expression of a LIKE pattern.
 
     Raises:
-        ValueError: It is too long, or ends with its escape character.
+        ValueError: The pattern is too long, or ends with its escape character.
     """
     if len(text) > _PATTERN_MAX:
         raise ValueError(f"a pattern has {_PATTERN_MAX} letters at most")
@@ -235,7 +239,7 @@ def pattern_of(text: str, escape: str) -> str:
 
 
 def _known(array: pa.Array, *, is_true: bool) -> pa.BooleanArray:
-    """Return the same for every value, and null for null."""
+    """Return ``is_true`` for every value, and null for null."""
     return pc.if_else(pc.is_valid(array), pa.scalar(is_true), pa.scalar(None, pa.bool_()))
 
 
@@ -248,7 +252,7 @@ def _compared(array: pa.Array, operator: Operator, border: Border) -> pa.Boolean
         above = Operator.LESS, Operator.LESS_OR_EQUAL
         return _known(array, is_true=operator in (below if border.side is Side.BELOW else above))
     if border.side is Side.BEHIND:
-        # The gap behind a value: what is not above it is below the gap.
+        # The border is in the gap just above `scalar`: values up to `scalar` are less, all others are greater.
         if operator is Operator.EQUAL:
             return _known(array, is_true=False)
         is_less = operator in (Operator.LESS, Operator.LESS_OR_EQUAL)
@@ -260,6 +264,7 @@ def _compared(array: pa.Array, operator: Operator, border: Border) -> pa.Boolean
 
 
 def _floats_compared(array: pa.Array, operator: Operator, border: Border) -> pa.BooleanArray:
+    # Arrow's comparisons with NaN are false. Here NaN equals itself and is greater than all numbers.
     assert border.scalar is not None
     nan = pc.is_nan(array)
     if math.isnan(border.scalar.as_py()):
@@ -277,9 +282,9 @@ def _floats_compared(array: pa.Array, operator: Operator, border: Border) -> pa.
 
 
 def _digits_compared(array: pa.StringArray, operator: Operator, border: Border) -> pa.BooleanArray:
-    """Compare numbers that come as their digits."""
-    # Arrow gets only numbers that it reads correctly. Above 76 digits it drops the upper bits in silence, and
-    # an exponent of -2147483647 makes it read outside of its memory.
+    """Compare numbers that arrive as texts of digits."""
+    # Arrow may only get numbers that it reads correctly. Above 76 digits it silently drops the upper bits, and
+    # an exponent of -2147483647 makes it read outside of its memory. Python compares all other numbers.
     if pc.all(pc.match_substring_regex(array, _FITS_WIDE)).as_py() is not False:
         return _compared(array.cast(WIDE), operator, border)
     number = border.number
@@ -298,10 +303,11 @@ def _one_by_one(array: pa.StringArray, judge: Callable[[Decimal], bool]) -> pa.B
 
 
 def _ordered(text: str) -> Decimal:
-    """Return a number that compares with the numbers of conditions as the JSON number of a text does.
+    """Return a JSON number as a Decimal, for comparisons with the numbers of conditions only.
 
-    A Decimal takes exponents of up to 18 digits. A number with a larger exponent is farther from zero than each
-    number of a condition, or nearer to it, as `refuse_large` bounds those.
+    A Decimal can have exponents of up to 18 digits. A number with a larger exponent becomes an infinity or the
+    least number above zero, with its sign. Comparisons stay correct, because ``refuse_large`` bounds the
+    numbers of conditions.
     """
     try:
         return Decimal(text)
@@ -324,22 +330,26 @@ _PYTHON: Final[dict[Operator, Callable[[Decimal, Decimal], bool]]] = {
 
 
 class Truth(NamedTuple):
-    """The answer for some rows, each of shape (rows,); where neither is set, the condition is not true."""
+    """The results of a condition for some rows, as two masks of shape (rows,).
+
+    If both are False, the condition is certainly false or null.
+    """
 
     is_true: NDArray[np.bool_]
+    """The condition is certainly true."""
     is_undecided: NDArray[np.bool_]
-    """It may be true or not: that depends on a value that is not known."""
+    """An unknown value decides whether the condition is true."""
 
 
 def truth_of(
     mask: Mask, batch: pa.RecordBatch, unknown: Mapping[str, UnknownValues] | None = None
 ) -> Truth:
-    """Return the answer of a condition.
+    """Evaluate a condition on the rows of a batch.
 
     Args:
         mask: The condition.
-        batch: The columns that it needs.
-        unknown: By column, the rows whose value is not known; it is null in the batch. None: all are known.
+        batch: The columns that the condition needs; unknown values are null.
+        unknown: Column → the rows whose value is unknown; None: all values are known.
     """
     if not unknown:
         is_true = _is_true(mask.of(batch))
@@ -355,7 +365,7 @@ class _Bounds(NamedTuple):
 
 
 def _bounds(mask: Mask, batch: pa.RecordBatch, unknown: Mapping[str, UnknownValues]) -> _Bounds:
-    """Return the lowest and the highest answer that a condition may have."""
+    """Return the lowest and the highest possible result of a condition for each row."""
     match mask:
         case AllOf(parts):
             return _joined([_bounds(part, batch, unknown) for part in parts], pc.and_kleene)
@@ -384,7 +394,8 @@ def _bounds_of_leaf(
     values = unknown.get(leaf.asked.column)
     if values is None:
         return _Bounds(found, found)
-    # Which value it is decides a comparison. Whether there is one may be known all the same.
+    # A comparison with an unknown value may have any result. But IS NOT NULL is known if a value exists that
+    # just does not fit the type.
     lowest = values.exists if isinstance(leaf, NotNull) else np.zeros(len(found), np.bool_)
     rows = pa.array(values.rows)
     return _Bounds(

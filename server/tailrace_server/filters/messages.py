@@ -1,6 +1,7 @@
-"""Between a filter's tree and the message of a request: what is read is what a text of the same meaning gives.
+"""Conversion between a condition's tree and the Protobuf message of a request, in both directions.
 
-Several tests of a column are joined by AND in the order of their fields: ``gte`` with ``lte`` is BETWEEN.
+A message gives the same tree as an SQL text with the same meaning. Several tests of one column are joined by
+AND in the order of their fields: ``gte`` with ``lte`` is BETWEEN.
 """
 
 from __future__ import annotations
@@ -63,15 +64,16 @@ _FAMILIES: Final = {number: family for family, number in _TYPES.items()}
 _JOINED: Final = ("all_of", "any_of", "negated")
 _TRUTHS: Final = {"true": True, "false": False}
 _ESCAPE: Final = "\\"
-"""The default, as in SQL."""
+"""The default escape character of LIKE, as in SQL."""
 
 
 def tree_of(asked: ConditionTree) -> Condition:
-    """Return the tree that a message says.
+    """Convert a message to a tree.
 
     Raises:
-        ConditionRefused: It is no condition, or too large; with its path, ``and[1].gt``.
-        Unsupported: It has a field or a type that this server does not know; with its path.
+        ConditionRefused: The message is not a valid condition, or is too large. The error has the path of the
+            fault, as ``and[1].gt``.
+        Unsupported: The message has a field or a type that this server does not know; the error has its path.
     """
     refuse_long(len(asked.data))
     try:
@@ -82,20 +84,20 @@ def tree_of(asked: ConditionTree) -> Condition:
 
 
 def message_of(tree: Condition) -> ConditionTree:
-    """Return the message of a tree that a request may have: one in which no claim has been filled in."""
+    """Convert a tree to a message; raises TypeError if it has a value of a claim (``Given``)."""
     message = capture_pb2.Condition()
     _write(message, tree)
     return ConditionTree.of_message(message)
 
 
 class _MessageReader:
-    """Reads one message, and counts its terms."""
+    """Converts one message to a tree and counts its terms, whose number is bounded."""
 
     def __init__(self) -> None:
         self._terms = TermCount()
 
     def condition(self, message: capture_pb2.Condition, path: str, depth: int) -> Condition:
-        """Return what a message says; raises as `tree_of`."""
+        """Convert a message, or a part of it, to a tree; raises like ``tree_of``."""
         refuse_deep(depth)
         _refuse_unknown(message, path)
         fields = [*message.ListFields()]
@@ -155,7 +157,7 @@ class _MessageReader:
         return Negation(Distinction(column, self._value(value, at)))
 
     def _value(self, message: capture_pb2.ConditionValue, place: str) -> Value:
-        """Return a value; raises as `tree_of`."""
+        """Convert a value; raises like ``tree_of``."""
         self._terms.count(place)
         _refuse_unknown(message, place)
         family = _FAMILIES.get(message.type)
@@ -181,7 +183,7 @@ class _MessageReader:
 
 
 def _refuse_unknown(message: Message, path: str) -> None:
-    """Refuse what another version of this server knows: left out, the condition would be another one."""
+    """Raise Unsupported if a message has unknown fields: without them it would be another condition."""
     unknown_fields: Iterable[Any] = UnknownFieldSet(message)  # type: ignore[assignment]  # a sequence
     for unknown in unknown_fields:
         raise Unsupported(
@@ -195,7 +197,7 @@ def _within(path: str, name: str) -> str:
 
 
 def _write(message: capture_pb2.Condition, tree: Condition) -> None:
-    """Fill an empty message."""
+    """Write a tree into an empty message."""
     match tree:
         case Junction(is_and=is_and, parts=parts):
             target = message.all_of if is_and else message.any_of

@@ -1,11 +1,11 @@
-"""From SQL text to a filter's tree. sqlglot reads the text; this module decides what it may say.
+"""Parser of conditions in SQL: sqlglot parses the text, and this module accepts a small part of the language.
 
-A condition compares one column with values: names are columns, matched as they are written, in double quotes
-where they are no plain word. ``:name`` is a parameter. The text is as PostgreSQL reads it.
+Each comparison is between one column and values. Names of columns are case-sensitive, and need double quotes if
+they are not plain words. ``:name`` is a parameter. The syntax is that of PostgreSQL.
 
-A node of sqlglot's trees refers to its children, and each child to its node. Python frees such objects only
-when its collector walks all objects, which a server lets it do seldom. So `ParsedTrees` takes the trees of a
-text apart at the end of the block that uses them, also where the text is wrong.
+The nodes of sqlglot's trees and their children refer to each other. Python frees such cycles only in a full
+collection of garbage, which the server runs seldom. So ``ParsedTrees`` breaks the cycles of a text's trees at
+the end of the block that uses them, also after an error.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _E = TypeVar("_E", bound=exp.Expr)
 
 
 class ParsedTrees:
-    """Parses texts; what it has parsed ends with its block."""
+    """A parser as a context manager; the trees that it has returned become invalid at the end of its block."""
 
     def __init__(self, dialect: Dialect) -> None:
-        """Prepare to parse texts of a dialect."""
+        """Create a parser for a dialect."""
         self._parser = _parser_class(dialect.parser_class)(dialect=dialect)
 
     def __enter__(self) -> Self:
@@ -61,14 +61,14 @@ class ParsedTrees:
         _take_apart(self._parser.made)
 
     def parse(self, tokens: list[Token], text: str) -> list[exp.Expr | None]:
-        """Return the trees of a text's statements, as the parser does.
+        """Parse the statements of a text; one tree for each statement.
 
         Args:
-            tokens: The words of the text.
+            tokens: The tokens of the text.
             text: The text, for errors.
 
         Raises:
-            SqlglotError, RecursionError: The text cannot be read.
+            SqlglotError, RecursionError: The text cannot be parsed.
         """
         try:
             found: list[exp.Expr | None] = self._parser.parse(tokens, text)
@@ -81,7 +81,7 @@ class ParsedTrees:
 
 @lru_cache
 def _parser_class(base: Any) -> Any:
-    """Return a dialect's parser that keeps what it makes."""
+    """Return a subclass of a dialect's parser that collects all nodes that it creates, in ``made``."""
 
     class Parser(base):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
@@ -89,7 +89,7 @@ def _parser_class(base: Any) -> Any:
             self.made: list[exp.Expr] = []
 
         def expression(self, instance: _E, *rest: Any, **more: Any) -> _E:
-            # Also those that the parser drops again: they refer to themselves as well.
+            # Nodes that the parser drops again are collected too: they are in reference cycles as well.
             self.made.append(instance)
             found: _E = super().expression(instance, *rest, **more)
             return found
@@ -98,8 +98,8 @@ def _parser_class(base: Any) -> Any:
 
 
 def sql_text(tree: exp.Expr, dialect: str) -> str:
-    """Return the text of a tree, which stays as it is."""
-    copied = tree.copy()  # as `sql` would do by itself, and leave the copy to the collector
+    """Return the text of a tree without changing the tree."""
+    copied = tree.copy()  # `sql` would make a copy too, but leave it to the garbage collector
     try:
         return copied.sql(dialect=dialect, copy=False)
     finally:
@@ -107,10 +107,10 @@ def sql_text(tree: exp.Expr, dialect: str) -> str:
 
 
 def _take_apart(nodes: list[exp.Expr]) -> None:
-    """Remove all references of nodes, and of the nodes above and below them; empties the list."""
+    """Remove all references between nodes, and between their parents and children; empties the list."""
     while nodes:
         node = nodes.pop()
-        if node.parent is not None:  # which may be one that the parser does not know any more
+        if node.parent is not None:  # it may be a copy, which is not in the parser's list
             nodes.append(node.parent)
         for value in node.args.values():
             below = value if isinstance(value, list) else (value,)
@@ -124,7 +124,7 @@ _OPENING: Final = ("'", '"', "/*")
 _PIECES: Final = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|/\*.*?\*/|--[^\n]*|['"]|/\*""", re.DOTALL
 )
-"""Quoted text, comments, and the openings of both."""
+"""Matches quoted texts and comments, and the opening of one that is not closed."""
 _OPERATORS: Final[dict[type[exp.Expr], Operator]] = {
     exp.EQ: Operator.EQUAL,
     exp.NEQ: Operator.UNEQUAL,
@@ -139,7 +139,7 @@ _TURNED: Final = {
     Operator.GREATER: Operator.LESS,
     Operator.GREATER_OR_EQUAL: Operator.LESS_OR_EQUAL,
 }
-"""Operators with their sides exchanged, where that is another."""
+"""Operator → the operator with exchanged sides, if it is another one."""
 _FAMILIES: Final = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"), Family.NUMBER),
     **dict.fromkeys(("DECIMAL", "BIGDECIMAL"), Family.NUMBER),
@@ -150,19 +150,20 @@ _FAMILIES: Final = {
     "TIMESTAMP": Family.TIMESTAMP,
     "TIMESTAMPTZ": Family.INSTANT,
 }
-"""Types that a value may be cast to."""
+"""Type that a value may be cast to → its family."""
 _WORDS: Final = {TokenType.DAMP: "AND", TokenType.DPIPE: "OR"}
-"""The words to write for the operators of other languages."""
+"""Operators of other languages → the SQL word, for errors."""
 _WHAT_THERE_IS: Final = (
     "a filter has comparisons, IN, BETWEEN, LIKE, IS NULL, IS DISTINCT FROM, AND, OR and NOT"
 )
 
 
 def parse(text: str) -> Condition:
-    """Return the tree of a filter's text. Takes some 30 µs a term.
+    """Parse the text of a condition; takes some 30 µs for each term.
 
     Raises:
-        ConditionRefused: The text is too long, is no condition, or says what a filter cannot; with the place.
+        ConditionRefused: The text is too long, is not valid SQL, or uses a part of SQL that conditions do not
+            have. The error has the place.
     """
     refuse_long(len(text.encode("utf-8", "surrogatepass")))
     try:
@@ -176,14 +177,14 @@ def parse(text: str) -> Condition:
         if (opened := _unclosed(text)) is not None:
             raise refused(opened, "what is opened here is not closed") from None
         raise ConditionRefused(f"where: {error}") from None
-    except RecursionError:  # of the parser, or of what reads and shows its tree
+    except RecursionError:  # raised by the parser, or by the code that reads or prints its tree
         raise too_deep() from None
 
 
 def _read(text: str) -> Condition:
     tokens = _DIALECT.tokenize(text)
     for token in tokens:
-        # The parser takes seconds for some thousands of them, one behind the other.
+        # Refuse brackets before parsing: the parser takes seconds for a few thousand brackets in a row.
         if token.token_type is TokenType.L_BRACKET:
             raise refused(token.start, f"there is nothing in square brackets; {_WHAT_THERE_IS}")
         if (word := _WORDS.get(token.token_type)) is not None:
@@ -196,12 +197,12 @@ def _read(text: str) -> Condition:
 
 
 def _unclosed(text: str) -> int | None:
-    """Return the place of a quote or a comment that is not closed; None: there is none."""
+    """Return the place of a quote or a comment that is not closed; None if all are closed."""
     return next((each.start() for each in _PIECES.finditer(text) if each[0] in _OPENING), None)
 
 
 def _place_of_line(text: str, line: object, column: object) -> int:
-    """Return the place of the last letter of a token, as the parser has it."""
+    """Convert line and column, counted from 1 as in the parser's errors, to a place in the text."""
     if not isinstance(line, int) or not isinstance(column, int):
         return 0
     before = text.split("\n")[: line - 1]
@@ -209,19 +210,19 @@ def _place_of_line(text: str, line: object, column: object) -> int:
 
 
 def _place(node: exp.Expr, near: Place = 0) -> Place:
-    """Return the place of an expression; ``near`` if none of its words is known."""
+    """Return the place of an expression; ``near`` if sqlglot has no place for any of its tokens."""
     places = (each.meta.get("start") for each in node.walk())
     return min((place for place in places if place is not None), default=near)
 
 
 class _ConditionReader:
-    """Reads one text's expressions, and counts their terms."""
+    """Converts sqlglot's tree of one text and counts its terms, whose number is bounded."""
 
     def __init__(self) -> None:
         self._terms = TermCount()
 
     def condition(self, node: exp.Expr, depth: int) -> Condition:
-        """Return what an expression says; raises as `parse`."""
+        """Convert an expression to a condition; raises like ``parse``."""
         refuse_deep(depth)
         within = partial(self.condition, depth=depth + 1)
         match node:
@@ -284,7 +285,7 @@ class _ConditionReader:
         )
 
     def _escaped(self, found: Condition, escape: exp.Expr) -> Condition:
-        """Return a likeness with its escape character."""
+        """Return a LIKE condition with its escape character."""
         text = escape.this if isinstance(escape, exp.Literal) and escape.is_string else ""
         negated = isinstance(found, Negation)
         part = found.part if isinstance(found, Negation) else found
@@ -305,7 +306,7 @@ class _ConditionReader:
         return ColumnName(found.name, _place(found))
 
     def _value(self, node: exp.Expr, near: Place) -> Value:
-        """Return a value: a literal, a cast one, or a parameter; ``near`` is a place close to it."""
+        """Convert a literal, a cast or a parameter to a value; ``near`` is its place if sqlglot has none."""
         node = _bare(node)
         place = _place(node, near)
         self._count(node)
@@ -349,7 +350,10 @@ def _bare(node: exp.Expr) -> exp.Expr:
 
 
 def _parts(node: exp.Expr) -> list[exp.Expr]:
-    """Return what is joined by the same word: ``a AND b AND c`` is a chain that leans to the left."""
+    """Return the operands of a chain of AND or OR in their order.
+
+    sqlglot nests ``a AND b AND c`` to the left. The chain may be long, so this uses a loop, not recursion.
+    """
     kind, found = type(node), []
     waiting = [node]
     while waiting:

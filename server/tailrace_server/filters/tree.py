@@ -1,8 +1,8 @@
-"""A filter as a tree: conditions on one column each, joined by AND, OR and NOT.
+"""The tree of a condition: conditions on single columns, joined by AND, OR and NOT.
 
-Every name and value knows its place in the text or the message that it was read from, for errors. Trees of
-equal conditions are equal, at any place, and so are their texts (`words_of`). The bounds on the size of a
-condition are here too, for text and message alike.
+Every name and value has its place in the text or the message that it was parsed from, for errors. Places are
+ignored in comparisons: equal conditions have equal trees and equal canonical texts (``words_of``). The limits
+on the size of a condition are here too, because text and message share them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Place = int | str
-"""The number of a letter in a text, from 0; or a path in a message, as ``and[1].gt``."""
+"""Place for errors: the index of a character in a text, or a path in a message, as ``and[1].gt``."""
 
 
 class Family(Enum):
-    """Types whose values compare with each other; a value is written for one of them."""
+    """Groups of types whose values can be compared with each other."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -35,7 +35,7 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnName:
-    """The name of a column, as it is written."""
+    """The name of a column, as it was written."""
 
     text: str
     place: Place = field(default=0, compare=False, repr=False)
@@ -43,33 +43,32 @@ class ColumnName:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value, as it is written."""
+    """A literal value, as it was written."""
 
     text: str | None
-    """None: NULL."""
+    """The value as text; None: NULL."""
     family: Family | None
-    """The type that it was written as, or cast to. None: a text that becomes what its column is; also of
-    NULL."""
+    """The family of the literal or of its cast; None for NULL, and for a text that takes the column's type."""
     place: Place = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """The name of a value that comes beside the text."""
+    """A parameter, whose value is not part of the condition."""
 
     name: str
     family: Family | None
-    """The type that it is cast to. None: it becomes what its column is."""
+    """The family of its cast; None: the value takes the column's type."""
     place: Place = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The value of a parameter, in the place of the parameter."""
+    """The value of a caller's claim, which has replaced a parameter in a policy's condition."""
 
     text: str
     family: Family | None
-    """As of the parameter."""
+    """The family of the parameter's cast; None: the value takes the column's type."""
     place: Place = field(default=0, compare=False)
 
 
@@ -77,7 +76,7 @@ Value = Constant | Parameter | Given
 
 
 class Operator(Enum):
-    """A comparison."""
+    """Operators of comparisons."""
 
     EQUAL = "="
     UNEQUAL = "<>"
@@ -89,7 +88,7 @@ class Operator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``price > 100``."""
+    """A comparison with a value: ``price > 100``."""
 
     column: ColumnName
     operator: Operator
@@ -98,7 +97,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """``state IN ('paid', 'sent')``."""
+    """A test against a list of values: ``state IN ('paid', 'sent')``."""
 
     column: ColumnName
     values: tuple[Value, ...]
@@ -106,25 +105,26 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """``name LIKE 'A%'``."""
+    """A test against a pattern: ``name LIKE 'A%'``."""
 
     column: ColumnName
     pattern: Value
     ignores_case: bool
+    """True for ILIKE."""
     escape: str
-    """Character that takes the meaning from the one behind it; empty: none does."""
+    """Escape character; the character after it has no special meaning. Empty: there is no escape character."""
 
 
 @dataclass(frozen=True, slots=True)
 class NullTest:
-    """``note IS NULL``."""
+    """A test for NULL: ``note IS NULL``."""
 
     column: ColumnName
 
 
 @dataclass(frozen=True, slots=True)
 class Distinction:
-    """``state IS DISTINCT FROM 'paid'``, where NULL is a value like others."""
+    """A comparison that treats NULL like other values: ``state IS DISTINCT FROM 'paid'``."""
 
     column: ColumnName
     value: Value
@@ -140,7 +140,7 @@ class Junction:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """``NOT …``."""
+    """A condition after NOT."""
 
     part: Condition
 
@@ -149,7 +149,7 @@ Condition = Comparison | Membership | Likeness | NullTest | Distinction | Juncti
 
 
 def columns_in(condition: Condition) -> tuple[ColumnName, ...]:
-    """Return the names of columns in a condition, each once, in their order."""
+    """Return the names of the columns in a condition, each once, in order of appearance."""
     found: dict[ColumnName, None] = {}
     waiting = [condition]
     while waiting:
@@ -164,7 +164,7 @@ def columns_in(condition: Condition) -> tuple[ColumnName, ...]:
 
 
 def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
-    """Return a condition with other names for its columns; ``names`` has each of them."""
+    """Return a condition with its columns renamed; ``names`` is old name → new name, for all columns."""
     match condition:
         case Junction(is_and=is_and, parts=parts):
             return Junction(is_and, tuple(renamed(part, names) for part in parts))
@@ -176,29 +176,29 @@ def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
 
 
 class ConditionRefused(InvalidRequest):
-    """A condition cannot be read, or asks for what is not there. Its text has names of the caller's."""
+    """A condition is invalid, or cannot be bound to the columns. The message repeats names of the request."""
 
     place: Place | None = None
-    """The place; None: the whole condition."""
+    """The place of the fault; None: the whole condition."""
     what: str = ""
-    """The fault there."""
+    """The fault, without its place."""
 
 
 class ChangeNotJudged(ConditionRefused):
-    """The server cannot say whether the row of a change was granted."""
+    """It is unknown whether the row of a change was granted, so the change can be neither sent nor left out."""
 
 
 class ValuesNotCarried(ConditionRefused):
-    """A column that the condition compares has another type now, which need not hold its earlier values."""
+    """The new type of a compared column may not hold the column's earlier values."""
 
     def __init__(self, column: str, now: str) -> None:
-        """Keep the column and the type that it has now."""
+        """Create the error for a column and its new type."""
         super().__init__(f"where: the column {column!r} is {now} now; ask anew")
         self.column, self.now = column, now
 
 
 def refused(place: Place, what: str) -> ConditionRefused:
-    """Return the error about something at a place."""
+    """Return the error for a fault at a place."""
     at = f"character {place + 1}" if isinstance(place, int) else place
     error = ConditionRefused(f"where, at {at}: {what}")
     error.place, error.what = place, what
@@ -206,25 +206,25 @@ def refused(place: Place, what: str) -> ConditionRefused:
 
 
 _BYTES_MAX: Final = 64 << 10
-"""Bytes of a filter's text, or of its message."""
+"""The most bytes of a condition's text or message."""
 _TERMS_MAX: Final = 10_000
-"""Columns and values that a filter names."""
+"""The most columns and values in a condition, counted with repetitions."""
 _DEPTH_MAX: Final = 64
-"""Conditions within conditions."""
+"""The most levels of nested conditions."""
 
 
 class TermCount:
-    """Counts the columns and values of one condition."""
+    """Counter of the columns and values of one condition, with a limit."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin at zero."""
         self._terms = 0
 
     def count(self, place: Place) -> None:
-        """Count one.
+        """Count one column or value; ``place`` is its place.
 
         Raises:
-            ConditionRefused: It is one too many.
+            ConditionRefused: The condition has more than ``_TERMS_MAX`` of them.
         """
         self._terms += 1
         if self._terms > _TERMS_MAX:
@@ -232,27 +232,27 @@ class TermCount:
 
 
 def refuse_long(size: int) -> None:
-    """Refuse a condition of so many bytes, if they are too many.
+    """Check the size of a condition in bytes.
 
     Raises:
-        ConditionRefused: They are.
+        ConditionRefused: The condition is too long.
     """
     if size > _BYTES_MAX:
         raise ConditionRefused(f"where: the condition is longer than {_BYTES_MAX} bytes")
 
 
 def refuse_deep(depth: int) -> None:
-    """Refuse a condition that lies within so many others, if they are too many.
+    """Check the depth of a nested condition.
 
     Raises:
-        ConditionRefused: They are.
+        ConditionRefused: The condition is nested too deeply.
     """
     if depth > _DEPTH_MAX:
         raise too_deep()
 
 
 def too_deep() -> ConditionRefused:
-    """Return the error about conditions that lie too deep within others."""
+    """Return the error for conditions that are nested too deeply."""
     return ConditionRefused(f"where: conditions lie within others {_DEPTH_MAX} deep at most")
 
 
@@ -304,7 +304,7 @@ def _value(value: Value) -> str:
 
 
 def _is_bare(text: str, family: Family | None) -> bool:
-    """Return True if a constant needs no quotes; one that was cast may have any text."""
+    """Return True if a constant needs no quotes; a constant with a cast may be any text."""
     if family is Family.NUMBER:
         return _NUMBER.fullmatch(text) is not None
     return family is Family.BOOLEAN and text in ("true", "false")

@@ -1,12 +1,13 @@
-"""Criteria that name views, put in terms of entity types: the one place where that is done.
+"""Expansion of criteria that name views to criteria of entity types; the only place that does this.
 
 ::
 
     entity type cheap, key 7, where name <> 'x'
         entity type product, key 7, area DATA, where price < 10 AND name <> 'x'; id and name are shown
 
-It is done before grants narrow anything, so a view never shows what its entity type would not. Captures have
-the entity type's name, and columns the names of their versions, as clients find a schema by both.
+Views are expanded before grants narrow the criteria, so a view shows only what the caller may see of its entity
+type. Captures have the name of the entity type, and columns have the names of their versions: clients look up
+the schema by these names.
 """
 
 from __future__ import annotations
@@ -44,15 +45,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AskedViews:
-    """Criteria, some of which named views."""
+    """The result of an expansion: criteria of entity types, and the views that they came from."""
 
     criteria: tuple[Criteria, ...]
-    """In terms of entity types; those of views with their conditions, bound."""
+    """The expanded criteria. Those of a view include its condition, already bound."""
     shown: tuple[ShownView, ...]
+    """The columns that each view shows."""
     documents: tuple[ViewDocument, ...]
-    """The views, as they are defined."""
+    """The definitions of the views."""
     by_view: ViewGrant | None = None
-    """The one view that all of them name, by whose grants they are given; None: by those of entity types."""
+    """The grants of a view, if all criteria name this view and only grants by its name allow the request.
+
+    None: the grants of entity types apply.
+    """
 
 
 async def asked_views(
@@ -62,18 +67,18 @@ async def asked_views(
     asked: Sequence[Criteria],
     wait: VersionWait | None = None,
 ) -> AskedViews | None:
-    """Return criteria in terms of entity types; None: none of them names a view that the caller knows.
+    """Expand criteria that name views; None if no criteria name a view that the caller may see.
 
     Args:
-        log: The catalog's.
-        caller: Who asks.
-        action: What it is for.
+        log: The catalog's log.
+        caller: The caller.
+        action: The action that the criteria are requested for.
         asked: The criteria.
-        wait: A version that is waited for: then views are looked up by the names of that moment.
+        wait: A version to wait for before names are looked up; None: look them up at once.
 
     Raises:
-        InvalidRequest: A view is asked for what it does not show, or has lost a column.
-        ConditionRefused: A condition cannot be read, or not be evaluated on the view's columns.
+        InvalidRequest: The criteria request something that a view does not show, or a view has lost a column.
+        ConditionRefused: A condition cannot be parsed, or cannot be evaluated on the view's columns.
         NotPermitted: The action is not granted for anything.
         DeadlineExceeded: The version was not published in time.
     """
@@ -87,7 +92,7 @@ async def asked_views(
         return None
     if wait is not None:
         await log.reach(*wait)
-    # Who defined it may have read the log's folder a moment before this server did.
+    # Another process may have defined a view on a version that this server has not read yet: catch up first.
     view = await log.view_with(max(each.version for each in views.values()))
     allowances = allowances_of(caller, view.name, action)
 
@@ -131,7 +136,7 @@ def _expanded(asked: Sequence[Criteria], views: Mapping[str, _View]) -> AskedVie
 
 
 class _View:
-    """One view, by the names of the newest version."""
+    """One view and its columns, by the names of the newest version."""
 
     def __init__(self, known: KnownView, view: LogView) -> None:
         names, self._granted = known.names, known.by_view
@@ -145,7 +150,7 @@ class _View:
         ids = {each.name: each.id for each in self._columns}
         types = EntityNames(view.schema_of(document.version), document.entity_type)
         self._types = types
-        # A name that the source has given to another entity type since is that one's.
+        # Former names of the entity type count too, unless another entity type has the name now.
         called = {types.name_in(each) for each in self._schemas} - {None}
         self._type_names = sorted(
             name
@@ -166,13 +171,13 @@ class _View:
         )
 
     def criteria(self, one: Criteria) -> Iterator[Criteria]:
-        """Yield what criteria that name the view ask for of its entity type.
+        """Yield criteria of the view's entity type for criteria that name the view.
 
         Raises:
-            InvalidRequest: They ask for what a view does not have.
+            InvalidRequest: The criteria request records or columns that the view does not have.
         """
         name = self.document.name
-        # What is left of these would be asked for by nothing, and so ask for every change.
+        # Without the parts that a view does not have, such criteria would be empty, which means every change.
         if (
             one.area in (Area.SCHEMA, Area.INFRASTRUCTURE)
             or one.container_type == (ContainerType.CATALOG,)
@@ -206,10 +211,10 @@ class _View:
                 yield found if condition is None else filtered(found, condition)
 
     def _refuse_keys(self, one: Criteria) -> None:
-        """Refuse a key that no grant has which names the view.
+        """Check that each requested key is granted, if the view is granted by its name.
 
         Raises:
-            NotPermitted: It is the first of them.
+            NotPermitted: A key is not granted; the error names the first one.
         """
         if self._granted is None:
             return
@@ -219,7 +224,7 @@ class _View:
                 raise NotPermitted(f"primary key {key!r} is not granted")
 
     def _names_ever(self, asked: Sequence[str]) -> tuple[str, ...]:
-        """Return the names that some of the view's columns have had."""
+        """Return all names, at any version, of some columns of the view, given by their names in the view."""
         written = self._found.shown
         for name in asked:
             if name not in written:
@@ -241,7 +246,12 @@ class _View:
     def _condition(
         self, one: Criteria, granted: Condition | None
     ) -> tuple[RowCondition | None, Where | None]:
-        """Return the conditions of view, grant and criteria as one; and its visible part."""
+        """Join the conditions of view, grant and criteria.
+
+        Returns:
+            The bound condition, and the part of it that the caller may read, without the grant's; each None if
+            there is no condition.
+        """
         parts = [] if granted is None else [ConditionText(granted, is_granted=True)]
         told: Where | None = None
         if own := self.document.where:
@@ -262,7 +272,7 @@ class _View:
 
 
 def _of_keys(base: Criteria, granted: Keys) -> Criteria | None:
-    """Return criteria of rows with the keys that are granted of what they ask for; None: there are none."""
+    """Return criteria with only those of their keys that are granted; None if no key is left."""
     if not isinstance(granted, frozenset):
         return base
     keys = base.primary_key or tuple(granted)
@@ -271,10 +281,13 @@ def _of_keys(base: Criteria, granted: Keys) -> Criteria | None:
 
 
 def _refuse_mixed(views: Sequence[ShownView], plain: Sequence[Criteria]) -> None:
-    """Refuse to show other columns of a row than a view does: what comes could be either.
+    """Check that the criteria request one set of columns of each entity type.
+
+    With two sets, a capture would not say which of them it has.
 
     Raises:
-        InvalidRequest: Criteria ask for both.
+        InvalidRequest: Two views show different columns of an entity type, or other criteria request all
+            columns.
     """
     for place, one in enumerate(views):
         for other in views[place + 1 :]:

@@ -1,4 +1,4 @@
-"""Conditions on rows in criteria: read, checked against the schema, and checked against the grants.
+"""Conditions on rows in criteria: parsed, bound to the schema, and checked against the grants.
 
 The columns that a condition names count as requested columns, because the result reveals their values.
 """
@@ -52,11 +52,11 @@ _log = structlog.get_logger("tailrace.granting")
 
 
 class _Waits(Protocol):
-    """A request that may wait for a version."""
+    """Interface of a request that may wait for a version."""
 
     @property
     def wait(self) -> VersionWait | None:
-        """The version; None: none."""
+        """The version to wait for, and how long; None: no wait."""
 
 
 async def use_in(
@@ -68,26 +68,30 @@ async def use_in(
     waits: _Waits | None,
     start: Beginning | None = None,
 ) -> GrantUse:
-    """Return what a caller gets of criteria, whose conditions are bound to the columns of now.
+    """Return the granted part of criteria, with their views expanded and their conditions bound.
 
-    Views that they name are put in terms of entity types.
+    Conditions are bound to the columns of the newest published version.
 
     Args:
-        log: The catalog's.
-        caller: Who asks.
-        action: What it is for.
+        log: The catalog's log.
+        caller: The caller.
+        action: The action that the criteria are requested for.
         asked: The criteria.
-        content: Which bodies captures carry.
-        waits: For which version it waits: then the columns are those of that moment. None: for none.
-        start: Where a subscription begins. Behind a cursor a condition may have been bound before, when its
-            names meant other columns.
+        content: The bodies that captures carry.
+        waits: The request, if it may wait for a version: then conditions are bound after the wait. None: no
+            wait.
+        start: Where a subscription begins. One that continues after a cursor may have been opened before, when
+            the names in its condition meant other columns.
 
     Raises:
-        InvalidRequest: As ``asked_views``.
-        NotPermitted: As ``use_of``; also of columns that a condition names.
-        EntityTypeUnknown: A condition is for an entity type that no published version has.
-        ColumnsChanged: As `columns_named`.
-        ConditionRefused: A condition cannot be read, or not be evaluated with these columns.
+        InvalidRequest: The criteria request something that a view does not show, a view has lost a column, or
+            ``where_version`` is not published.
+        NotPermitted: The request names something that is not granted, such as a column in a condition, or
+            nothing of it is granted.
+        EntityTypeUnknown: A condition is on an entity type that no published version has.
+        ColumnsChanged: A name in a condition may mean another column than the subscriber means, or its column
+            was dropped.
+        ConditionRefused: A condition cannot be parsed, or cannot be evaluated with these columns.
         DeadlineExceeded: The version was not published in time.
     """
     await tell_unknown_grants(log, caller)
@@ -155,7 +159,7 @@ def _columns_asked(one: Criteria, tree: Condition) -> Criteria:
 
 
 def _shown(use: GrantUse, columns: Sequence[Column]) -> list[str] | None:
-    """Return the names that an error may tell; None: all."""
+    """Return the names of columns that an error may reveal; None: all."""
     shown = use.narrowed.shown
     if shown is None:
         return None
@@ -171,21 +175,21 @@ def _shown(use: GrantUse, columns: Sequence[Column]) -> list[str] | None:
 def columns_named(
     view: LogView, one: Criteria, tree: Condition, use: GrantUse, *, goes_on: bool
 ) -> list[Column]:
-    """Return the columns that a condition may name, as they are now, under the names that it has for them.
+    """Return the columns that a condition may name: the newest form of each, under its name in the condition.
 
-    A condition may have a former name of a column if no other column has had it. A caller who is granted a part
-    of the catalog has names of now alone, as grants are of names.
+    A condition may use a former name of a column if no other column has had that name. A caller who is granted
+    only a part of the catalog must use the newest names, because grants refer to columns by name.
 
     Args:
         view: The log.
         one: The criteria; they name one entity type.
-        tree: Their condition.
-        use: What the caller is granted of the criteria.
-        goes_on: True if the subscription continues behind a cursor.
+        tree: The condition of the criteria.
+        use: The granted part of the criteria.
+        goes_on: True if the subscription continues after a cursor.
 
     Raises:
         EntityTypeUnknown: No published version has the entity type.
-        InvalidRequest: The version whose names it has is not published.
+        InvalidRequest: The ``where_version`` of the criteria is not published.
         ColumnsChanged: A name may mean another column than the subscriber means, or its column was dropped.
     """
     entity_type = one.entity_type[0]
@@ -203,13 +207,13 @@ def columns_named(
         if version is None and goes_on:
             _refuse_unclear(view, entity_type, named)
         return _with_former(schema, entity_type, view.schemas(), is_whole=is_whole)
-    # 1. The columns that the names meant then, of the entity type as it was called then.
+    # 1. Look up the names in the schema of `where_version`, where the entity type may have had another name.
     then = view.schema_of(version)
     names = EntityNames(schema, entity_type)
     earlier = (each for each in view.schemas() if each.id <= then.id)
     type_then = names.name_in(then)
     columns = [] if type_then is None else _with_former(then, type_then, earlier, is_whole=is_whole)
-    # 2. The same columns as they are now.
+    # 2. Find the newest form of the same columns, by id.
     now = {column.id: column for column in schema.entity_types[entity_type]}
     found = []
     for each in columns:
@@ -225,7 +229,10 @@ def columns_named(
 def _with_former(
     schema: Schema, entity_type: str, earlier: Iterable[Schema], *, is_whole: bool
 ) -> list[Column]:
-    """Return the columns of an entity type in a schema; if all is granted, under their former names too."""
+    """Return the columns of an entity type in a schema.
+
+    If the whole catalog is granted, each column is also there under its former names that no other column has.
+    """
     columns = [*schema.columns(entity_type)]
     if not is_whole:
         return columns
@@ -240,10 +247,10 @@ def _with_former(
 
 
 def _refuse_unclear(view: LogView, entity_type: str, named: set[str]) -> None:
-    """Refuse names that mean a column now and meant another one before.
+    """Check that some names have meant the same columns in all versions.
 
     Raises:
-        ColumnsChanged: One does.
+        ColumnsChanged: A name meant another column in an earlier version.
     """
     schema = view.schema_of(view.published)
     now = {each.name: each.id for each in schema.columns(entity_type) if each.name in named}
@@ -261,12 +268,15 @@ def _refuse_unclear(view: LogView, entity_type: str, named: set[str]) -> None:
 
 
 def unknown_names_in(view: LogView, names: Collection[str], views: Collection[str]) -> list[str]:
-    """Return those of some names that are no entity type's, at no version, and no view's; sorted."""
+    """Return the names that belong to no view, and to no entity type of any version; sorted."""
     return sorted(name for name in names if name not in views and not view.had_entity_type(name))
 
 
 async def tell_unknown_grants(log: FollowedLog, caller: Principal) -> None:
-    """Log the names in a caller's grants that mean nothing in a log, each once for as long as it is open."""
+    """Log a warning for each name in a caller's grants that the log does not have.
+
+    Each name is logged once while the log is open.
+    """
     view = log.view
     grant = caller.grant(view.name)
     if grant is None or any(each.is_whole for each in grant.allowances):
@@ -279,7 +289,7 @@ async def tell_unknown_grants(log: FollowedLog, caller: Principal) -> None:
         return
     try:
         views = (await log.definitions.newest()).views
-    except LogError:  # whoever asks for a view is told
+    except LogError:  # a request for a view reports it
         return
     for name in unknown_names_in(view, names, views):
         told.add(name)

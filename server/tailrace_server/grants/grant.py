@@ -1,14 +1,14 @@
 """The rights of a principal to a catalog: a grant, which is a union of allowances.
 
-An allowance is a rectangle: some rows (by entity type and key) and some columns of each of them. Several
-allowances add up row by row::
+An allowance is a rectangle: some rows (by entity type and key) and some columns of each of these rows. The
+allowances of a grant add up row by row::
 
     allowance 1     orders        key 7      all columns
     allowance 2     orders        all keys   id, status
     together        orders 7: all columns    other orders: id, status
 
-A condition on rows narrows an allowance further: it is for the rows that meet it, as they are at each moment.
-So two allowances never join to more than either of them gives. Values only; granting/ applies them.
+A condition narrows an allowance to the rows that meet it in the version at hand. Two allowances never add up to
+a cell that neither of them gives. This module has values only; the other modules of the folder apply them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Action(StrEnum):
 
     SUBSCRIBE = "subscribe"
     HISTORY = "history"
-    """Closed ranges of the log."""
+    """Read closed ranges of the log."""
     SCHEMA = "schema"
-    """Entity types and columns, asked for apart from any change."""
+    """Read entity types and columns, without their changes."""
     STATISTICS = "statistics"
-    """Figures of a catalog and of whoever reads it, their criteria among them."""
+    """Read figures of a catalog and of its readers, with the criteria of each reader."""
     NAMED = "named"
-    """Named subscriptions: to create them, and to read, move and delete one's own."""
+    """Create named subscriptions; read, move and delete those that the caller has created."""
     OPERATE = "operate"
-    """To end the subscriptions of others, and to use named ones of others."""
+    """End the subscriptions of other callers, and use their named subscriptions."""
 
 
 READING: Final = frozenset({Action.SUBSCRIBE, Action.HISTORY, Action.SCHEMA})
@@ -46,14 +46,15 @@ READING: Final = frozenset({Action.SUBSCRIBE, Action.HISTORY, Action.SCHEMA})
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A set of column names: those listed, or all but those listed. Names are matched whole, as written."""
+    """A set of column names: the listed ones, or all except the listed ones. Names are case-sensitive."""
 
     names: frozenset[str] = frozenset()
+    """The listed names."""
     listed: bool = False
-    """True: the names and no others. False: all others."""
+    """True: the set has exactly the listed names. False: the set has all other names."""
 
     def shows(self, name: str) -> bool:
-        """Return whether a column is in the set."""
+        """Return True if a column is in the set."""
         return (name in self.names) == self.listed
 
     @property
@@ -62,7 +63,7 @@ class Columns:
         return not self.listed and not self.names
 
     def __or__(self, other: Columns) -> Columns:
-        """Return the columns that are in either."""
+        """Return the union of two sets."""
         match self.listed, other.listed:
             case True, True:
                 return Columns(self.names | other.names, listed=True)
@@ -74,7 +75,7 @@ class Columns:
                 return Columns(self.names & other.names)
 
     def cover(self, other: Columns) -> bool:
-        """Return whether every column of the other is in this one."""
+        """Return True if this set has every column of the other set."""
         return self | other == self
 
 
@@ -83,41 +84,46 @@ ALL_COLUMNS: Final = Columns()
 
 @dataclass(frozen=True, slots=True)
 class KeyPatterns:
-    """A set of keys by shell patterns, case and all: ``shop-*``. Of the system log, whose keys are catalogs."""
+    """A set of keys, given by shell patterns such as ``shop-*``; case-sensitive.
+
+    Only allowances for the system log have patterns: its keys are names of catalogs.
+    """
 
     patterns: tuple[str, ...]
 
     def __contains__(self, key: str) -> bool:
-        """Return whether a pattern matches a key."""
+        """Return True if a pattern matches a key."""
         return any(fnmatchcase(key, pattern) for pattern in self.patterns)
 
 
 Keys = frozenset[str] | KeyPatterns | None
-"""Primary keys; None is all of them, and records that have none."""
+"""A set of primary keys; None: all keys, and records without key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Some rows of a catalog, some of their columns, and what may be done with them."""
+    """The right to some rows of a catalog and some of their columns, for some actions."""
 
     entity_types: frozenset[str] | None = None
-    """None: all of them, and those to come."""
+    """The granted entity types; None: all of them, also those that are created later."""
     primary_keys: Keys = None
+    """The keys of the granted rows."""
     columns: Columns = ALL_COLUMNS
-    """Of every entity type that it is for. The key of a row is shown with the row, whatever they are."""
+    """The granted columns, the same for each entity type. A row's key is always visible with the row."""
     bodies: bool = True
     """True if captures of rows may carry images."""
     actions: frozenset[Action] = READING
+    """The actions that the right is for."""
     rows: Condition | None = None
-    """A condition that a row has to meet; it may ask for columns that are not shown. None: every row."""
+    """A condition that granted rows meet; it may be on columns that are not granted. None: every row."""
 
     def takes_type(self, entity_type: str) -> bool:
-        """Return whether it is for an entity type."""
+        """Return True if the allowance covers an entity type."""
         return self.entity_types is None or entity_type in self.entity_types
 
     @property
     def is_whole(self) -> bool:
-        """True if it is for every row and column, with images."""
+        """True if the allowance covers every row and column, with images."""
         return (
             self.entity_types is None
             and self.primary_keys is None
@@ -127,7 +133,10 @@ class Allowance:
         )
 
     def covers(self, entity_type: str | None, key: str | None) -> bool:
-        """Return whether it is for a cell of the table; None means every possible one."""
+        """Return True if the allowance covers a key of an entity type; None means all of them.
+
+        Conditions are not evaluated here.
+        """
         if self.entity_types is not None and (
             entity_type is None or entity_type not in self.entity_types
         ):
@@ -142,25 +151,26 @@ class Grant:
     allowances: tuple[Allowance, ...]
 
     def may(self, action: Action) -> bool:
-        """Return whether an action is granted for anything of the catalog."""
+        """Return True if an action is granted for any part of the catalog."""
         return any(action in each.actions for each in self.allowances)
 
     def of(self, action: Action) -> tuple[Allowance, ...]:
-        """Return the allowances that an action is granted for."""
+        """Return the allowances that are for an action."""
         return tuple(each for each in self.allowances if action in each.actions)
 
 
 def cover(wide: Iterable[Allowance], narrow: Iterable[Allowance]) -> bool:
-    """Return whether allowances give all that others give, whatever their actions."""
+    """Return True if the allowances ``wide`` together give all that ``narrow`` gives; actions are ignored."""
     given = tuple(wide)
     return all(_covers(given, each) for each in narrow)
 
 
 def _covers(given: tuple[Allowance, ...], wanted: Allowance) -> bool:
-    # A set of patterns has no elements to go through: only one that has the same, or all keys, covers it.
     keys = wanted.primary_keys
-    # Whether one condition follows from another is not looked at: what has rows covers the same rows.
+    # No attempt is made to find out if one condition implies another: an allowance with a condition covers
+    # only allowances with the same condition.
     given = tuple(each for each in given if each.rows in (None, wanted.rows))
+    # The keys of patterns cannot be enumerated: they are covered by all keys, or by a superset of the patterns.
     if isinstance(keys, KeyPatterns):
         given = tuple(each for each in given if _has_patterns(each.primary_keys, keys))
         given = tuple(
@@ -168,7 +178,7 @@ def _covers(given: tuple[Allowance, ...], wanted: Allowance) -> bool:
         )
         keys = None
     types = (None,) if wanted.entity_types is None else wanted.entity_types
-    # Most are covered for all their keys by one allowance: 100,000 keys are not gone through then.
+    # Try all keys at once before single keys: usually one allowance covers them, and there may be 100,000.
     for entity_type in types:
         of_type = [each for each in given if each.covers(entity_type, None)]
         if _give(of_type, wanted):
@@ -194,7 +204,10 @@ def _has_patterns(given: Keys, wanted: KeyPatterns) -> bool:
 
 
 def _give(allowances: list[Allowance], wanted: Allowance) -> bool:
-    """Return whether allowances of one cell show together what another shows of it."""
+    """Return True if allowances together show all columns, and all columns of images, that ``wanted`` shows.
+
+    All of the allowances must cover the same rows.
+    """
     named = Columns(listed=True)
     imaged = Columns(listed=True)
     for each in allowances:
@@ -205,6 +218,6 @@ def _give(allowances: list[Allowance], wanted: Allowance) -> bool:
 
 
 EVERYTHING: Final = Grant((Allowance(actions=frozenset(Action)),))
-"""All of a catalog, and every action."""
+"""The grant of a whole catalog for every action."""
 READ_ALL: Final = Grant((Allowance(actions=frozenset(Action) - {Action.OPERATE}),))
-"""All of a catalog, to read."""
+"""The grant of a whole catalog for every action except OPERATE."""

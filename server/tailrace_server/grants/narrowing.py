@@ -1,16 +1,17 @@
-"""Effective criteria: what was asked for ∩ what is granted, computed before a publisher is looked up.
+"""Effective criteria: the intersection of request and grant, computed before a publisher is looked up.
 
 ::
 
-    asked                       granted                      effective
-    (nothing: every record)     orders, key 7                orders 7; SCHEMA of orders; leads
+    requested                   granted                      effective
+    (nothing: every record)     orders, key 7                orders 7; SCHEMA of orders; TRANSACTION
     entity type orders          orders, key 7                orders 7; SCHEMA of orders
     entity type orders, key 7   orders, key 7                orders 7
     entity type users           orders                       NOT_PERMITTED
 
-What a request leaves open is narrowed. A name that is not granted is refused, in the same words whether or not
-the log has it. Equal effective criteria are equal values, so they share a publisher and its frames, whoever
-asks. Leads are for everybody who may read anything of the catalog; images.py cuts their counts.
+If a request leaves something open, it is narrowed to what is granted. If it names something that is not
+granted, it is refused, with the same error whether or not the log has the name. Callers with equal effective
+criteria share a publisher and its frames. TRANSACTION records are visible to every caller who may read anything
+of the catalog; ``codecs/column_cut.py`` removes the counts of hidden records from them.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Narrowed(NamedTuple):
     """A request, narrowed to its grants."""
 
     criteria: tuple[Criteria, ...]
-    """Canonical."""
+    """The effective criteria, canonical."""
     shown: Visibility | None
-    """The visible part of the matches; None: all of it."""
+    """The visible part of the matching records; None: all of them, with all columns."""
     is_whole: bool
-    """True if all of the catalog is granted, so that nothing was narrowed."""
+    """True if the whole catalog is granted, so that the criteria are those of the request."""
 
 
 def narrowed(
@@ -57,29 +58,31 @@ def narrowed(
     judges_rows: bool = False,
     view: LogView | None = None,
 ) -> Narrowed:
-    """Return what was asked for, canonical, ∩ what is granted for an action.
+    """Return the intersection of a request and what is granted for an action.
 
     Args:
-        asked: What was asked for.
-        content: The bodies that captures are to carry.
-        grant: What is granted.
-        action: What it is asked for to do.
-        judges_rows: Whether whoever asks applies the conditions of rules to rows. Else criteria have them.
-        view: The log, by whose columns conditions are bound; None: they cannot be.
+        asked: The requested criteria, canonical.
+        content: The requested bodies of captures.
+        grant: The caller's grant.
+        action: The action that the criteria are requested for.
+        judges_rows: True if the caller of this function filters rows by the conditions of ``Rule`` itself.
+            False: the effective criteria have these conditions.
+        view: The log to whose columns conditions are bound; None: a condition of a grant is an error.
 
     Raises:
-        NotPermitted: The request names what is not granted, or nothing of it is. Or rows are granted by a
-            condition which cannot be applied here.
+        NotPermitted: The request names something that is not granted, or nothing of it is granted. Or rows are
+            granted by a condition which cannot be applied here.
     """
     allowances = grant.of(action)
-    # 1. Nearly every caller may read all, and pays nothing for this.
+    # 1. The fast path: most callers may read the whole catalog.
     if any(each.is_whole for each in allowances):
         return Narrowed(asked, None, is_whole=True)
     if not allowances:
         raise NotPermitted(f"{action} is not granted for this catalog")
     if content and not any(each.bodies for each in allowances):
         raise NotPermitted("bodies are not granted")
-    # 2. Each alternative meets each allowance. Some may come to nothing; all of them may not.
+    # 2. Intersect each alternative with each allowance. Single intersections may be empty, but not all of them:
+    #    empty criteria would mean every record.
     found: list[Criteria] = []
     for one in asked:
         _refuse_named(one, allowances)
@@ -100,16 +103,17 @@ def narrowed(
     for name, rules in shown.by_type if shown is not None else ():
         refuse_mixed(name, rules)
     if not judges_rows and any(map(condition_of, effective)):
-        # The criteria have chosen the rows. Frames of what is shown are shared by all conditions then.
+        # The criteria have the conditions, so the visibility needs none: callers with other conditions have the
+        # same visibility then, and share frames.
         shown = shown_of(allowances, effective, with_rows=False)
     return Narrowed(effective, shown, is_whole=False)
 
 
 def _refuse_rows(met: Sequence[Criteria], allowance: Allowance) -> None:
-    """Refuse rows of a condition where it is not applied: to show them all would be wrong.
+    """Check that no rows of an allowance are requested whose condition cannot be applied.
 
     Raises:
-        NotPermitted: There are some among what a request and an allowance have in common.
+        NotPermitted: The intersection of request and allowance has such rows.
     """
     if any(each.area is not Area.SCHEMA for each in met):
         names = ", ".join(sorted(allowance.entity_types or ()))
@@ -120,15 +124,16 @@ def _refuse_rows(met: Sequence[Criteria], allowance: Allowance) -> None:
 
 
 def _refuse_named(asked: Criteria, allowances: Sequence[Allowance]) -> None:
-    """Refuse a name that no allowance has; the error repeats it, and says nothing of the log.
+    """Check that each entity type, key and column that a request names is granted.
 
     Raises:
-        NotPermitted: It is the first of them.
+        NotPermitted: A name is in no allowance. The error has the first such name, and reveals nothing of the
+            log.
     """
     for name in asked.entity_type:
         if not any(each.takes_type(name) for each in allowances):
             raise NotPermitted(f"entity type {name!r} is not granted")
-    # Keys and columns may be granted for one of the types only; the others get less.
+    # A key or a column is granted if one of the requested entity types has it; the others just match less.
     of_types = [
         each
         for each in allowances
@@ -150,25 +155,26 @@ def _refuse_named(asked: Criteria, allowances: Sequence[Allowance]) -> None:
 
 
 def common(asked: Criteria, allowance: Allowance) -> Iterator[Criteria]:
-    """Yield what an alternative and an allowance have in common, without leads."""
+    """Yield the intersection of an alternative and an allowance, without TRANSACTION records."""
     if asked.area is Area.INFRASTRUCTURE or asked.operation == (Operation.TRANSACTION,):
         return
-    # 1. Entity types. An alternative that names none gets those of the allowance.
+    # 1. Intersect the entity types. An alternative without entity types gets those of the allowance.
     types = asked.entity_type
     if allowance.entity_types is not None:
         granted = allowance.entity_types
         types = tuple(name for name in types if name in granted) if types else tuple(granted)
         if not types:
             return
-    # 2. Names of columns. What asks for no column by name is left to `Visibility`, which knows every row's.
+    # 2. Intersect the names of columns. Without names nothing is to do here: `Visibility` hides columns, row by
+    #    row.
     names = tuple(filter(allowance.columns.shows, asked.container_name))
     if asked.container_name and not names:
         if ContainerType.ENTITY not in asked.container_type:
             return
         asked = replace(asked, container_type=(ContainerType.ENTITY,), container_name=())
     one = replace(asked, container_name=names) if names != asked.container_name else asked
-    # 3. Keys of the allowance. Criteria with keys take rows alone, so records of the schema come beside them.
-    #    Without keys, leads are left out by naming the entity types, or an area where there are none to name.
+    # 3. Intersect the keys. Criteria with keys match rows only, so schema records need criteria of their own.
+    #    Without keys the same criteria match both.
     granted_keys = allowance.primary_keys
     if not isinstance(granted_keys, frozenset):
         yield from _of_types(one, types)
@@ -187,7 +193,7 @@ def _of_types(one: Criteria, types: tuple[str, ...]) -> Iterator[Criteria]:
 
 
 def _rows_of(asked: Criteria) -> Criteria | None:
-    """Return what an alternative takes of rows, to be narrowed to keys; None if it takes none."""
+    """Return the part of an alternative that matches rows, which can be narrowed to keys; None if none is."""
     if asked.area is Area.SCHEMA or asked.container_type == (ContainerType.CATALOG,):
         return None
     kinds = tuple(kind for kind in asked.container_type if kind is not ContainerType.CATALOG)
@@ -199,7 +205,7 @@ def _rows_of(asked: Criteria) -> Criteria | None:
 
 
 def _schema_records_of(asked: Criteria) -> Criteria | None:
-    """Return what an alternative without keys takes of the schema's records; None if it takes none."""
+    """Return the part of an alternative without keys that matches schema records; None if there is none."""
     if asked.area is Area.DATA:
         return None
     kinds = asked.container_type
@@ -214,15 +220,16 @@ def _schema_records_of(asked: Criteria) -> Criteria | None:
 
 
 def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Criteria]:
-    """Yield criteria with the condition of a grant, one for each entity type.
+    """Yield criteria with the condition of a grant added, one ``Criteria`` for each entity type.
 
     Args:
-        met: What a request and an allowance have in common; names entity types.
+        met: The intersection of a request and an allowance; it names entity types.
         rows: The allowance's condition.
-        view: The log, whose newest columns the condition names.
+        view: The log, to whose newest columns the condition is bound.
 
     Raises:
-        NotPermitted: The condition does not fit an entity type, or it is not there.
+        NotPermitted: The condition does not fit the columns of an entity type, or the entity type does not
+            exist.
     """
     if met.area is Area.SCHEMA:
         yield met

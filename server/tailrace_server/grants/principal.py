@@ -1,7 +1,7 @@
-"""Callers: principals, what they may do, and the other end of their connections.
+"""Callers of the engine: principals with their grants, and the peers that their connections come from.
 
-The door (`access.door`) makes a principal of what a request proves about its sender. Every face passes it to
-the engine, which asks it what it grants; no face decides that itself.
+The door (``access.door``) authenticates a request and creates its principal. Every face passes the principal to
+the engine. Only the engine checks the principal's grants; a face never does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Principal(Protocol):
-    """A caller of the engine. It answers by what is known and granted now, not when it was made."""
+    """A caller of the engine. Its answers follow the policy in force now, not that of its creation."""
 
     @property
     def name(self) -> str:
@@ -26,34 +26,37 @@ class Principal(Protocol):
 
     @property
     def expires_at(self) -> float | None:
-        """When what it has proven ends, in seconds since 1970; None: never."""
+        """When its credential expires, in seconds since 1970; None: never."""
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return what the caller may have of a catalog by the policy in force now.
+        """Return the caller's rights to a catalog by the policy in force now.
 
-        None: nothing; it may not know whether the catalog exists.
+        None: no rights; the caller may not know whether the catalog exists.
         """
 
     def refusal(self) -> TailraceError | None:
-        """Return why its streams end: it has expired, or its key was removed; None while it is valid."""
+        """Return the error that ends the caller's streams, if its credential has expired or was removed.
+
+        None: the credential is valid.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Anybody who can reach a server that asks for no identity, and has no policy. May have everything."""
+    """Every caller of a server without authentication and policy; may do everything."""
 
     @property
     def name(self) -> str:
-        """Say so."""
+        """The constant name."""
         return "anonymous"
 
     @property
     def expires_at(self) -> float | None:
-        """Never."""
+        """Always None: no expiry."""
         return None
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return all of the catalog."""
+        """Return the grant of the whole catalog."""
         return EVERYTHING
 
     def refusal(self) -> TailraceError | None:
@@ -63,20 +66,20 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """A caller without a credential, if the server requires one: it sees public facts, and reads no data."""
+    """A caller without a credential on a server that requires one: it may read public facts, but no data."""
 
     @property
     def name(self) -> str:
-        """Say so."""
+        """The constant name."""
         return "nobody"
 
     @property
     def expires_at(self) -> float | None:
-        """Never."""
+        """Always None: no expiry."""
         return None
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return None."""
+        """Return None: no catalog is granted."""
         return None
 
     def refusal(self) -> TailraceError | None:
@@ -85,10 +88,10 @@ class Nobody:
 
 
 ANONYMOUS: Final = Anonymous()
-"""The caller of every face of an open server, and the server itself where it measures or logs."""
+"""The caller in every request to a server without authentication, and the server itself when it measures."""
 
 NOBODY: Final = Nobody()
-"""The caller of what is public, where the server asks for identities."""
+"""The caller in requests for public facts, on a server with authentication."""
 
 
 def knows(caller: Principal, catalog: str) -> bool:
@@ -103,10 +106,10 @@ def may(caller: Principal, action: Action, catalog: str) -> bool:
 
 
 def allowances_of(caller: Principal, catalog: str, action: Action | None) -> tuple[Allowance, ...]:
-    """Return the allowances that a caller has for a catalog, or only those for an action.
+    """Return a caller's allowances for an action in a catalog; None: for any action.
 
     Raises:
-        NotPermitted: There are none.
+        NotPermitted: There is no such allowance.
     """
     grant = caller.grant(catalog)
     found = () if grant is None else grant.allowances if action is None else grant.of(action)
@@ -117,17 +120,17 @@ def allowances_of(caller: Principal, catalog: str, action: Action | None) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a subscription."""
+    """The subscriber's end of a connection."""
 
     transport: str
-    """How it is served, one of few names: ``grpc``, ``rest_websocket`` … It is a label of metrics."""
+    """The protocol, such as ``grpc`` or ``rest_websocket``; a label of metrics, so there are few values."""
     address: str = ""
-    """Host and port; empty where there is none, as behind a socket with a path."""
+    """Host and port; empty if there is none, as for a Unix socket."""
     client: str = ""
     """The program's name: the user agent as it was sent; empty if there is none."""
     principal: str = ""
-    """The authenticated principal; the engine notes it at a subscribe."""
+    """Name of the authenticated principal; the engine sets it when a subscription begins."""
 
 
 IN_PROCESS: Final = Peer("process")
-"""A caller of the engine in its own process."""
+"""The peer of a subscription from the engine's own process."""

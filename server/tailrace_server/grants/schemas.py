@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 
 
 def granted_view(view: LogView, allowances: Sequence[Allowance]) -> LogView:
-    """Return a view whose schemas have what is granted; the same one if that is everything."""
+    """Return a view whose schemas have only what is granted; ``view`` itself if everything is granted."""
     if any(each.entity_types is None and each.columns.are_all for each in allowances):
         return view
     unknown = tuple(
         name for name in view.unknown_changes if any(each.takes_type(name) for each in allowances)
     )
-    # Keys and actions make no other schema: ten thousand principals with a key each share one.
+    # Keys and actions do not change the schema: ten thousand principals with a key each share one view.
     part = frozenset((each.entity_types, each.columns) for each in allowances)
     return view.with_schemas(part, partial(_GrantedSchemas, allowances=allowances), unknown)
 
 
 def granted_schema(schema: Schema, allowances: Sequence[Allowance]) -> Schema:
-    """Return what is granted of a schema. Ordinals count hidden columns too, so places no longer tell them."""
+    """Return the granted part of a schema.
+
+    Ordinals of captures count hidden columns too, so a column's index in the result is not its ordinal.
+    """
     types = {}
     for name, columns in schema.entity_types.items():
         shown = Columns(listed=True)
@@ -44,13 +47,13 @@ def granted_schema(schema: Schema, allowances: Sequence[Allowance]) -> Schema:
 
 
 class _GrantedSchemas:
-    """The schemas of a view, each narrowed when it is asked for."""
+    """The schemas of a view, each narrowed to what is granted on access."""
 
     def __init__(self, schemas: Schemas, allowances: Sequence[Allowance]) -> None:
         self._schemas = schemas
         self._allowances = allowances
         self._last: tuple[Schema, Schema] | None = None
-        """The schema that was asked for last, and what is granted of it."""
+        """Cache of the last result: a schema and its granted part."""
 
     def at(self, version: int) -> Schema:
         return self._granted(self._schemas.at(version))

@@ -1,7 +1,7 @@
 """The visible part of the records that narrowed criteria match: columns, images and counts.
 
-Keys are left out where they decide nothing. So ten thousand principals with a key each and the same columns
-have the same `Visibility`, and share frames as ten thousand keyed criteria of one principal do.
+Rules omit keys if the criteria already select by these keys. So ten thousand principals with one key each and
+the same columns have equal ``Visibility`` values, and share frames.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """Columns and images of some rows of an entity type."""
+    """The visible columns of some rows of an entity type."""
 
     keys: Keys
-    """None: of all rows."""
+    """The keys of the rows; None: all rows."""
     columns: Columns
     bodies: bool
+    """True if images of the rows are visible."""
     rows: Condition | None = None
-    """A condition that the rows meet; None: all do."""
+    """A condition that the rows meet; None: no condition."""
 
     def takes(self, key: str | None) -> bool:
-        """Return whether it is for rows of a key; None, as of truncates, is a part of every set of keys."""
+        """Return True if the rule covers rows with a key; always True for None, the key of a truncate."""
         return self.keys is None or key is None or key in self.keys
 
 
@@ -52,20 +53,20 @@ NO_COLUMNS: Final = Columns(listed=True)
 
 @dataclass(frozen=True)
 class Visibility:
-    """Rules by entity type, and the entity types whose number of records a lead may tell."""
+    """Rules by entity type, and the entity types whose record counts are visible in TRANSACTION records."""
 
     by_type: tuple[tuple[str, tuple[Rule, ...]], ...]
-    """Sorted by name."""
+    """Pairs of entity type and its rules, sorted by name."""
     others: tuple[Rule, ...]
-    """Of entity types that are not named."""
+    """The rules of every entity type that is not in ``by_type``."""
     counted: frozenset[str] | None
-    """Entity types whose counts leads show; None: all of them."""
+    """The entity types whose counts are visible in TRANSACTION records; None: all of them."""
     counted_are_all: bool
-    """True if all that is granted is counted, so that the counts have a sum."""
+    """True if ``counted`` has all granted entity types, so that the sum of the counts may be sent too."""
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest that equal values share."""
+        """Digest of the value, for cache keys; equal values have equal digests."""
         counted = None if self.counted is None else sorted(self.counted)
         rules = [(name, [*map(_text, rules)]) for name, rules in (*self.by_type, ("", self.others))]
         text = repr((rules, counted, self.counted_are_all))
@@ -73,23 +74,23 @@ class Visibility:
 
     @property
     def follows_schema(self) -> bool:
-        """True if the schema of a record says what is shown of it, beside names."""
+        """True if the visible part of a record depends on its schema, not only on names."""
         return False
 
     def moves_shown(
         self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Return which of some rows enter or leave, and are shown though hidden columns alone changed.
+        """Return a mask of the rows that are visible because they enter or leave, whatever columns changed.
 
         Args:
             head: The head of a batch.
-            rows: Some of its rows, in any order, each as often as it is asked for.
-            codes: Of each of the rows, as of ``transitions``.
+            rows: Offsets of rows, in any order; duplicates are allowed.
+            codes: The code of ``transitions`` of each of these rows.
         """
         return is_veiled_move(codes)
 
     def check(self, head: BatchHead) -> None:
-        """Refuse a batch whose visible part is unknown; here it is always known."""
+        """Raise if the visible part of a batch is unknown; here it is always known."""
 
     @cached_property
     def _by_name(self) -> dict[str, tuple[Rule, ...]]:
@@ -100,22 +101,25 @@ class Visibility:
         return self._by_name.get(entity_type, self.others)
 
     def rules_for(self, entity_type: str, key: str | None) -> tuple[Rule, ...]:
-        """Return the rules of one row."""
+        """Return the rules of an entity type that cover a key; those with a condition may not cover its row."""
         rules = self.rules_of(entity_type)
         if len(rules) == 1 and rules[0].keys is None:
             return rules
         return tuple(rule for rule in rules if rule.takes(key))
 
     def has_conditions(self, entity_type: str) -> bool:
-        """Return whether a row has to be looked at to know whether it is shown."""
+        """Return True if the values of a row of an entity type decide whether it is visible."""
         return any(rule.rows is not None for rule in self.rules_of(entity_type))
 
     def filters(self, entity_type: str) -> bool:
-        """Return whether records of an entity type may be left out, by their key or by what they changed."""
+        """Return True if some records of an entity type may be hidden."""
         return not any(map(gives_all, self.rules_of(entity_type)))
 
     def shows(self, entity_type: str, key: str | None, changed: Sequence[str] | None) -> bool:
-        """Return whether a record is shown: one of rows that are, unless it changed hidden columns only."""
+        """Return True if a record is visible: a rule covers its key, and a visible column changed.
+
+        ``changed`` has the names of the changed columns. Without such names, only the key decides.
+        """
         rules = self.rules_for(entity_type, key)
         if not rules:
             return False
@@ -125,12 +129,13 @@ class Visibility:
         return any(map(columns.shows, changed))
 
     def kept(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return those of some rows of a batch that are shown."""
-        # 1. Most batches have no entity type with hidden columns.
+        """Return the visible ones of some rows of a batch."""
+        # 1. The fast path: most batches have no entity type with hidden records.
         codes = [code for code, name in enumerate(head.entity_types) if self.filters(name)]
         if not codes or not len(rows):
             return rows
-        # 2. A few rows are asked for one by one. Of many those of simple rules are found by column codes.
+        # 2. Check a few rows one by one. Of many rows, check those of one simple rule together, by column
+        #    codes.
         if len(rows) <= SMALL_LENGTH:
             kept = [row for row in rows.tolist() if self.shows_row(head, row)]
             return rows if len(kept) == len(rows) else int32s(kept)
@@ -145,7 +150,7 @@ class Visibility:
         return rows[keep[rows]]
 
     def shows_row(self, head: BatchHead, row: int) -> bool:
-        """Return whether a record of a batch is shown."""
+        """Return True if a record of a batch is visible."""
         code = head.type_codes.item(row)
         if code < 0:
             return True
@@ -156,7 +161,7 @@ class Visibility:
         return self.shows(name, key_of(head, row), changed)
 
     def shows_column(self, head: BatchHead, row: int, column: str) -> bool:
-        """Return whether a column of a record of a batch is shown."""
+        """Return True if a column of a record of a batch is visible."""
         rules = self.rules_for(head.entity_types[head.type_codes.item(row)], key_of(head, row))
         return columns_of(rules).shows(column)
 
@@ -168,7 +173,7 @@ def key_of(head: BatchHead, row: int) -> str | None:
 
 
 def columns_of(rules: Sequence[Rule]) -> Columns:
-    """Return the columns that rules show together."""
+    """Return the union of the columns of some rules."""
     if len(rules) == 1:
         return rules[0].columns
     columns = NO_COLUMNS
@@ -178,13 +183,15 @@ def columns_of(rules: Sequence[Rule]) -> Columns:
 
 
 def image_columns_of(rules: Sequence[Rule]) -> Columns | None:
-    """Return the columns that rules show together in images; None: no images."""
+    """Return the union of the columns that some rules show in images; None: images are hidden."""
     with_bodies = [rule for rule in rules if rule.bodies]
     return columns_of(with_bodies) if with_bodies else None
 
 
 def changes_shown(head: BatchHead, columns: Columns) -> NDArray[np.bool_]:
-    """Return which records of a batch have not changed hidden columns only."""
+    """Return a mask of the records of a batch that changed a visible column, or name no changed columns."""
+    # `names` is a list column: `offsets` has the borders of each record's list, `codes` the names as numbers.
+    # A record has changed a visible column if the running count of these rises between its borders.
     array = head.names.array
     offsets = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]
     codes = array.values.indices.to_numpy()
@@ -207,16 +214,16 @@ def _text(rule: Rule) -> tuple[object, ...]:
 def shown_of(
     allowances: Sequence[Allowance], criteria: Sequence[Criteria], *, with_rows: bool = True
 ) -> Visibility | None:
-    """Return what is shown of what narrowed criteria match; None if that is all of it.
+    """Return the visible part of the records that narrowed criteria match; None if everything is visible.
 
     Args:
-        allowances: What is granted.
-        criteria: What was asked for, narrowed to it.
-        with_rows: Whether rules have the conditions of allowances; else the criteria have them.
+        allowances: The caller's allowances.
+        criteria: The requested criteria, already narrowed to the allowances.
+        with_rows: True if the rules get the conditions of the allowances; False if the criteria have them.
     """
     rules_of = _rules if with_rows else _rules_without_rows
-    # 1. Only entity types that can come count: criteria of one type know nothing of rules for others.
-    #    A record of the schema may tell the name that its entity type has from now on, which may be any.
+    # 1. Make rules only for entity types that can be delivered, so that criteria of one type do not differ by
+    #    the rules of other types. Schema records can have any name: that of an entity type after a rename.
     of_records = [each for each in criteria if not _is_lead(each)]
     of_schema = any(map(_takes_schema_records, of_records))
     open_types = of_schema or any(not each.entity_type for each in of_records)
@@ -229,7 +236,7 @@ def shown_of(
         rules = rules_of(each for each in allowances if each.takes_type(name))
         if rules != others:
             by_type[name] = rules
-    # 2. Counts of entity types of which all is granted are shown as they are.
+    # 2. Counts are visible for entity types of which every record is visible.
     counted: frozenset[str] | None = None
     counted_are_all = True
     if any(map(takes_leads, criteria)):
@@ -247,10 +254,12 @@ def shown_of(
 
 
 def refuse_mixed(entity_type: str, rules: Sequence[Rule]) -> None:
-    """Refuse rules with different visible columns if one of them has a condition.
+    """Check that rules with conditions all show the same columns and images.
+
+    Otherwise a row would gain and lose columns with its values.
 
     Raises:
-        NotPermitted: They are such.
+        NotPermitted: A rule has a condition, and the rules show different columns or images.
     """
     parts = {(rule.columns, rule.bodies) for rule in rules}
     if len(parts) > 1 and any(rule.rows is not None for rule in rules):
@@ -261,7 +270,7 @@ def refuse_mixed(entity_type: str, rules: Sequence[Rule]) -> None:
 
 
 def gives_all(rule: Rule) -> bool:
-    """Return whether a rule leaves out no record of its entity type."""
+    """Return True if a rule makes every record of its entity type visible."""
     return rule.keys is None and rule.rows is None and rule.columns.are_all
 
 
@@ -271,7 +280,7 @@ def gives_every_record(allowance: Allowance) -> bool:
 
 
 def columns_shown(entity_type: str, columns: Columns) -> Visibility:
-    """Return that of one entity type some columns are shown, of every row."""
+    """Return the visibility of some columns of one entity type, in every row."""
     rules = (Rule(None, columns, True),)
     return Visibility(((entity_type, rules),), (), None, counted_are_all=True)
 
@@ -288,7 +297,7 @@ def _is_lead(criteria: Criteria) -> bool:
 
 
 def takes_leads(criteria: Criteria) -> bool:
-    """Return whether criteria take transaction leads."""
+    """Return True if criteria match TRANSACTION records."""
     if criteria.area not in (None, Area.INFRASTRUCTURE) or criteria.container_type:
         return False
     if criteria.operation and Operation.TRANSACTION not in criteria.operation:
@@ -297,20 +306,20 @@ def takes_leads(criteria: Criteria) -> bool:
 
 
 def _rules(allowances: Iterable[Allowance]) -> tuple[Rule, ...]:
-    """Return the rules of one entity type, in a fixed order, without keys where they decide nothing."""
+    """Return the rules of one entity type in a canonical order, with keys only if they are needed."""
     keys_by_part: dict[tuple[Columns, bool, Condition | None], list[Keys]] = {}
     for each in allowances:
         part = each.columns, each.bodies, each.rows
         keys_by_part.setdefault(part, []).append(each.primary_keys)
     patterns = any(isinstance(keys, KeyPatterns) for each in keys_by_part.values() for keys in each)
-    # 1. What is shown of all rows alike needs no keys: the criteria have left no others.
+    # 1. If all rows have the same visible part, keys are not needed: the criteria match only granted keys.
     if len(keys_by_part) == 1 and not patterns:
         (part,) = keys_by_part
         return (Rule(None, *part),)
     rules = [
         Rule(keys, *part) for part, listed in keys_by_part.items() for keys in _joined_keys(listed)
     ]
-    # 2. A rule of all rows that shows everything makes the others needless.
+    # 2. A rule that shows everything of all rows makes the other rules redundant.
     if _ALL[0] in rules:
         return _ALL
     return tuple(sorted(rules, key=lambda rule: repr(_text(rule))))

@@ -1,8 +1,8 @@
 """The visible part of changes in views, for one subscription or read.
 
-Columns are followed by their ids, whatever each version calls them. So a view continues when the source renames
-a column. If it drops one, or renames the entity type, the view's changes would be incomplete: then the
-subscription ends, before one of them is left out.
+Columns are matched by id, as a column may have other names in other versions. So a view continues when the
+source renames a column. If the source drops a column or renames the entity type, the view's changes would
+become incomplete. The subscription then ends before it would miss a change.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ _EVERYTHING: Final = (Rule(None, ALL_COLUMNS, True),)
 
 @dataclass(frozen=True, slots=True)
 class ShownView:
-    """One view."""
+    """The columns of one requested view, by ids."""
 
     name: str
     entity_types: frozenset[str]
-    """All names that its entity type has had: those that criteria take."""
+    """All names that the view's entity type has had; the expanded criteria name them."""
     type_ids: frozenset[int]
-    """The columns of its entity type. Another entity type that takes one of the names has none of them."""
+    """Ids of all columns of the entity type; another entity type with one of its names has none of them."""
     ids: frozenset[int] | None
-    """Its columns; None: all, also those that come later."""
+    """Ids of the view's columns; None: all columns, also those that are added later."""
     needed: frozenset[int]
-    """Its columns, and those of its condition."""
+    """Ids of the view's columns, and of the columns in its condition and in conditions of grants."""
     untold: frozenset[int] = frozenset()
-    """Those of conditions of grants: an error does not tell their names."""
+    """Ids of the columns in conditions of grants; an error must not reveal their names."""
 
     def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
-        """Return what it shows of an entity type by the names of a schema; None: it does not cut it."""
+        """Return the view's columns by their names in a schema.
+
+        None: the entity type is not the view's, or the view has all of its columns.
+        """
         if self.ids is None or entity_type not in self.entity_types:
             return None
         columns = schema.entity_types.get(entity_type, ())
@@ -58,10 +61,10 @@ class ShownView:
         return Columns(frozenset(each.name for each in columns if each.id in self.ids), listed=True)
 
     def refuse_changed(self, schema: Schema) -> None:
-        """Refuse a schema in which its entity type has another name, or lacks a column.
+        """Check that the view still fits a schema.
 
         Raises:
-            InvalidRequest: It is such; says what to do.
+            InvalidRequest: The entity type has a new name there, or a needed column was dropped.
         """
         for name, columns in schema.entity_types.items():
             if not self._has(columns):
@@ -91,24 +94,24 @@ def _no_schema(version: int) -> Schema:
 
 @dataclass(frozen=True)
 class ViewedRows(Visibility):
-    """The granted part of records, cut to the columns of views."""
+    """A visibility that is also narrowed to the columns of views."""
 
     granted: Visibility | None = None
-    """None: all."""
+    """The visibility by grants alone; None: everything is granted."""
     views: tuple[ShownView, ...] = ()
-    """At least one; of one entity type all show the same columns."""
+    """The views, at least one. All views on one entity type show the same columns."""
     schema_of: Callable[[int], Schema] = field(default=_no_schema, compare=False, repr=False)
-    """Returns the schema of a published version; any thread may call it."""
+    """Function that returns the schema of a published version; any thread may call it."""
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest that equal values share."""
+        """Digest of the value, for cache keys; equal values have equal digests."""
         granted = b"" if self.granted is None else self.granted.identity
         return blake2b(granted + self.cut_identity, digest_size=16).digest()
 
     @cached_property
     def cut_identity(self) -> bytes:
-        """Digest of what the views cut; empty: nothing."""
+        """Digest of the columns that the views show; empty if each view shows all columns."""
         cut = [
             (sorted(each.entity_types), sorted(each.type_ids), sorted(each.ids))
             for each in self.views
@@ -118,38 +121,38 @@ class ViewedRows(Visibility):
 
     @property
     def follows_schema(self) -> bool:
-        """True if the schema of a record says what is shown of it: always."""
+        """Always True: columns are matched by id, and the schema of a record has their names."""
         return True
 
     def columns_in(self, entity_type: str, schema: Schema) -> Columns | None:
-        """Return what views show of an entity type by the names of a schema; None: they do not cut it."""
+        """Return the views' columns of an entity type, by their names in a schema; None: all columns."""
         for each in self.views:
             if (found := each.columns_in(entity_type, schema)) is not None:
                 return found
         return None
 
     def refuse_changed(self, schema: Schema) -> None:
-        """Refuse a schema that a view does not fit any more; raises as ``ShownView.refuse_changed``."""
+        """Check that all views still fit a schema; raises like ``ShownView.refuse_changed``."""
         for each in self.views:
             each.refuse_changed(schema)
 
     def check(self, head: BatchHead) -> None:
-        """Refuse a batch whose schema a view does not fit any more."""
+        """Check that all views still fit the newest schema of a batch; raises InvalidRequest."""
         if len(head.versions):
             self.refuse_changed(self.schema_of(int(head.versions.max())))
 
     def kept(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return those of some rows of a batch that are shown."""
+        """Return the visible ones of some rows of a batch."""
         if not len(rows):
             return rows
-        # 1. What grants say by the row, and what is few, is asked for row by row.
+        # 1. Check rows one by one if they are few, or if grants hide some records.
         granted = self.granted
         if len(rows) <= SMALL_LENGTH or (
             granted is not None and any(map(granted.filters, head.entity_types))
         ):
             kept = [row for row in rows.tolist() if self.shows_row(head, row)]
             return rows if len(kept) == len(rows) else int32s(kept)
-        # 2. Else whole entity types, once for each schema that the batch was written with.
+        # 2. Otherwise check whole entity types, once for each schema that the batch was written with.
         keep = np.ones(len(head.versions), np.bool_)
         schemas = _spans(head, self.schema_of)
         for code, name in enumerate(head.entity_types):
@@ -164,7 +167,11 @@ class ViewedRows(Visibility):
     def moves_shown(
         self, head: BatchHead, rows: NDArray[np.int32], codes: NDArray[np.uint8]
     ) -> NDArray[np.bool_]:
-        """Return which of some rows enter or leave the views by columns that these do not show."""
+        """Return a mask of the rows that are visible because they enter or leave, whatever columns changed.
+
+        A change of columns outside of the view can move a row by the view's condition. By grants the row has to
+        be visible even then, unless a grant's condition moves it.
+        """
         moved = is_move(codes)
         if self.granted is not None:
             moved[moved] = np.isin(rows[moved], self.granted.kept(head, np.unique(rows[moved])))
@@ -172,7 +179,7 @@ class ViewedRows(Visibility):
         return moved
 
     def shows_row(self, head: BatchHead, row: int) -> bool:
-        """Return whether a record of a batch is shown."""
+        """Return True if a record of a batch is visible."""
         columns = self._columns_at(head, row)
         if columns is None:
             return self.granted is None or self.granted.shows_row(head, row)
@@ -185,7 +192,7 @@ class ViewedRows(Visibility):
         return self.granted is None or self.granted.shows(name, key_of(head, row), changed)
 
     def shows_column(self, head: BatchHead, row: int, column: str) -> bool:
-        """Return whether a column of a record of a batch is shown."""
+        """Return True if a column of a record of a batch is visible."""
         columns = self._columns_at(head, row)
         if columns is not None and not columns.shows(column):
             return False
@@ -204,7 +211,7 @@ def viewed(
     views: tuple[ShownView, ...],
     schema_of: Callable[[int], Schema] = _no_schema,
 ) -> ViewedRows:
-    """Return what views show of what is granted; None: of everything."""
+    """Return a visibility narrowed to the columns of views; ``granted`` is None if everything is granted."""
     rules = ((), _EVERYTHING) if granted is None else (granted.by_type, granted.others)
     counted = None if granted is None else granted.counted
     counted_are_all = granted is None or granted.counted_are_all
@@ -214,7 +221,7 @@ def viewed(
 def _spans(
     head: BatchHead, schema_of: Callable[[int], Schema]
 ) -> list[tuple[Schema, NDArray[np.bool_]]]:
-    """Return the schemas that a batch was written with, and which of its records each is of."""
+    """Return the schemas that a batch was written with, each with a mask of its records."""
     versions = head.versions
     first, last = (schema_of(int(each)) for each in (versions.min(), versions.max()))
     if first is last:

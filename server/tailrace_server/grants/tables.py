@@ -1,7 +1,7 @@
-"""The tables that a statement in SQL may read: entity types, rows and columns that are granted with images.
+"""The tables that an SQL statement may read: granted entity types, rows and columns.
 
-It is what a read of history gives, as tables. A record that changed hidden columns alone is left out of the
-changes; a column that is granted in some rows only is null in the others.
+Only grants with images count. The changes are those that a read of history gives: a record that changed only
+hidden columns is left out. A column that is granted in some rows only is null in the other rows.
 """
 
 from __future__ import annotations
@@ -37,20 +37,26 @@ class GrantedTables:
     """The tables that some allowances grant; threads may share it."""
 
     def __init__(self, allowances: Sequence[Allowance]) -> None:
-        """Keep those that give images."""
+        """Use the allowances that include images; ignore the others."""
         self._allowances = tuple(each for each in allowances if each.bodies)
 
     def schema(self, schema: Schema) -> Schema:
-        """Return a schema without what no allowance gives."""
+        """Return the granted part of a schema."""
         return granted_schema(schema, self._allowances)
 
     def rows(
         self, entity_type: str, view: LogView, version: int, *, changes: bool
     ) -> GrantedRows | None:
-        """Return what is given of an entity type; None: all of it.
+        """Return the granted rows and columns of an entity type; None: everything is granted.
+
+        Args:
+            entity_type: The name of the entity type at ``version``.
+            view: The log.
+            version: The version that is read.
+            changes: True if changes are read: then former names of the entity type have grants of their own.
 
         Raises:
-            NotPermitted: Rows are chosen by conditions, and show other columns of some rows than of others.
+            NotPermitted: A grant has a condition, and the grants show different columns in different rows.
         """
         rules = self._rules(entity_type)
         former = {}
@@ -64,9 +70,9 @@ class GrantedTables:
         return GrantedRows(entity_type, rules, former)
 
     def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
-        """Return how a view is shown by grants that name it; None: it is shown as its entity type is.
+        """Return the part of a view that grants by its name give; None: the grants of its entity type apply.
 
-        One whose grants cannot be served is as if it were not defined; the log says why.
+        A view whose own grants cannot be served is ignored too; the server's log has the reason.
         """
         if not any(names_view(each, document.name) for each in self._allowances):
             return None
@@ -99,21 +105,27 @@ class GrantedRows:
     def __init__(
         self, entity_type: str, rules: tuple[Rule, ...], former: Mapping[str, tuple[Rule, ...]]
     ) -> None:
-        """Bind to the rules, and to those of former names, for the changes from before a rename."""
+        """Bind the rules of an entity type.
+
+        Args:
+            entity_type: Its name.
+            rules: Its rules.
+            former: Former name → the rules of that name, for changes from before a rename.
+        """
         self.rights = rules
         self._entity_type = entity_type
         self._former = former
         self._union = columns_of(rules)
 
     def columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """Return those of some columns that a rule gives."""
+        """Return the columns that at least one rule grants."""
         return tuple(each for each in columns if self._union.shows(each.name))
 
     def granted_names(self, head: BatchHead, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some records whose name is granted: names are matched as they are in each version.
+        """Return the records whose entity type is granted under the name that it has in their version.
 
         Raises:
-            NotPermitted: A record has a former name of the entity type, and that name has another grant.
+            NotPermitted: A record has a former name of the entity type, and other rules apply to that name.
         """
         for code, name in enumerate(head.entity_types):
             rules = self._former.get(name, self.rights)
@@ -129,7 +141,7 @@ class GrantedRows:
         return rows
 
     def hidden(self, column: str, keys: pa.StringArray) -> pa.BooleanArray | None:
-        """Return in which of the rows that have some keys no rule gives a column; None: in none."""
+        """Return a mask of the rows, given by their keys, in which a column is hidden; None: in no row."""
         if all(rule.columns.shows(column) for rule in self.rights):
             return None
         showing = [rule for rule in self.rights if rule.columns.shows(column)]
@@ -138,10 +150,10 @@ class GrantedRows:
 
 
 def granted_tables(allowances: Sequence[Allowance]) -> GrantedTables | None:
-    """Return what some allowances give of a log; None: all of it.
+    """Return the tables that some allowances grant; None: the whole log.
 
     Raises:
-        NotPermitted: None of them gives images, which tables are made of.
+        NotPermitted: No allowance includes images, and tables are made of images.
     """
     if any(each.is_whole for each in allowances):
         return None

@@ -25,30 +25,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrantUse:
-    """One stream: its caller, what it was given, and the allowances behind that."""
+    """The request of one stream, its granted part, and the allowances that it was granted by."""
 
     caller: Principal
     catalog: str
     action: Action
     asked: tuple[Criteria, ...]
-    """Canonical."""
+    """The requested criteria, canonical."""
     narrowed: Narrowed
+    """The granted part of the request."""
     content: Content
     _granted: tuple[Allowance, ...]
     """The allowances for the action when the stream was opened."""
     views: tuple[ViewDocument, ...] = ()
-    """The views that it was asked for by, as they were defined then."""
+    """The definitions of the requested views when the stream was opened."""
     by_view: ViewGrant | None = None
-    """The view by whose grants alone it is given; None: by those of entity types."""
+    """The grants of the requested view, if only they allow the stream; None: the grants of entity types do."""
 
     @property
     def effective(self) -> tuple[Criteria, ...]:
-        """The criteria that it is served by, where they are less than what was asked for; else empty."""
+        """The effective criteria; empty if the whole catalog is granted, so that nothing was narrowed."""
         return () if self.narrowed.is_whole else self.narrowed.criteria
 
     @property
     def identity(self) -> str:
-        """Digest of what is given of what was asked for; empty: all of it."""
+        """Digest of the effective criteria and their visible part; empty if the whole catalog is granted."""
         if self.narrowed.is_whole:
             return ""
         shown = b"" if self.narrowed.shown is None else self.narrowed.shown.identity
@@ -57,12 +58,12 @@ class GrantUse:
 
     @property
     def keys(self) -> tuple[str, ...] | None:
-        """The keys that all of the criteria name; None if one of them names none, and so takes every row."""
+        """All keys in the effective criteria; None if one ``Criteria`` has no keys and so matches any row."""
         named = [one.primary_key for one in self.narrowed.criteria]
         return tuple({key for keys in named for key in keys}) if all(named) else None
 
     def granted_types(self, names: Iterable[str]) -> list[str]:
-        """Return those of some entity types that are granted."""
+        """Return the granted ones of some entity types."""
         return [name for name in names if any(each.takes_type(name) for each in self._granted)]
 
     def columns_of(self, entity_type: str) -> Columns:
@@ -71,11 +72,14 @@ class GrantUse:
         return ALL_COLUMNS if shown is None else columns_of(shown.rules_of(entity_type))
 
     def looked_at(self, records: int, matched: int) -> int:
-        """Return how many records it may know were looked at: of a part of the catalog, those that matched."""
+        """Return the number of scanned records that may be revealed to the caller.
+
+        A caller who is granted only a part of the catalog gets the number of matches instead.
+        """
         return max(0, records) if self.narrowed.is_whole else matched
 
     def refusal(self) -> str | None:
-        """Return why it has to end, by the policy in force now; None if all that it has is granted still."""
+        """Return why the stream has to end by the policy in force now; None if everything is still granted."""
         grant = self.caller.grant(self.catalog)
         now = () if grant is None else grant.of(self.action)
         if self.by_view is not None:
@@ -88,7 +92,7 @@ class GrantUse:
         )
 
     def _used(self) -> Iterator[Allowance]:
-        """Yield what it gives, as allowances."""
+        """Yield what the stream delivers, as allowances, to compare it with a new policy."""
         if self.by_view is not None:
             yield from self._granted
             return
@@ -97,7 +101,7 @@ class GrantUse:
                 for met in common(one, each):
                     yield self._of(met, each)
             if takes_leads(one):
-                # A lead tells how many records of an entity type there are.
+                # A TRANSACTION record reveals how many records of these entity types there are.
                 yield from (
                     Allowance(each.entity_types, bodies=False)
                     for each in self._granted
@@ -127,18 +131,21 @@ def use_of(
     view: LogView | None = None,
     by_view: ViewGrant | None = None,
 ) -> GrantUse:
-    """Return the granted part of a request under the current policy.
+    """Return the granted part of a request under the policy in force now.
 
-    A request for a view that grants name is a request for its entity type; only these grants allow it.
+    If ``by_view`` is given, ``asked`` is already expanded, and only these grants allow the request.
+    ``judges_rows`` and ``view`` are those of ``narrowed``.
 
     Raises:
-        NotPermitted: As ``narrowed``, whose ``judges_rows`` and ``view`` it takes.
+        NotPermitted: The request names something that is not granted, or nothing of it is granted. Or rows are
+            granted by a condition which cannot be applied here.
     """
     if by_view is None:
         grant = caller.grant(catalog) or Grant(())
         granted = grant.of(action)
     else:
-        # Whose rows are not judged by rules has the conditions in the criteria.
+        # Without rules to filter rows, the expanded criteria already have the keys and conditions of the
+        # grants.
         grant = by_view.of_rows if judges_rows else by_view.of_criteria
         granted = by_view.allowances
     alternatives = canonical(asked)

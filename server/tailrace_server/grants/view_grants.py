@@ -1,4 +1,4 @@
-"""Grants that name a view: what they give of its entity type, to who asks by the view's name.
+"""Grants that name a view: the rights to the view's entity type that they give in requests for the view.
 
 ::
 
@@ -7,9 +7,9 @@
     a request for cheap returns
                     product, column name, where price < 10 AND tenant = 7
 
-The view's condition is then one of the grant: it is judged before anything else looks at a row, and nothing of
-it is told. Names in such grants are those of the view's definition; columns are followed from there by their
-ids.
+The view's condition then becomes a part of the grant's condition: it is evaluated before any other use of a
+row, and errors do not reveal it. The names of columns in such grants are those of the view's definition. From
+there columns are matched by id.
 """
 
 from __future__ import annotations
@@ -44,33 +44,36 @@ class ViewNames:
 
     document: ViewDocument
     condition: Condition | None
-    """The view's, by the names of its definition."""
+    """The view's condition, with the names of its definition."""
     entity_type: str
-    """Its newest name."""
+    """The newest name of the entity type."""
     entity_types: frozenset[str]
-    """All names that it has had."""
+    """All names that the entity type has had."""
     columns: Mapping[str, Column]
-    """Name in the definition → the column as it is now; without those that were dropped."""
+    """Name in the definition → the newest form of the column; dropped columns are left out."""
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns that the view shows, by the names of its definition."""
+        """The columns of the view, by the names of its definition."""
         return tuple(self.document.columns) or tuple(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewGrant:
-    """The part of a view that a caller gets by grants that name the view."""
+    """The part of a view that is granted by the view's name."""
 
     names: ViewNames
     allowances: tuple[Allowance, ...]
-    """Of its entity type, under all of its names: the rows. Columns have the names of the definition."""
+    """The granted rows, as allowances for all names of the entity type.
+
+    They include the view's condition, in the newest names. Their columns have the names of the definition.
+    """
     document: ViewDocument
-    """The columns: the view as it is to the caller, without its condition, which the allowances have."""
+    """The view with only the granted columns, and without its condition, which the allowances have."""
 
     @property
     def needed(self) -> frozenset[int]:
-        """Ids of the columns that conditions ask for."""
+        """Ids of the columns in the conditions of the allowances."""
         by_name = {each.name: each.id for each in self.names.columns.values()}
         asked = {
             each.text
@@ -82,19 +85,26 @@ class ViewGrant:
 
     @property
     def of_rows(self) -> Grant:
-        """The rows, with all of their columns: for who cuts the columns by the document."""
+        """The granted rows with all columns, for readers that take the columns from ``document``."""
         return Grant(tuple(replace(each, columns=ALL_COLUMNS) for each in self.allowances))
 
     @property
     def of_criteria(self) -> Grant:
-        """The entity type: for criteria that already have the keys and the conditions."""
+        """The whole entity type, for criteria that already have the granted keys and conditions."""
         every = Allowance(
             self.names.entity_types, bodies=self.allowances[0].bodies, actions=frozenset(Action)
         )
         return Grant((every,))
 
     def again(self, allowances: Sequence[Allowance]) -> tuple[Allowance, ...]:
-        """Return what a policy gives now of the same view, as of ``allowances``; nothing: none of it."""
+        """Return what a changed policy gives of the same view, in the form of ``self.allowances``.
+
+        Args:
+            allowances: The caller's allowances by the policy in force now.
+
+        Returns:
+            The allowances for the view; empty if the view is no longer granted.
+        """
         try:
             if gives_whole(self.names, allowances):
                 return self.allowances
@@ -105,12 +115,14 @@ class ViewGrant:
 
 
 def view_names(document: ViewDocument, view: LogView) -> ViewNames | None:
-    """Return what the names in a definition mean now; None: the entity type does not exist."""
-    # Beside what SQL parses with, which a server has in memory once somebody asks for a view.
+    """Return the current meaning of the names in a definition; None: the entity type no longer exists."""
+    # Imported late: only requests for views need this module and the SQL parser that it imports.
     from tailrace_server.filters.parsing import parse
 
     written = view.schema_of(document.version)
-    if document.entity_type not in written.entity_types:  # somebody's hand has made the definition
+    if (
+        document.entity_type not in written.entity_types
+    ):  # only in definitions that were written by hand
         return None
     types = EntityNames(written, document.entity_type)
     newest = view.schema_of(view.published)
@@ -132,12 +144,12 @@ def view_names(document: ViewDocument, view: LogView) -> ViewNames | None:
 
 
 def names_view(allowance: Allowance, view: str) -> bool:
-    """Return whether a grant names a view."""
+    """Return True if an allowance names a view."""
     return allowance.entity_types is not None and view in allowance.entity_types
 
 
 def gives_whole(names: ViewNames, allowances: Sequence[Allowance]) -> bool:
-    """Return whether a grant of the entity type gives all that the view has."""
+    """Return True if an allowance for the view's entity type gives all rows and columns that the view needs."""
     asked = () if names.condition is None else columns_in(names.condition)
     needed = {*names.shown, *(each.text for each in asked)}
     now = [names.columns[name].name for name in needed if name in names.columns]
@@ -153,14 +165,14 @@ def gives_whole(names: ViewNames, allowances: Sequence[Allowance]) -> bool:
 
 
 def view_grant(names: ViewNames, allowances: Sequence[Allowance]) -> ViewGrant | None:
-    """Return what a caller is given of a view by grants that name it.
+    """Return the part of a view that is granted by its name.
 
-    None: none of them does; or the grants of its entity type give all of it, and so count alone.
+    None: no allowance names the view. Or the allowances for its entity type give the whole view, so that those
+    by the view's name do not matter.
 
     Raises:
         InvalidRequest: The view needs a column that has been dropped.
-        NotPermitted: The grants name what the view does not have, or show other columns of some rows than of
-            others.
+        NotPermitted: The grants do not fit the view, or show different columns in different rows.
     """
     document = names.document
     naming = [each for each in allowances if names_view(each, document.name)]
@@ -168,13 +180,14 @@ def view_grant(names: ViewNames, allowances: Sequence[Allowance]) -> ViewGrant |
         return None
     given: list[Allowance] = []
     for each in naming:
-        # 1. Columns: none of those that the view has is no grant, and not one of all columns.
+        # 1. Take the columns that view and grant have in common. Without any, the grant must be ignored: an
+        #    empty list of columns in a definition means all columns.
         shown = [name for name in names.shown if each.columns.shows(name)]
         if not shown:
             _log.warning("grant has no column of its view", view=document.name)
             continue
         is_whole = each.columns.are_all and not document.columns
-        # 2. Rows that meet both conditions, by the names of now.
+        # 2. Join the conditions of view and grant, with the newest names of columns.
         parts = [held for held in (names.condition, each.rows) if held is not None]
         rows = [_of_now(part, names, is_own=part is each.rows) for part in parts]
         given.append(
@@ -189,7 +202,7 @@ def view_grant(names: ViewNames, allowances: Sequence[Allowance]) -> ViewGrant |
         )
     if not given:
         raise NotPermitted(f"nothing of {document.name!r} is granted")
-    # 3. Which columns a row has may not depend on the row: it would tell of its values.
+    # 3. The visible columns of a row must not depend on the row, because this would reveal its values.
     if len({(each.columns, each.bodies) for each in given}) > 1:
         raise NotPermitted(
             f"the grants of {document.name!r} show other columns or images of some rows than of others: that "
@@ -208,11 +221,16 @@ def _narrowed(document: ViewDocument, columns: list[str]) -> ViewDocument:
 
 
 def _of_now(condition: Condition, names: ViewNames, *, is_own: bool) -> Condition:
-    """Return a condition by the names that columns have now.
+    """Return a condition with the newest names of its columns.
+
+    Args:
+        condition: The condition, with the names of the view's definition.
+        names: The meaning of these names.
+        is_own: True if the condition is the grant's own, False if it is the view's.
 
     Raises:
-        InvalidRequest: The view's own names a column that has been dropped; the error does not name it.
-        NotPermitted: The grant's names one that there is not; the log says which.
+        InvalidRequest: The view's condition is on a column that has been dropped; the error does not name it.
+        NotPermitted: The grant's condition is on a column that does not exist; the server's log names it.
     """
     lost = [each.text for each in columns_in(condition) if each.text not in names.columns]
     if lost:
@@ -239,38 +257,38 @@ def _lost(view: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class KnownView:
-    """A view as a caller knows it."""
+    """A view as a caller may see it."""
 
     document: ViewDocument
-    """Its definition; of one that is granted by its name what is granted of it."""
+    """The view's definition; for a view that is granted by its name, only the granted part."""
     names: DefinedNames
-    """The meaning of its names for the caller; nothing else is defined there."""
+    """The meaning of the view's names for the caller; the view is the only definition in it."""
     by_view: ViewGrant | None
-    """The rights from grants that name it; None: the grants of its entity type apply."""
+    """The rights from grants that name the view; None: the grants of its entity type apply."""
 
 
 def known_view(
     document: ViewDocument, allowances: Sequence[Allowance], view: LogView
 ) -> KnownView | None:
-    """Return a view as a caller knows it; None: it does not.
+    """Return a view as a caller may see it; None: the caller may not see the view.
 
     Raises:
-        InvalidRequest: An entity type has the name as well; or a column that grants need is gone.
-        NotPermitted: As ``view_grant``.
+        InvalidRequest: An entity type has the view's name too, or a column that the view needs was dropped.
+        NotPermitted: The grants do not fit the view, or show different columns in different rows.
     """
-    # Beside what SQL parses with, which a server has in memory once somebody asks for a view.
+    # Imported late: only requests for views need this module and the SQL parser that it imports.
     from tailrace_server.sql.defined_names import DefinedNames
 
-    # 1. Grants that name it say by themselves what is shown: nothing that they need has to be granted too.
+    # 1. Grants that name the view are sufficient: its entity type need not be granted.
     if any(names_view(each, document.name) for each in allowances):
         found = view_names(document, view)
         given = None if found is None else view_grant(found, allowances)
         if given is not None:
             kept = Definitions(views={document.name: given.document})
             names = DefinedNames(view, view.schema_of, kept)
-            names.definition(document.name, quoted=True)  # refuses the name of an entity type
+            names.definition(document.name, quoted=True)  # raises if an entity type has this name
             return KnownView(given.document, names, given)
-    # 2. Else it is known by what is granted of its entity type.
+    # 2. Otherwise the view is visible if the grants of its entity type cover all that it needs.
     with_bodies = [each for each in allowances if each.bodies]
     schema_of: Callable[[int], Schema] = view.schema_of
     if not any(each.is_whole for each in allowances):

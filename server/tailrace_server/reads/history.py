@@ -1,10 +1,11 @@
 """History: a closed range of the log, forward or reverse, in pages of whole records.
 
-Both directions visit the same records with the same numbers. A read is pinned to the version
-published when it began (its *anchor*); handing the anchor back pins later pages to the same range.
+Both directions visit the same records with the same numbers. A read is pinned to the newest version that was
+published when it began, its *anchor*. A client that sends the anchor back pins later pages to the same range.
 
-A read reports the records that retention has removed. A bound by time begins at the oldest instead and the
-read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
+A range that begins below the oldest retained position is never shortened silently. If its lower bound is a
+time, the read begins at the oldest position and is marked as *truncated*. Any other such bound raises
+``PositionCompacted``.
 """
 
 from __future__ import annotations
@@ -47,30 +48,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryBounds:
-    """The part of the log to read. Unset ends are open."""
+    """The part of the log to read; it is open at an end without bounds."""
 
     lower: Start | None = None
-    """Inclusive position or time, or exclusive cursor; None: the oldest retained."""
+    """Lower bound: an inclusive position or time, or an exclusive cursor; None: the oldest position."""
     until: Position | None = None
-    """First position behind the range."""
+    """Upper bound: the first position after the range."""
     until_time: int | None = None
-    """First commit timestamp behind the range, µs."""
+    """Upper bound: the first commit timestamp after the range, in microseconds."""
     before: Cursor | None = None
-    """Reverse pages: only captures strictly before it."""
+    """Exclusive upper bound, for pages of a reverse read."""
     anchor: int | None = None
-    """Version that an earlier page was pinned to."""
+    """The version that an earlier page was pinned to; None: pin the read to the newest published version."""
     wait: VersionWait | None = None
-    """The range is that of the moment when a version is published; None: of now."""
+    """A version to wait for before the read begins; None: no wait."""
 
     @property
     def behind(self) -> After | None:
-        """The cursor of an earlier read that this one continues from, forwards or backwards."""
+        """The cursor from which this read continues an earlier one, forwards or backwards; None: a new read."""
         if isinstance(self.lower, After):
             return self.lower
         return None if self.before is None else After(self.before)
 
     def __post_init__(self) -> None:
-        """Refuse a place in a state: the log has no rows behind it, but changes."""
+        """Refuse a cursor in the initial state of a subscription: it is no place in the log."""
         lower = self.lower.cursor if isinstance(self.lower, After) else None
         for name, cursor in (("after", lower), ("before", self.before)):
             if isinstance(cursor, StateCursor):
@@ -87,7 +88,7 @@ class _Range:
 
 
 class HistoryRead(LogRead):
-    """One read of history; ``begin`` it, then iterate it once."""
+    """One read of history. Call ``begin`` first, then iterate over it once."""
 
     def __init__(
         self,
@@ -102,18 +103,19 @@ class HistoryRead(LogRead):
         limit: int | None,
         keeps: Callable[[int], bool],
     ) -> None:
-        """Pin the read to what is published now, or to an earlier page's anchor.
+        """Pin the read to the newest published version, or to an earlier page's anchor.
 
         Args:
-            log: What is read.
-            predicate: What of it.
-            bounds: From where to where.
-            terms: What it was admitted with.
-            reverse: Whether from the end.
-            content: Which bodies captures carry.
+            log: The log.
+            predicate: The criteria, compiled.
+            bounds: The range to read.
+            terms: The terms on which the read was admitted.
+            reverse: True to read from the end to the beginning.
+            content: The bodies that captures carry.
             codec: The wire form of the frames.
-            limit: How many records at most; None = all.
-            keeps: Whether it may keep a block of so many bytes until the next message is requested.
+            limit: The most records to deliver; None: all.
+            keeps: Function that returns True if the read may hold a block of so many bytes until its next
+                message is requested.
         """
         super().__init__(terms)
         view = log.view
@@ -122,13 +124,13 @@ class HistoryRead(LogRead):
         if limit is not None and limit <= 0:
             raise InvalidRequest(f"limit {limit}: it counts records and must be positive")
         self.anchor = view.published if bounds.anchor is None else bounds.anchor
-        """Highest version that this read can show."""
+        """The highest version that this read can deliver."""
         self.closed_until = view.timestamp_of(self.anchor) + 1 if self.anchor else 0
-        """Commit timestamp, µs: nothing below it can still appear."""
+        """Commit timestamp in microseconds below which no more records can appear; 0 for an empty log."""
         self.has_next = False
-        """After the last message: whether the limit cut the range short."""
+        """True, after the last message, if the limit ended the read before the end of the range."""
         self.truncated = False
-        """After ``begin``: whether a bound by time lies below what is retained."""
+        """True, after ``begin``, if a bound by time is below the oldest retained position."""
         self._log = log
         self._view = view
         self._predicate = predicate
@@ -137,25 +139,25 @@ class HistoryRead(LogRead):
         self._content = content
         self._codec = codec
         self._left = limit
-        """Records that it may still give; None without a limit."""
+        """Number of records that may still be delivered; None: no limit."""
         self._keeps = keeps
         self._block: tuple[Run, FrameBlock] | None = None
-        """The block that the next message is cut from, of its run; None where the cache alone has it."""
+        """A run, and the encoded block that its next message is cut from; None: only the cache may have it."""
         self._last: tuple[int, int, int] | None = None
-        """The last capture that was handed over."""
+        """Version, index and ordinal of the last delivered capture; None before the first."""
 
     @property
     def catalog_uuid(self) -> UUID:
-        """The log that is read."""
+        """The UUID of the log that is read."""
         return self._view.uuid
 
     def cursor_of(self, version: int, index: int, ordinal: int) -> Cursor:
-        """Return the cursor of a place in the log."""
+        """Return the cursor of a capture, given by its version, index and ordinal."""
         return self._view.cursor(version, index, ordinal)
 
     @property
     def unknown_changes(self) -> tuple[str, ...]:
-        """Entity types whose updates all match, whatever they changed."""
+        """The entity types of which every update matches, whichever columns it changed."""
         return unknown_changes(self._view, self._predicate.criteria)
 
     @property
@@ -164,18 +166,18 @@ class HistoryRead(LogRead):
         return self._view.oldest
 
     def resume_cursor(self) -> Cursor | None:
-        """Return the cursor of the last capture that was handed over; None before the first."""
+        """Return the cursor of the last delivered capture; None before the first."""
         return None if self._last is None else self.cursor_of(*self._last)
 
     def _let_go(self) -> None:
         self._block = None
 
     async def begin(self) -> None:
-        """Find the range: a read that cannot be answered is refused before its first message.
+        """Look up the rows of the range, so that an impossible read fails before its first message.
 
         Raises:
-            CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
-            PositionCompacted: The range begins, or all of it lies, below what is retained.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A cursor belongs to another history than this log's.
+            PositionCompacted: The range begins below the oldest retained position, or all of it is below.
         """
         if self._bounds.before is not None:
             self._view = await self._log.view_with(self._bounds.before.version)
@@ -189,19 +191,21 @@ class HistoryRead(LogRead):
                 return
 
     async def __aiter__(self) -> AsyncIterator[Frames]:
-        """Yield messages in order of the direction; whole records, never split by the limit.
+        """Yield messages in the direction of the read. The limit never splits the captures of a record.
+
+        A read with a limit, after at least one capture, does not raise ``BodiesExpired`` or ``ChangeNotJudged``
+        but ends before the record. The next page then begins with this record and raises the error.
 
         Raises:
-            BodiesExpired: The next record matches, bodies are requested, and its own are gone. A read with a
-                limit that has given something ends before it instead.
-            ChangeNotJudged: It is unknown whether the next record's row is granted. As above with a limit.
-            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            BodiesExpired: Bodies are requested, and those of the next matching record are no longer retained.
+            ChangeNotJudged: It is unknown whether the row of the next record is granted.
+            SubscriberTooSlow: The reader stalled, and other readers needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
         while (row := self._next_row()) is not None:
             scan = await self._scan(row)
             for run in reversed(scan.runs) if self._reverse else scan.runs:
-                # 1. What the range and the limit leave of a run.
+                # 1. Cut the run to the range and to the limit.
                 start, stop = run.place_of(self._rows.low), run.place_of(self._rows.high)
                 if start >= stop:
                     continue
@@ -209,13 +213,13 @@ class HistoryRead(LogRead):
                     self.has_next = True
                     return
                 start, stop, left = self._limited(run, start, stop)
-                # 2. Its messages, one by one. Meanwhile its file may be deleted: then the newer view is scanned
-                #    for what is left of it.
+                # 2. Yield the messages of the run one by one. Compaction may delete the run's file meanwhile:
+                #    then the rest of the run is scanned again in a newer view.
                 while start < stop:
                     try:
                         found = await self._message(run, start, stop)
                     except (BodiesExpired, ChangeNotJudged):
-                        # A page ends before that record. The next page begins with it, and is refused.
+                        # End the page before this record; the next page begins with it and raises the error.
                         if self._left is None or self._last is None:
                             raise
                         self.has_next = True
@@ -223,7 +227,7 @@ class HistoryRead(LogRead):
                     if found is None:
                         break
                     frames, start, stop = found
-                    del found
+                    del found  # keeps no reference to a message that the reader may hold for long
                     self._last = frames.last
                     yield self._handed(frames)
                     del frames
@@ -239,14 +243,14 @@ class HistoryRead(LogRead):
             await asyncio.sleep(0)
 
     def _next_row(self) -> int | None:
-        """Return the row to read on from; None at the end of the range."""
+        """Return the row at which to continue; None at the end of the range."""
         low, high = self._rows.low, self._rows.high
         if low >= high:
             return None
         return high.row - (not high.ordinal) if self._reverse else low.row
 
     def _pass(self, scan: Scan) -> None:
-        """Take a window that was read out of the range."""
+        """Remove the rows of a finished scan from the range."""
         low, high = self._rows.low, self._rows.high
         if self._reverse:
             self._rows = _Range(low, min(high, Mark(scan.first_row)))
@@ -254,7 +258,7 @@ class HistoryRead(LogRead):
             self._rows = _Range(max(low, Mark(scan.end_row)), high)
 
     def _resume_in(self, run: Run, start: int, stop: int, left: int | None) -> None:
-        """Take what was read of a run out of the range; captures ``start`` to ``stop`` are still to come."""
+        """Shorten the range to begin again within a run, of which captures ``start`` to ``stop`` are left."""
         low, high = self._rows.low, self._rows.high
         if self._reverse:
             row, ordinal = run.mark(stop - 1)
@@ -272,16 +276,22 @@ class HistoryRead(LogRead):
                 await self._see_newer(missing, row)
 
     async def _see_newer(self, missing: SegmentMissing, row: int) -> None:
-        """Go on in the newest view, in which rows have the same numbers; the anchor still bounds the read.
+        """Continue in the newest view after a segment was deleted.
+
+        Rows keep their numbers in all views, and the anchor still bounds the read.
 
         Raises:
-            LogCorrupted, PositionCompacted: As ``FollowedLog.recover``.
+            LogCorrupted, PositionCompacted: ``FollowedLog.recover`` raises them.
         """
         await self._log.recover(missing, row)
         self._view = self._log.view
 
     def _limited(self, run: Run, start: int, stop: int) -> tuple[int, int, int | None]:
-        """Cut a stretch to the records that the limit leaves, and return how many it leaves behind that."""
+        """Cut captures ``start`` to ``stop`` of a run to the limit.
+
+        Returns:
+            The new start and stop, and the number of records that may be delivered after them (None: no limit).
+        """
         left = self._left
         if left is None:
             return start, stop, None
@@ -295,9 +305,10 @@ class HistoryRead(LogRead):
         return start, start + int(firsts[left]), 0
 
     async def _message(self, run: Run, start: int, stop: int) -> tuple[Frames, int, int] | None:
-        """Return the next message of a stretch, and what it leaves; None if the run's file has been deleted.
+        """Return the next message of captures ``start`` to ``stop``, and the start and stop of the rest.
 
-        A large one waits until there is room for it. Meanwhile this read holds neither it nor its block.
+        None: the run's file has been deleted. A large message waits until the server has room for it; while it
+        waits, this read holds neither the message nor its block.
         """
         while True:
             await self._log.turns.turn(self)
@@ -307,7 +318,7 @@ class HistoryRead(LogRead):
                 await self._see_newer(missing, run.mark(start).row)
                 return None
             except BodiesExpired:
-                if self._reverse:  # the one that is met first lies at the end
+                if self._reverse:  # the error is about the record that this direction reaches first
                     grouped = await self._log.reading.grouped(run.batch)
                     self._view.bodies.refuse(grouped.head, run.selection.rows[::-1])
                 raise
@@ -319,7 +330,7 @@ class HistoryRead(LogRead):
             await self._turn()
 
     def _cut(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int, int]:
-        """Return the message at the end of a stretch that comes next, and what is left of the stretch."""
+        """Cut the next message from captures ``start`` to ``stop``; also return start and stop of the rest."""
         if not self._reverse:
             frames = block.fitting(start, stop - start, self.last.bytes_max)
             return frames, start + frames.count, stop
@@ -333,7 +344,7 @@ class HistoryRead(LogRead):
         return Frames(data, stop - end, block.coordinates(end)), start, end
 
     async def _frames(self, run: Run) -> FrameBlock:
-        """Return a run's frames: those that were kept of it, or those of the cache, or encoded anew."""
+        """Return a run's frames: held by this read, from the cache, or newly encoded."""
         kept = self._block
         if kept is not None and kept[0] is run:
             return kept[1]
@@ -344,7 +355,7 @@ class HistoryRead(LogRead):
         return block
 
     async def _rows_in(self, view: LogView) -> _Range:
-        """Return the first mark of the range and the first behind it."""
+        """Return the first mark of the range and the first mark after it."""
         bounds, reading = self._bounds, self._log.reading
         low, from_oldest = await self._low(view)
         high_position = self._high(view)
@@ -361,7 +372,7 @@ class HistoryRead(LogRead):
         return _Range(low, max(low, high))
 
     async def _low(self, view: LogView) -> tuple[Mark, bool]:
-        """Return the first mark, and True if retention decided its place."""
+        """Return the first mark, and True if it is that of the oldest retained position."""
         start = self._bounds.lower
         match start:
             case None | Since(Position(version=0)):
@@ -375,7 +386,7 @@ class HistoryRead(LogRead):
         return (await resolve(self._log, start)).mark, False
 
     def _high(self, view: LogView) -> Position:
-        """Return the first position behind every upper bound, except for ``before``."""
+        """Return the first position after the range by all upper bounds except ``before``."""
         bounds = self._bounds
         high = Position(self.anchor + 1, 0)
         if bounds.until is not None:
@@ -385,10 +396,10 @@ class HistoryRead(LogRead):
         return high
 
     def _refuse_compacted(self, view: LogView) -> None:
-        """Refuse a range whose upper bound, a position, leaves nothing of what is retained.
+        """Check that an upper bound is above the oldest retained position; bounds by time are not checked.
 
         Raises:
-            PositionCompacted: With the last record that the range could have held.
+            PositionCompacted: The whole range is below; the error has the last position of the range.
         """
         bounds = self._bounds
         uppers = [] if bounds.until is None else [bounds.until]

@@ -1,7 +1,7 @@
-"""The common part of reads that end: the caller, the last message, the quota, and the end.
+"""The common part of all reads with an end: the caller, the quota, the last message, and errors.
 
-A message that is large waits for its turn as those of subscriptions do, and a reader that stalls on one is
-ended where memory is short.
+A large message waits until the server has room for it, like the large messages of subscriptions. A reader that
+does not take its large message is ended if other readers need the memory.
 """
 
 from __future__ import annotations
@@ -27,51 +27,54 @@ if TYPE_CHECKING:
     from tailrace_server.resources.memory import LargeMessages, MemoryCharge
 
 _MOMENT_S: Final = 0.1
-"""A reader that has not moved for so long may have stalled, and the cache alone keeps its block."""
+"""Seconds without progress after which a read drops its block, since its reader may have stalled.
+
+The block may still be in the cache.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTerms:
-    """The terms of a read: its admission, and how much of it is on its way at once."""
+    """The terms on which a read was admitted: its grants, quota and limits of memory."""
 
     message_bytes: int
-    """The largest message, bytes."""
+    """Size of a message in bytes; only a single larger row makes a message larger."""
     large: LargeMessages
-    """Gives room to messages that are larger than that."""
+    """Accountant of the memory for messages above ``message_bytes``, shared by all readers."""
     patience_s: float
-    """How long such a message waits for room."""
+    """The longest time, in seconds, that such a message waits for room."""
     kept: MemoryCharge
-    """The bytes charged for the criteria; given back when the read is closed."""
+    """The memory charged for the criteria; released when the read is closed."""
     use: GrantUse
     """The granted part of the request."""
     admission: Admission
-    """Told how it ends."""
+    """The admission by quotas and audit, which is notified of the end."""
 
 
 class LogRead(ABC):
-    """One read; whoever iterates it has it by ``with``, so that its room is given back however that ends."""
+    """Base class of reads with an end. Use it as a context manager, so that its memory is always released."""
 
     def __init__(self, terms: ReadTerms) -> None:
-        """Begin with nothing handed over."""
+        """Create a read that has not delivered anything yet."""
         self.last = LastMessage(terms.message_bytes, terms.large)
         self.use = terms.use
         """The granted part of the request."""
         self.caller: Principal = ANONYMOUS
-        """The caller; the read ends when its grants do."""
+        """The caller; the read ends when the caller's credential expires."""
         self.error: TailraceError | None = None
-        """Why it was ended; None while it was not."""
+        """The error that ``end`` was called with; None while it was not called."""
         self.on_end: Callable[[TailraceError], None] | None = None
-        """Called once if it is ended, for a transport that is busy with a message."""
+        """Function that ``end`` calls once, so that a transport can stop sending a message."""
         self._terms = terms
         self._captures = self._nbytes = 0
-        """Handed over so far."""
+        """Numbers of captures and bytes that have been delivered so far."""
         self._wait_s = 0.0
-        """How long the next message has to wait for the caller's quota."""
+        """Seconds that the next message has to wait for the caller's quota."""
         self._waiter: asyncio.Future[None] | None = None
-        """The waiter of a message without room; None while none waits."""
+        """Future that wakes a message that waits for room or quota; None while no message waits."""
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return the read."""
         return self
 
     def __exit__(
@@ -83,20 +86,20 @@ class LogRead(ABC):
 
     @abstractmethod
     def __aiter__(self) -> AsyncIterator[Frames]:
-        """Yield its messages, once."""
+        """Yield the messages of the read; only once."""
 
     @abstractmethod
     def resume_cursor(self) -> object | None:
-        """Return the cursor behind the last message that was handed over, with ``str``; None before it."""
+        """Return the cursor after the last delivered message; None if there is none. ``str`` gives its text."""
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Keep nothing that can be read again."""
+        """Drop all data that can be read again."""
 
     def close(self) -> None:
-        """Give back what it holds; nothing is read after it. Idempotent."""
+        """Release all memory; the read delivers nothing afterwards. Idempotent."""
         self._let_go()
-        self.on_end = None  # which has the transport, and that this read
+        self.on_end = None  # breaks the reference cycle between transport and read
         self.last.end(self)
         self._terms.kept.release()
         self._terms.admission.ended(partial(self._ending, self.error))
@@ -105,32 +108,35 @@ class LogRead(ABC):
         return Ending(error, self._captures, self._nbytes, str(self.resume_cursor() or ""))
 
     def end(self, error: TailraceError) -> None:
-        """End with an error, which the next message raises; a transport is notified at once. Idempotent."""
+        """End the read with an error; the transport is notified at once. Idempotent.
+
+        The iteration raises the error instead of yielding the next message.
+        """
         if self.error is None:
             self.error = error
-            on_end = self.on_end
+            on_end = self.on_end  # `close` forgets it
             self.close()
             self.wake()
             if on_end is not None:
                 on_end(error)
 
     def end_if_refused(self) -> None:
-        """End if the caller is no longer granted all that this returns."""
+        """End the read if the caller is no longer granted everything that it delivers."""
         if (refusal := self.use.refusal()) is not None:
             self.end(NotPermitted(refusal))
 
     def wake(self) -> None:
-        """Let a message that waits for room continue."""
+        """Wake the message that waits for room or quota, if any."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def let_go_of_block(self, now: float) -> None:
-        """Keep no block if the reader has not moved for a moment: its next message may never be requested."""
+        """Drop the block if the reader has made no progress for a moment, as it may never request more."""
         if self.last.stalled_for(now) >= _MOMENT_S:
             self._let_go()
 
     def _handed(self, frames: Frames) -> Frames:
-        """Return a message after it was noted as being on its way."""
+        """Note a message as delivered but not taken yet, and return it."""
         self.last.frames, self.last.handed_at = frames, asyncio.get_running_loop().time()
         self._captures += frames.count
         self._nbytes += len(frames.data)
@@ -138,10 +144,10 @@ class LogRead(ABC):
         return frames
 
     async def _taken(self) -> None:
-        """Note that the last message has been taken, and wait for the caller's quota.
+        """Note that the reader has taken the last message, then wait for the caller's quota.
 
         Raises:
-            TailraceError: The read was ended, or its caller may have no more of it.
+            TailraceError: The read was ended, or the caller's credential has expired.
         """
         self.last.taken(self)
         if self.error is None and self._wait_s > 0.0:
@@ -152,7 +158,7 @@ class LogRead(ABC):
             raise again(self.error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, keeping no block, until the caller's quota has room; the end of the read ends it."""
+        """Drop the block, then wait for some seconds or until ``wake``; ``end`` wakes this wait."""
         self._let_go()
         self._waiter = asyncio.get_running_loop().create_future()
         try:
@@ -164,10 +170,11 @@ class LogRead(ABC):
             self._waiter = None
 
     async def _turn(self) -> None:
-        """Wait until a large message may be on its way.
+        """Wait until there is room for a large message.
 
         Raises:
-            ServerFull: It may not within the send deadline.
+            ServerFull: There was no room within the send deadline.
+            TailraceError: The read was ended.
         """
         self._waiter = asyncio.get_running_loop().create_future()
         try:

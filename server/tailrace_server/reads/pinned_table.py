@@ -1,14 +1,15 @@
-"""One entity type as of one version, read part by part, wherever its files are by then.
+"""The state of one entity type as of one version, read in parts, while its files may be compacted.
 
 ::
 
-    place ─▶ part: rows behind it ─▶ block: the form in which one kind of reader gets them
-             shared by all readers       shared by all readers of that kind
+    place ─▶ part: rows after the place ─▶ block: these rows, encoded for one kind of reader
+             shared by all readers of      shared by all readers of that kind
              the table at this version
 
-A version never changes, so a place holds for as long as it can be read. Borders between parts are chosen by the
-key hashes of the rows, not by where a reader began: readers that begin at different places, such as those that
-return to a restarted server, soon ask for the same parts. Parts are read in reader threads.
+The rows of a version never change, so a place stays valid as long as the version can be read. The borders
+between parts depend on the key hashes of the rows, not on the place where a reader began. So readers that begin
+at different places, such as readers that return to a restarted server, soon request the same parts. Parts are
+read in reader threads.
 """
 
 from __future__ import annotations
@@ -41,32 +42,32 @@ if TYPE_CHECKING:
     class _Block(Protocol):
         @property
         def nbytes(self) -> int:
-            """Bytes that it holds."""
+            """Memory of the block in bytes."""
 
 
 _LOOKUPS_AT_ONCE: Final = 1_024
-"""Keys that are looked up together."""
+"""The most keys that are looked up together."""
 _BORDERS: Final = np.uint64(4_096 - 1)
-"""A part ends behind a row whose key hash has none of these bits: behind one in so many."""
+"""Mask of key hashes: a part ends after a row whose masked hash is 0, about every 4,096th row."""
 _ROWS_MAX: Final = 8_192
-"""It ends here, too, where no such row comes, …"""
+"""Number of rows from which a part ends even without such a hash."""
 _BYTES_MAX: Final = 4 << 20
-"""… and at so many bytes of keys and images."""
+"""Bytes of keys and images from which a part ends even without such a hash."""
 _LAST_KEY: Final = "\U0010ffff" * 8
 _PART_BYTES: Final = 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePart:
-    """Neighbouring rows. Immutable."""
+    """Consecutive rows of a table. Immutable."""
 
     rows: StateRows
     end: StatePlace | None
-    """Behind all of the part; None: behind the table."""
+    """The place after the part; None: the end of the table."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Memory of the part in bytes."""
         return _PART_BYTES + _nbytes(self.rows)
 
 
@@ -75,15 +76,16 @@ _END: Final = TablePart(NO_ROWS, None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableScan:
-    """The parts of a whole table, in order."""
+    """Reader of the parts of a whole table, in order."""
 
     table: TableState
     scans: OpenScans
+    """Cache of open scans by place, so that the next part continues the scan of the part before."""
     name: Hashable
-    """Of the table, as of its version."""
+    """Key of the table as of its version."""
 
     def behind(self, place: StatePlace | None) -> TablePart:
-        """Return the part behind a place; behind the last row comes one without rows and without an end."""
+        """Return the part after a place; after the last row, an empty part with ``end`` None."""
         scan = self.scans.take((self.name, place)) or _parts(self.table, place)
         rows = next(scan, None)
         if rows is None:
@@ -93,11 +95,11 @@ class TableScan:
         return TablePart(rows, end)
 
     def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
-        """Return the place of the row whose key has a digest: all of them are looked at.
+        """Return the place of the row whose key has a digest; scans the table.
 
         Args:
-            mark: Has the digest.
-            shown: Tells whether a row is for the reader. One that is not is as if it were not there.
+            mark: The mark with the digest.
+            shown: Function that returns True if a single row is visible to the reader; other rows are ignored.
 
         Raises:
             InvalidRequest: The table has no such row.
@@ -111,20 +113,20 @@ class TableScan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedRows:
-    """The rows that some keys have, in the order of the table."""
+    """Reader of the rows with some keys, in the order of the table."""
 
     table: TableState
     places: tuple[StatePlace, ...]
-    """Of the keys, in order."""
+    """The places of the keys, in order."""
 
     @classmethod
     def of(cls, table: TableState, primary_keys: tuple[str, ...]) -> KeyedRows:
-        """Sort keys by their places; each counts once."""
+        """Create the reader for some keys; duplicates are ignored."""
         return cls(table, tuple(sorted(map(table.place_of, {*primary_keys}))))
 
     def behind(self, place: StatePlace | None) -> TablePart:
-        """Return the part behind a place, as of a whole table."""
-        # By halving: a scan from the first key for each part would cost the square of the keys.
+        """Return the part after a place; after the last row, an empty part with ``end`` None."""
+        # Binary search: to scan from the first key for each part would be quadratic in the number of keys.
         start = 0 if place is None else bisect_right(self.places, place)
         chosen = self.places[start : start + _LOOKUPS_AT_ONCE]
         if not chosen:
@@ -133,10 +135,10 @@ class KeyedRows:
         return TablePart(rows, None if chosen[-1] is self.places[-1] else chosen[-1])
 
     def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
-        """Return the place of the key that has a digest, whether there is a row or not.
+        """Return the place of the key with a digest, even if the table has no row with this key.
 
         Raises:
-            InvalidRequest: None of the keys has.
+            InvalidRequest: None of the keys has this digest.
         """
         for each in self.places:
             if mark.is_of_key(each.primary_key):
@@ -145,19 +147,21 @@ class KeyedRows:
 
 
 def before_hash(key_hash: int) -> StatePlace | None:
-    """Return a place with no row between it and the first of a key hash; None: before all rows."""
+    """Return a place just before the first possible row with a key hash; None: before all rows."""
     return StatePlace(key_hash - 1, _LAST_KEY) if key_hash else None
 
 
 def unknown_row() -> InvalidRequest:
-    """Return that a cursor is of another state."""
+    """Return the error for a cursor whose row is not in this state."""
     return InvalidRequest(
         "after: the cursor stands behind a row that this state does not have; resume with a cursor as it came"
     )
 
 
 def _parts(table: TableState, behind: StatePlace | None) -> Iterator[StateRows]:
-    """Yield the rows behind a place in parts, whose borders soon are those of any other reader."""
+    """Yield the rows after a place in parts, whose borders mostly depend on key hashes only."""
+    # A part ends at the first row with a border hash, so scans from any two places have the same borders after
+    # the first one. The limits of rows and bytes apply only to regions without such a row.
     held: list[StateRows] = []
     count = nbytes = 0
     for rows in table.parts(behind):
@@ -178,7 +182,7 @@ def _parts(table: TableState, behind: StatePlace | None) -> Iterator[StateRows]:
 
 
 def _own(parts: list[StateRows]) -> StateRows:
-    """Return rows joined, in memory of their own: a slice would keep all that it was cut from."""
+    """Join rows and copy them: a slice would keep the whole array in memory that it was cut from."""
     if len(parts) > 1:
         return joined_rows(parts)
     return parts[0].taken(np.arange(len(parts[0])))
@@ -193,32 +197,36 @@ def _nbytes(rows: StateRows) -> int:
 _B = TypeVar("_B", bound="_Block")
 
 _KEYS_AT_ONCE: Final = 2_000
-"""Keys that are sorted by their places on the event loop, in a few milliseconds."""
+"""The most keys that are sorted by their places on the event loop, in a few milliseconds."""
 
 
 class PinnedTable:
-    """A table at a version; ``open`` it first."""
+    """A table as of one version. Call ``open`` first."""
 
     view: LogView
-    """The newest one that had all of its files when it was opened."""
+    """The newest view at the time of ``open``, which had all files of the table."""
     table: TableState
+    """The table as of the version, found through ``view``."""
 
     def __init__(
         self, log: FollowedLog, entity_type: str, version: int, keys: tuple[str, ...] | None
     ) -> None:
-        """Name it; ``keys`` are those whose rows are read, None for all."""
+        """Bind a table at a version; ``keys`` are the keys whose rows are read, None for all rows."""
         self.entity_type = entity_type
         self.version = version
         self._log = log
         self._keys = keys
 
     async def open(self) -> None:
-        """Take the newest view, in which the version has the same rows wherever its files are.
+        """Open the table through the newest view of the log.
+
+        Compaction changes the files of a version, but never its rows. So a table can be opened again in a newer
+        view and continued at the same place.
 
         Raises:
-            InvalidRequest: The log does not know the entity type, or the version is not published.
-            PositionCompacted: The version lies below what is kept.
-            LogCorrupted: What is read is damaged.
+            InvalidRequest: The log does not have the entity type, or the version is not published.
+            PositionCompacted: The version is below the oldest retained one.
+            LogCorrupted: The files of the table are damaged.
         """
         while True:
             view = self._log.view
@@ -248,19 +256,25 @@ class PinnedTable:
         form: tuple[Hashable, ...],
         made: Callable[[PinnedTable, TablePart], _B],
     ) -> _B:
-        """Return the block that ``made`` makes, in a reader thread, of the part behind a place.
+        """Return the block of the part after a place, from the cache or made in a reader thread.
 
-        ``form`` identifies its results among the others from the same part. Errors as ``open``.
+        Args:
+            place: The place; None: before all rows.
+            form: Cache key that distinguishes the results of different ``made`` functions for the same part.
+            made: Function that makes the block of a part.
+
+        Raises:
+            TailraceError: ``open`` raises it.
         """
         reading = self._log.reading
         while True:
-            # The block first: while it is there, nothing has to be read.
+            # Look up the block before the part: if it is cached, nothing has to be read.
             key = (self._name, place, *form)
             if (ready := reading.ready_state_block(key)) is not None:
                 return cast("_B", ready)
             try:
                 if isinstance(self._rows, KeyedRows):
-                    # Nobody else asks for these rows, so they are read and encoded in one go.
+                    # Only this reader has these keys, so the part itself is not cached.
                     return await reading.state_block(key, partial(self._made, place, made))
                 part = await reading.table_part(
                     (self._name, place), partial(self._rows.behind, place)
@@ -270,14 +284,14 @@ class PinnedTable:
                 await self._recover(missing)
 
     def ready(self, place: StatePlace | None, form: tuple[Hashable, ...]) -> _Block | None:
-        """Return what ``behind`` would, if it is at hand; else None, and nothing is read."""
+        """Return the block that ``behind`` would return, if it is cached; otherwise None, without reading."""
         return self._log.reading.ready_state_block((self._name, place, *form))
 
     def _made(self, place: StatePlace | None, made: Callable[[PinnedTable, TablePart], _B]) -> _B:
         return made(self, self._rows.behind(place))
 
     async def behind_page(self, page: str, found: Callable[[TableScan | KeyedRows], _B]) -> _B:
-        """Return what ``found`` finds in the rows, in a reader thread, once for all who ask for this page."""
+        """Return the block that ``found`` makes of all rows, in a reader thread; cached by ``page``."""
         while True:
             try:
                 return await self._log.reading.state_block(
@@ -287,7 +301,11 @@ class PinnedTable:
                 await self._recover(missing)
 
     async def place_of(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
-        """Return the place of the row that a mark names; ``shown`` as of ``TableScan.of_digest``.
+        """Return the place of the row that a mark names.
+
+        Args:
+            mark: The mark, with the row's key or its digest.
+            shown: Function that returns True if a single row is visible to the reader; other rows are ignored.
 
         Raises:
             InvalidRequest: The table has no such row.
@@ -303,30 +321,31 @@ class PinnedTable:
                 return found
 
     def keep(self, place: StatePlace, form: tuple[Hashable, ...], block: _Block) -> None:
-        """Keep a block under a place in it, from which its reader will continue."""
+        """Cache a block under a place within it, at which its reader will continue."""
         self._log.reading.keep_state_block((self._name, place, *form), block)
 
     @property
     def whole_removals(self) -> WholeRemovals:
-        """The rows whose removed images are known to be whole, though a state has none."""
+        """The log's notes on images of removed rows; a state has no removed rows, so they are not used."""
         return self.view.whole_removals
 
     def schema_of(self, version: int) -> Schema:
-        """Return the schema of a version, in which the entity type has the name that it is read by.
+        """Return the schema of a version, extended by the name under which the entity type is read.
 
-        Rows keep the form that they had. Without this nothing would be known of those from before a rename.
+        Rows have the schema that they were written with. Rows from before a rename could not be decoded without
+        this, as their schema has only the former name.
         """
         return self._as_named(self.view.schema_of(version))
 
     def schemas_of(
         self, versions: npt.NDArray[np.int64]
     ) -> tuple[list[Schema], npt.NDArray[np.int64]]:
-        """Return the same for many versions, as ``LogView.schemas_of``."""
+        """Return the schemas of ``schema_of`` for many versions, and each version's index among them."""
         schemas, which = self.view.schemas_of(versions)
         return [*map(self._as_named, schemas)], which
 
     def schemas(self) -> Iterator[Schema]:
-        """Yield the schemas of the log, oldest first, as they are."""
+        """Yield the unchanged schemas of the log, oldest first."""
         return self.view.schemas()
 
     def _as_named(self, schema: Schema) -> Schema:

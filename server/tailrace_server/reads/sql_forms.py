@@ -1,14 +1,14 @@
-r"""Answers in SQL as bytes: rows of JSON, or pieces of an Arrow stream, cut into messages.
+r"""Encoding of SQL results: rows of JSON or an Arrow stream, cut into messages.
 
 ::
 
-    ROWS      [1,"chair","1.50"]\n             for clients that know the columns' types
+    ROWS      [1,"chair","1.50"]\n            for clients that know the columns' types
     OBJECTS   {"id":1,"name":"chair"},        for a JSON page
     LINES     {"id":1,"name":"chair"}\n        for lines of JSON
-    ARROW     pieces that are an Arrow stream once they are joined
+    ARROW     pieces of one Arrow stream, to be joined by the client
 
-In JSON a decimal is a text, as no digit may be lost; days, times and intervals are ISO 8601, bytes are base64,
-and a float that is no number is ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``.
+In JSON a decimal is a string, so that no digit is lost. Dates, times and intervals are in ISO 8601, and bytes
+in base64. Floats without a JSON number are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
 """
 
 from __future__ import annotations
@@ -34,34 +34,35 @@ _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 class AnswerColumn(NamedTuple):
-    """One column of an answer, or a member of one."""
+    """One column of a result, or a member of a nested column."""
 
     name: str
     type: str
-    """As Arrow writes it; of a structure ``struct``, of a list ``list``, of a map ``map``."""
+    """The type's name in Arrow; for nested types ``struct``, ``list`` or ``map``."""
     members: tuple[AnswerColumn, ...]
-    """Of a structure; of a list its element; of a map key and value."""
+    """The fields of a struct, the element of a list, or key and value of a map; empty for other types."""
 
 
 class Piece(NamedTuple):
-    """A message of an answer."""
+    """A message of a result."""
 
     data: bytes
     rows: int
+    """The number of rows in the message."""
 
 
 class AnswerForm(Protocol):
-    """Makes the messages of one answer, in any one thread at a time."""
+    """Encoder of one result; it is used by one thread at a time."""
 
     def messages(self, batch: pa.RecordBatch, nbytes: int) -> list[Piece]:
-        """Return rows in messages of about so many bytes; a larger one has one row."""
+        """Encode rows to messages of at most about ``nbytes`` bytes; a larger message has a single row."""
 
     def end(self) -> bytes:
-        """Return the bytes behind the last row."""
+        """Return the bytes after the last row."""
 
 
 def answer_columns(schema: pa.Schema) -> tuple[AnswerColumn, ...]:
-    """Return the columns of an answer."""
+    """Return the columns of a result."""
     return tuple(map(_column, schema))
 
 
@@ -79,10 +80,10 @@ def _column(field: pa.Field) -> AnswerColumn:
 
 
 def form_of(form: SqlForm, schema: pa.Schema) -> AnswerForm:
-    """Return what makes the messages of an answer.
+    """Return the encoder for a result.
 
     Raises:
-        InvalidRequest: Two columns have one name, which JSON cannot tell apart.
+        InvalidRequest: The form is JSON, and two columns have the same name.
     """
     if form is SqlForm.ARROW:
         return _ArrowPieces(schema)
@@ -118,7 +119,7 @@ class _ArrowPieces:
 
 
 def _parts(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts of about so many bytes, none empty."""
+    """Yield a batch in non-empty parts of at most about ``nbytes`` bytes, or of one row."""
     if len(batch) <= 1 or batch.nbytes <= nbytes:
         if len(batch):
             yield batch
@@ -163,10 +164,10 @@ class _Json:
 
 
 def python_values(name: str, column: pa.Array) -> list[Any]:
-    """Return the values of a column of an answer; what Python has no type for is a text.
+    """Return the values of a result's column as Python objects; values without a Python type are texts.
 
     Raises:
-        InvalidRequest: One is beyond every calendar that Python has.
+        InvalidRequest: A date or time is outside of the range of Python's types.
     """
     kind = column.type
     try:
@@ -183,12 +184,12 @@ def python_values(name: str, column: pa.Array) -> list[Any]:
 
 
 def _is_nanoseconds(kind: pa.DataType) -> bool:
-    """Return whether values have parts of a microsecond, which Python's times do not."""
+    """Return True if a type has nanoseconds, which Python's times cannot hold."""
     return bool((pa.types.is_timestamp(kind) or pa.types.is_time(kind)) and kind.unit == "ns")
 
 
 def _with_texts(kind: pa.DataType) -> pa.DataType:
-    """Return a type with texts, which are exact, in the place of nanoseconds."""
+    """Return a type with texts, which are exact, in place of times in nanoseconds."""
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(_with_texts(each.type)) for each in kind])
     if pa.types.is_map(kind):
@@ -205,7 +206,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _has(is_one: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
-    """Return whether a type is of some kind, or has a member that is."""
+    """Return True if ``is_one`` is true of a type or of a type nested in it."""
     if pa.types.is_map(kind):
         return _has(is_one, kind.key_type) or _has(is_one, kind.item_type)
     if pa.types.is_struct(kind):
@@ -216,14 +217,14 @@ def _has(is_one: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
 
 
 def _numbers_told(value: Any) -> Any:
-    """Return a value in which floats that are no numbers are texts: JSON has none."""
+    """Return a value in which NaN and infinite floats are texts, as JSON has no numbers for them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _NO_NUMBERS.get(value, "NaN")
     return _each_told(_numbers_told, value)
 
 
 def _intervals_told(value: Any) -> Any:
-    """Return a value in which intervals are texts, as ISO 8601 has them: a sign comes before its number."""
+    """Return a value in which intervals are texts in ISO 8601; a sign is before the number of its part."""
     if not isinstance(value, pa.MonthDayNano):
         return _each_told(_intervals_told, value)
     months, days, nanoseconds = value

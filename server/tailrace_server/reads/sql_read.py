@@ -1,14 +1,12 @@
-"""One statement: pinned to the version that is published when it begins, answered as its reader takes it.
+"""One SQL statement: pinned to the newest published version at its begin, computed at the speed of its reader.
 
 ::
 
     reader takes a message ─▶ the next batch is computed, in a thread ─▶ cut into messages
     reader goes away, time is over, the server stops ─▶ DuckDB is interrupted
 
-What is computed ahead is one batch. So memory does not grow with the range that is read, and a reader that
-stops holds a place until the statement's time is over.
-
-The work of one statement in a pool of threads: one job at a time, and behind the last one its end.
+Only one batch is computed ahead. So memory does not grow with the size of the result. A reader that stops
+reading occupies one of the places for statements until the statement's time is over.
 """
 
 from __future__ import annotations
@@ -54,26 +52,30 @@ _log = structlog.get_logger("tailrace.sql")
 
 
 def _take_left(future: asyncio.Future[Any]) -> None:
-    """Take the error of a job whose caller has left; log it if it is a defect."""
+    """Retrieve the error of a job whose caller was cancelled, and log it if it is a defect."""
     error = None if future.cancelled() else future.exception()
     if error is not None and not isinstance(error, TailraceError):
         _log.error("a statement failed behind its reader", exc_info=error)
 
 
 class StatementWork:
-    """Lives on the event loop; its jobs run in threads."""
+    """The jobs of one statement: they run in a pool of threads, one at a time. Used on the event loop."""
 
     def __init__(self, threads: ThreadPoolExecutor, end: Callable[[], None]) -> None:
-        """Begin without a job; ``end`` gives back what they have, in a thread, once."""
+        """Begin without a job; ``end`` releases resources, and is called once, in a thread, after all jobs."""
         self._threads = threads
         self._end = end
         self._lock = threading.Lock()
         self._busy = self._closing = False
         self.computed_s = 0.0
-        """The time that its jobs have taken so far, by the clock."""
+        """Wall-clock seconds that the jobs have taken so far."""
 
     async def run(self, job: Callable[[], _T]) -> _T:
-        """Return what a job returns. A cancelled caller leaves it running: `close` waits for it elsewhere."""
+        """Run a job and return its result.
+
+        If the caller is cancelled, the job continues in its thread; after ``close``, ``end`` still runs after
+        it.
+        """
         with self._lock:
             assert not self._busy, "one job at a time"
             self._busy = True
@@ -81,7 +83,8 @@ class StatementWork:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # Without this asyncio logs the error of the job, which mostly says that the statement was closed.
+            # Otherwise asyncio would log the job's error, which usually just says that the statement was
+            # closed.
             future.add_done_callback(_take_left)
             raise
 
@@ -91,6 +94,8 @@ class StatementWork:
             return job()
         finally:
             self.computed_s += time.monotonic() - began
+            # Under the lock exactly one of two sides sees that both have happened, the end of the last job and
+            # `close`: so `end` runs exactly once, and never while a job runs.
             with self._lock:
                 self._busy = False
                 closing = self._closing
@@ -99,16 +104,16 @@ class StatementWork:
 
     @property
     def is_busy(self) -> bool:
-        """True if a job is under way, or waits for a thread."""
+        """True if a job runs, or waits for a thread."""
         return self._busy
 
     @property
     def is_closed(self) -> bool:
-        """True if no job may begin any more."""
+        """True after ``close``: no job may begin any more."""
         return self._closing
 
     def close(self) -> None:
-        """Let ``end`` run behind the job that is under way, or at once. Idempotent."""
+        """Run ``end`` after the current job, or at once if there is none. Idempotent."""
         with self._lock:
             if self._closing:
                 return
@@ -119,7 +124,7 @@ class StatementWork:
 
 
 class SqlRead(LogRead):
-    """One statement; ``begin`` it, then iterate it once."""
+    """One statement. Call ``begin`` first, then iterate over it once."""
 
     def __init__(
         self,
@@ -136,20 +141,21 @@ class SqlRead(LogRead):
         readers_of: Callable[[str], int],
         on_closed: Callable[[float], None],
     ) -> None:
-        """Bind it to a log; nothing is computed before ``begin``.
+        """Bind a statement to a log; nothing is computed before ``begin``.
 
         Args:
-            log: What is read.
+            log: The log.
             request: The statement.
-            terms: What it was admitted with.
-            settings: What it may take.
-            row_bytes_max: A larger row is refused.
-            threads: Where it waits for what is computed.
-            databases: Where that is.
-            shown: What of the log may be read; None: everything.
-            may_define: Whether it may define views and change tables.
-            readers_of: Returns how many subscriptions read a view now; called on the event loop.
-            on_closed: Called once, in a thread, when nothing of it is left, with the seconds that it took.
+            terms: The terms on which the statement was admitted.
+            settings: The settings with the statement's limits.
+            row_bytes_max: The most bytes of a row; a larger row is an error.
+            threads: The pool of threads in which the statement waits for its results.
+            databases: Function that returns the databases that compute statements.
+            shown: The granted tables; None: the whole log.
+            may_define: True if the statement may define views and change tables.
+            readers_of: Function that returns the number of subscriptions to a view; called on the event loop.
+            on_closed: Function that is called once, in a thread, when all resources are released, with the
+                seconds that the statement took.
         """
         super().__init__(terms)
         self._log = log
@@ -164,49 +170,49 @@ class SqlRead(LogRead):
         self.version = view.published
         """The version that is read."""
         self.closed_until = view.timestamp_of(self.version) + 1 if self.version else 0
-        """Commit timestamp, µs: nothing below it can still appear."""
+        """Commit timestamp in microseconds below which no more records can appear; 0 for an empty log."""
         self.since_version = self._first_version()
-        """Of a poll: ``$from``."""
+        """The first version of a poll, ``$from``; None for other statements."""
         self.columns: tuple[AnswerColumn, ...] = ()
-        """After ``begin``."""
+        """The columns of the result; set by ``begin``."""
         self.answer_bytes = 0
-        """Handed over so far."""
+        """Bytes of the result that have been delivered so far."""
         self.is_answered = False
-        """True if it was read to its end."""
+        """True if the result was read to its end."""
         self.is_refused = False
-        """True if an error ended it."""
+        """True if an error ended the statement."""
         self._interruption = Interruption()
         self._on_closed = on_closed
         self._work = StatementWork(threads, self._give_back)
         self._query: Query | None = None
         self._pieces: deque[Piece] = deque()
-        """Of the batch that was computed last, those that the reader has not had."""
+        """The messages of the last computed batch that have not been delivered yet."""
 
     @property
     def catalog_uuid(self) -> UUID:
-        """The log that is read."""
+        """The UUID of the log that is read."""
         return self._view.uuid
 
     @property
     def commit_timestamp(self) -> int:
-        """When the version was committed, µs; 0 before the first."""
+        """Commit time of the version, in microseconds; 0 for an empty log, or if the log no longer has it."""
         return self._view.known_timestamp_of(self.version) or 0
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor that continues from the version."""
+        """The cursor after the version, for a read that continues there."""
         return self._view.cursor(self.version, END)
 
     @property
     def is_computing(self) -> bool:
-        """True if a thread works for it."""
+        """True if the statement uses, or waits for, a thread."""
         return self._work.is_busy
 
     def resume_cursor(self) -> None:
-        """Return None: an answer cannot be resumed in its middle."""
+        """Return None: a result cannot be resumed in its middle."""
 
     def _let_go(self) -> None:
-        pass  # what was computed cannot be read again, and is one batch
+        pass  # the computed batch cannot be read again, so it is not dropped
 
     def _first_version(self) -> int | None:
         request, view = self._request, self._view
@@ -219,18 +225,20 @@ class SqlRead(LogRead):
             return None
         if request.since_version == 0:
             return view.oldest.version
-        # Who begins behind a version has read it. A number does not say of which log; a cursor does.
+        # The client has read up to some version. A cursor says of which log it was, a number does not. Either
+        # is checked: a log that was restored may not have that version.
         passed = request.after or Cursor(view.uuid, request.read_version, END)
         refuse_other_history(view, passed)
         return passed.version + 1
 
     async def begin(self) -> None:
-        """Compute up to the columns of the answer.
+        """Start the statement, up to the columns of its result.
 
         Raises:
-            InvalidRequest: What is wrong with the statement, and where.
-            PositionCompacted: It asks for versions that the log no longer has.
+            InvalidRequest: The statement is invalid; the error has the place.
+            PositionCompacted: The statement reads versions that the log no longer has.
         """
+        # The statement runs in a thread. These functions let it use state that belongs to the event loop.
         loop = asyncio.get_running_loop()
 
         def newer(missing: SegmentMissing) -> LogView:
@@ -253,7 +261,7 @@ class SqlRead(LogRead):
     def _begun(
         self, source: LogSource, readers_of: Callable[[str], int]
     ) -> tuple[AnswerForm, tuple[AnswerColumn, ...]]:
-        # A server that nobody asks in SQL has no engine for it in memory.
+        # Imported late: a server without SQL requests need not load DuckDB.
         from tailrace_server.sql.query import Query, QueryLimits
 
         settings = self._settings
@@ -272,7 +280,7 @@ class SqlRead(LogRead):
         return form_of(request.form, query.schema), answer_columns(query.schema)
 
     async def _run(self, job: Callable[[], _T]) -> _T:
-        """Return what a job returns; of one that was ended on the way, why."""
+        """Run a job and return its result; if the read was ended meanwhile, raise its error instead."""
         if not self._work.is_closed:
             try:
                 return await self._work.run(job)
@@ -286,11 +294,11 @@ class SqlRead(LogRead):
         return None if batch is None else self._answer.messages(batch, self.last.bytes_max)
 
     async def __aiter__(self) -> AsyncIterator[Frames]:
-        """Yield messages of whole rows; the last one may have none, and ends the form.
+        """Yield messages of whole rows; the last one may have no rows, only the end of the encoded form.
 
         Raises:
-            InvalidRequest: A value cannot be computed, or the answer is more than it may be.
-            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            InvalidRequest: A value cannot be computed, or the result exceeds a limit.
+            SubscriberTooSlow: The reader stalled, and other readers needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
         messages = self._messages()
@@ -328,14 +336,14 @@ class SqlRead(LogRead):
             await self._taken()
 
     def close(self) -> None:
-        """Interrupt what is computed, and give everything back. Idempotent."""
+        """Interrupt the computation and release all resources. Idempotent."""
         self._interruption.ask("the statement was closed")
         self._pieces.clear()
         self._work.close()
         super().close()
 
     def end(self, error: TailraceError) -> None:
-        """End with an error, which the next message raises; what is computed is interrupted. Idempotent."""
+        """Interrupt the computation and end the read with an error; see ``LogRead.end``. Idempotent."""
         self._interruption.ask(str(error))
         super().end(error)
 

@@ -1,4 +1,4 @@
-"""A request in SQL, as a face makes it."""
+"""A request in SQL, in the form that all faces share."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _BOUND: Final = ("from", "to")
-"""Parameters that a poll has."""
+"""Names of the parameters that the server sets in a poll."""
 
 
 class SqlForm(Enum):
-    """The format of an answer's rows."""
+    """The format of a result's rows."""
 
     ROWS = "rows"
-    """A JSON array a line."""
+    """JSON arrays, one on each line."""
     OBJECTS = "objects"
-    """JSON objects, a comma behind each."""
+    """JSON objects, each followed by a comma."""
     LINES = "lines"
-    """A JSON object a line."""
+    """JSON objects, one on each line."""
     ARROW = "arrow"
     """Pieces of an Arrow stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlRequest:
-    """One statement."""
+    """One statement with its parameters.
+
+    It is a *poll* if it has ``since_version``, ``from_time`` or ``after``: then the server sets the parameters
+    ``$from`` and ``$to`` to a range of versions.
+    """
 
     statement: str
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """Values of ``$name`` in it."""
+    """Name → value of each parameter, which is written ``$name`` in the statement."""
     form: SqlForm = SqlForm.ROWS
     since_version: int | None = None
-    """Of a poll: ``$from`` is this version, 0 the oldest kept, and ``$to`` the newest published."""
+    """The first version of a poll, 0 for the oldest retained; the last one is the newest published version."""
     from_time: int | None = None
-    """The same from the first version committed at or after this time, µs."""
+    """Time of a poll, in microseconds: it begins with the first version committed at or after this time."""
     after: Cursor | None = None
-    """The same from the version behind this cursor."""
+    """Cursor of a poll: it begins with the version after this cursor."""
     wait_for_version: int | None = None
-    """Wait until this version is published."""
+    """Version that must be published before the statement begins; None: no wait."""
     wait_s: float = 10.0
-    """For so long at most."""
+    """The longest wait for that version, in seconds."""
     on_misfit: OnMisfit = OnMisfit.RAISE
     """The treatment of a value that its column's type cannot hold."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Check that the fields do not contradict each other."""
         if not self.statement.strip():
             raise InvalidRequest("statement: it is empty; give one SELECT")
         if len(self._begins) > 1:
@@ -78,11 +82,11 @@ class SqlRequest:
 
     @property
     def read_version(self) -> int:
-        """Of a poll: the version that its reader says it has read, with all before it; 0: none."""
+        """The last version that the client of a poll has already read, by its own account; 0: none."""
         return max((self.since_version or 0) - 1, 0) if self.after is None else self.after.version
 
     @property
     def _begins(self) -> list[str]:
-        """The parameter that gives the begin of a poll."""
+        """The names of the fields that set the begin of a poll; at most one in a valid request."""
         names = ("since_version", "from_time", "after")
         return [name for name in names if getattr(self, name) is not None]

@@ -1,4 +1,4 @@
-"""The statements that are run at once, and the threads that compute them."""
+"""The SQL statements that run at the same time, and the threads that compute them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from tailrace_server.sql.shown import ShownTables
 
 _PATIENCE_S: Final = 5.0
-"""How long a statement waits for a place."""
+"""The longest time, in seconds, that a statement waits for a place."""
 
 
 class Statements:
-    """Those of one engine. Lives on the event loop."""
+    """The running statements of one engine; their number is limited. Used on the event loop."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Begin with none; threads begin as they are needed."""
+        """Begin without statements; threads are started when needed."""
         self._settings = settings
         self._places = asyncio.Semaphore(settings.sql_statements)
         self._threads = ThreadPoolExecutor(settings.sql_statements, "tailrace-sql")
@@ -53,12 +53,12 @@ class Statements:
         may_define: bool,
         readers_of: Callable[[str], int],
     ) -> SqlRead:
-        """Return a statement that has begun; whoever gets it closes it.
+        """Begin a statement and return it; the caller has to close it. Arguments are those of ``SqlRead``.
 
         Raises:
-            ServerFull: Too many are run at once.
-            ServerStopping: None begins any more.
-            TailraceError: As ``SqlRead.begin``.
+            ServerFull: Too many statements are running.
+            ServerStopping: The server is stopping.
+            TailraceError: ``SqlRead.begin`` raises it.
         """
         await self._place()
         loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ class Statements:
         return read
 
     def _note_closed(self, read: SqlRead, seconds: float) -> None:
-        """Give the place of a statement to the next one, and count how it ended."""
+        """Free the place of a closed statement, and count its outcome."""
         self._places.release()
         self._statements -= 1
         self._computing_s += seconds
@@ -108,8 +108,8 @@ class Statements:
             self._left += 1
 
     def _databases(self) -> DatabasesBeside:
-        """Return where statements are computed, in one of the threads."""
-        # A server that nobody asks in SQL has no engine for it in memory.
+        """Return the databases that compute statements; called in one of the threads."""
+        # Imported late: a server without SQL requests need not load DuckDB.
         from tailrace_server.sql.duck.processes import DatabasesBeside
 
         with self._lock:
@@ -129,7 +129,7 @@ class Statements:
             ) from None
 
     def statistics(self) -> SqlStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return SqlStatistics(
             statements=self._statements,
             computing=sum(read.is_computing for read in self._open),
@@ -141,13 +141,13 @@ class Statements:
         )
 
     def stop(self) -> None:
-        """End all of them, and begin no more. Idempotent."""
+        """End all statements, and refuse new ones. Idempotent."""
         self._stopping = True
         for read in tuple(self._open):
             read.end(_stopping())
 
     async def close(self) -> None:
-        """Wait until no thread is left, and no process."""
+        """End all statements, and wait for the end of their threads and processes."""
         self.stop()
         await shut_down(self._threads)
         if self._processes is not None:

@@ -1,11 +1,11 @@
-"""State: the rows of one entity type as of one version V, each as the capture that it came with.
+"""State: the rows of one entity type as of one version V, each as the capture of its last change.
 
-A read is pinned to V before its first message, and V never changes afterwards, whatever is written meanwhile.
-Whoever applies the rows and then the changes behind ``cursor`` has what the log has: no version is missing,
-and none comes twice.
+A read is pinned to V before its first message; later writes do not affect it. A client that applies the rows
+and then the changes after ``cursor`` is consistent with the log: no version is missing, and none is applied
+twice.
 
-Rows come in the order of their key hashes, which means nothing and is the same for every read of V. So a read
-that was cut continues behind its last row, in the same order, with a page.
+The rows are ordered by key hash. The order has no meaning, but is the same in every read of V. So a read with a
+limit continues after its last row, with a page.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class StateRead(LogRead):
-    """One read of state; ``begin`` it, then iterate it once."""
+    """One read of state. Call ``begin`` first, then iterate over it once."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class StateRead(LogRead):
         condition: StateCondition | None = None,
         of_view: ViewRows | None = None,
     ) -> None:
-        """Bind it to a log; nothing is looked at before ``begin``.
+        """Bind a read to a log; nothing is read before ``begin``.
 
         Args:
-            log: What is read.
-            request: What of it.
-            terms: What it was admitted with.
-            codec: The wire form of the frames, cut to what is granted.
-            condition: Which rows are given; None: all of them.
-            of_view: The view that was requested, whose entity type is read; None: none.
+            log: The log.
+            request: The request.
+            terms: The terms on which the read was admitted.
+            codec: The wire form of the frames, already cut to the granted columns.
+            condition: The requested condition on rows; None: all rows.
+            of_view: The requested view, whose entity type is read; None: an entity type was requested.
         """
         super().__init__(terms)
         self.version = 0
-        """After ``begin``: V."""
+        """The version V; set by ``begin``."""
         self.has_next = False
-        """After the last message: whether the limit cut the rows short."""
+        """True, after the last message, if the limit ended the read before the last row."""
         self._log = log
         self._view = log.view
         self._request = request
@@ -80,76 +80,77 @@ class StateRead(LogRead):
         self._condition = condition
         self._of_view = of_view
         self._name = request.entity_type if of_view is None else of_view.name
-        """The identity of the read that pages belong to."""
+        """The name in pages: that of the requested view or entity type."""
         self._chosen: Hashable = None
-        """The key of its blocks, which differs between conditions."""
+        """Part of the cache key of blocks that identifies the conditions; None: no condition."""
         self._left = request.limit
-        """Rows that it may still give; None without a limit."""
+        """Number of rows that may still be delivered; None: no limit."""
         self._place: StatePlace | None = None
-        """Behind the last row that was handed over or left out; None before the first."""
+        """Place after the last row that was delivered or filtered out; None before the first."""
         self._last: StatePlace | None = None
-        """Behind the last row that was handed over; None before the first."""
+        """Place after the last delivered row; None before the first."""
         self._block: StateBlock | None = None
-        """The block that the next message is cut from; None where the cache alone has it."""
+        """The block that the next message is cut from; None: only the cache may have it."""
 
     @property
     def catalog_uuid(self) -> UUID:
-        """The log that is read."""
+        """The UUID of the log that is read."""
         return self._view.uuid
 
     @property
     def entity_type(self) -> str:
-        """The entity type whose rows are read, also where a view was requested."""
+        """The entity type whose rows are read; for a view, the view's entity type."""
         return self._request.entity_type
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names, as of V, of the columns that images have; empty: all of them."""
+        """The columns of the images, by their names at V; empty: all columns."""
         return self._request.columns
 
     @property
     def definition(self) -> bytes:
-        """The identity of the requested view among the earlier ones of its name; empty: no view."""
+        """Identity of the requested view's definition, as views may be redefined; empty: no view."""
         return b"" if self._of_view is None else self._of_view.identity
 
     @property
     def commit_timestamp(self) -> int:
-        """When V was committed, µs; 0 for the empty state, or where it is forgotten."""
+        """Commit time of V, in microseconds; 0 for version 0, or if the log no longer has it."""
         return self._view.known_timestamp_of(self.version) or 0
 
     @property
     def cursor(self) -> Cursor:
-        """The cursor that continues from V."""
+        """The cursor after V, for a subscription that continues there."""
         return self._view.cursor(self.version, END)
 
     def resume_cursor(self) -> StatePage | None:
-        """Return the page behind the last row that was handed over; None before the first."""
+        """Return the page after the last delivered row; before the first row, the requested page or None."""
         if self._last is None:
             return self._request.page
         return StatePage.behind(self.cursor, self._name, *self._last)
 
     def page_behind(self, primary_key: str) -> StatePage:
-        """Return the page behind the row of a key."""
+        """Return the page after the row with a key."""
         place = self._table.table.place_of(primary_key)
         return StatePage.behind(self.cursor, self._name, *place)
 
     def next_page(self) -> StatePage | None:
-        """Return the page behind a read that is over; None when nothing follows."""
+        """Return the page that follows a finished read; None if no rows are left."""
         return self.resume_cursor() if self.has_next else None
 
     def _let_go(self) -> None:
         self._block = None
 
     async def begin(self) -> None:
-        """Find V and the table: a read that cannot be answered is refused before its first message.
+        """Determine V and open the table, so that an impossible read fails before its first message.
 
         Raises:
-            DeadlineExceeded: The version that it waits for was not published in time.
-            InvalidRequest: A version or a time that is still to come, or a page of another read.
-            CatalogReplaced: A page's log is not this one.
-            PositionCompacted: V lies below what is kept.
+            DeadlineExceeded: The version to wait for was not published in time.
+            InvalidRequest: The version or time is in the future, or the page belongs to another read.
+            CatalogReplaced: The page belongs to another log.
+            PositionCompacted: V is below the oldest retained version.
             EntityTypeUnknown: No published version has the entity type.
-            InvalidRequest, NotPermitted: A requested column does not exist at V, as `ids_asked`.
+            InvalidRequest, NotPermitted: A requested column does not exist at V or is hidden; see
+            ``ids_asked``.
         """
         page = self._request.page
         self.version = await version_asked(self._log, self._request, self._name)
@@ -161,7 +162,7 @@ class StateRead(LogRead):
             self._place = (await self._table.behind_page(f"{page}{told}", find)).end
 
     async def _open(self) -> None:
-        """Open the table, in the newest view."""
+        """Open the table through the newest view, and compile codec and lens for it."""
         self._refuse_unknown_type(self._log.view)
         table = PinnedTable(self._log, self.entity_type, self.version, self.use.keys)
         await table.open()
@@ -172,14 +173,15 @@ class StateRead(LogRead):
         else:
             at = table.schema_of(self.version)
             self._codec = living_codec(self._whole_codec, at, self.entity_type)
-        # Columns that each condition may name; None: those of the table at V.
+        # Each condition comes with the columns that it may name; None: the columns of the table at V.
         conditions: list[tuple[StateCondition, Sequence[Column] | None]] = []
         if of_view is not None and of_view.condition is not None:
             conditions.append((of_view.condition, of_view.request))
         if self._condition is not None:
             conditions.append((self._condition, None if of_view is None else of_view.shown))
         if conditions:
-            # Blocks of equal conditions are the same, as long as all is shown.
+            # Reads with equal conditions share cached blocks, if everything is granted to them. Otherwise the
+            # blocks are this read's alone.
             self._chosen = (self.definition, self._condition) if shown is None else object()
         rights = None if shown is None else shown.rules_of(self.entity_type)
         compile_lens = partial(self._lens, table.view, rights, conditions)
@@ -210,9 +212,10 @@ class StateRead(LogRead):
         return row_lens(values, view, rights, asked)
 
     def _ids_asked(self, table: PinnedTable) -> frozenset[int]:
-        """Return the ids of the requested columns, found by the names that they have at V."""
+        """Return the ids of the requested columns, looked up by their names at V."""
         schema = table.schema_of(self.version)
-        # A table that begins behind V has no rows at V, and no columns yet by which names could be checked.
+        # A table that was created after V has no rows and no columns at V: check the names in the newest
+        # schema.
         if self.entity_type not in schema.entity_types:
             schema = table.view.schema_of(table.view.published)
         columns = schema.columns(self.entity_type)
@@ -229,21 +232,22 @@ class StateRead(LogRead):
         """Yield messages of whole rows.
 
         Raises:
-            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            SubscriberTooSlow: The reader stalled, and other readers needed the memory of its message.
             ServerFull: There was no room for a large message within the send deadline.
         """
         while True:
-            # 1. The block behind all that was handed over. It is read again where it was let go meanwhile.
+            # 1. Get the block after all delivered rows. It is read again if it was dropped meanwhile.
             block = await self._block_behind()
             row, rows = block.first_behind(self._place), len(block)
             while row < rows and self._block is block:
                 if self._left == 0:
-                    # The next page begins in this block, and most often comes at once.
+                    # The next page begins in this block and usually is requested at once, so cache the block.
                     self.has_next = True
                     assert self._place is not None
                     self._table.keep(self._place, self._form(), block)
                     return
-                # 2. A message, once there is room for it. While it waits, neither it nor its block is held.
+                # 2. Cut a message. If it has to wait for room, hold neither the message nor its block
+                #    meanwhile.
                 await self._log.turns.turn(self)
                 assert block.frames is not None
                 count_max = rows - row if self._left is None else min(rows - row, self._left)
@@ -253,7 +257,7 @@ class StateRead(LogRead):
                     del block, frames
                     await self._turn()
                     break
-                # 3. It is handed over.
+                # 3. Deliver the message.
                 row += frames.count
                 self._left = None if self._left is None else self._left - frames.count
                 self._last = self._place = block.place(row - 1)
@@ -261,7 +265,8 @@ class StateRead(LogRead):
                 del frames
                 await self._taken()
             else:
-                # 4. The block has nothing left, or was let go while its reader took a message.
+                # 4. The block has no rows left. Or it was dropped while the reader took a message: read it
+                #    again.
                 if row < rows:
                     continue
                 if block.end is None:

@@ -1,4 +1,4 @@
-"""From parts of a table to frames. All of it is called in reader threads."""
+"""Encoding of a table's parts to blocks of frames. All functions are called in reader threads."""
 
 from __future__ import annotations
 
@@ -32,47 +32,49 @@ _BLOCK_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateBlock:
-    """The rows of one part that are shown, encoded. Immutable."""
+    """The encoded rows of one part, without hidden and filtered rows. Immutable."""
 
     frames: FrameBlock | None
-    """None: the part has none."""
+    """The encoded rows; None: the block has no rows."""
     hashes: NDArray[np.uint64]
+    """The key hash of each row."""
     keys: pa.StringArray
+    """The primary key of each row."""
     end: StatePlace | None
-    """Behind all of the part; None: behind the table."""
+    """The place after the part; None: the end of the table."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Memory of the block in bytes."""
         frames = 0 if self.frames is None else self.frames.nbytes
         return _BLOCK_BYTES + frames + self.hashes.nbytes + int(self.keys.nbytes)
 
     def __len__(self) -> int:
-        """Return the number of rows that are shown."""
+        """Return the number of rows in the block."""
         return len(self.hashes)
 
     def place(self, row: int) -> StatePlace:
-        """Return the place behind a row."""
+        """Return the place just after a row of the block."""
         return StatePlace(int(self.hashes[row]), self.keys[row].as_py())
 
     def first_behind(self, place: StatePlace | None) -> int:
-        """Return the first row behind a place."""
+        """Return the index of the first row after a place; 0 for None."""
         return 0 if place is None else rows_up_to(self.hashes, self.keys, place)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateEncoder:
-    """The written part of a table's rows, and its form."""
+    """Filter and encoder that makes blocks of a table's parts."""
 
     entity_type: str
     codec: Codec
     with_images: bool
     message_bytes: int
     lens: RowLens
-    """The rows that are granted and asked for."""
+    """The filter for granted and requested rows."""
 
     def block(self, table: PinnedTable, part: TablePart) -> StateBlock:
-        """Return the rows of a part, without those that are not granted or not asked for."""
+        """Return the block of a part, with only the granted and requested rows."""
         (rows, is_sure), end = self.lens.rows(part.rows), part.end
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
@@ -92,7 +94,8 @@ class StateEncoder:
         count = len(rows)
         texts = {"after": Texts.of(rows.images)} if self.with_images else {}
         if (rows.counts != 1).any():
-            # Of a table without a key, as its captures have it: how often the row came.
+            # A table without a key may have equal rows: like its captures, the row then has its number of
+            # copies.
             diffs = [b'{"diff":%d}' % each for each in rows.counts.tolist()]
             texts = {"change": Texts.of(pa.array(diffs, pa.binary())), **texts}
         return CaptureColumns(
@@ -112,16 +115,19 @@ class StateEncoder:
 
 
 def block_behind_page(rows: TableScan | KeyedRows, page: StatePage, lens: RowLens) -> StateBlock:
-    """Return an empty block that ends at the place that a page names, among the rows that are shown.
+    """Return an empty block whose end is the place of a page, so that a read continues after it.
 
     Raises:
-        InvalidRequest: The table has no such row.
+        InvalidRequest: The page names a row by its digest, and no visible row has this digest; or the page's
+            key is not one of the requested keys.
     """
     if isinstance(rows, KeyedRows):
         for each in rows.places:
             if each.key_hash == page.key_hash and page.is_of_key(each.primary_key):
                 return _empty_block(each)
         raise unknown_page()
+    # A page with its key is a place by itself, whether or not the table has that row. A page with a digest
+    # needs a scan of the rows with its key hash.
     if page.primary_key is not None:
         return _empty_block(StatePlace(page.key_hash, page.primary_key))
     for found in rows.table.parts(before_hash(page.key_hash)):
@@ -143,7 +149,7 @@ def _empty_block(end: StatePlace) -> StateBlock:
 
 
 def unknown_page() -> InvalidRequest:
-    """Return that a page is of another read."""
+    """Return the error for a page that belongs to another read."""
     return InvalidRequest(
         "page: it names a row that this read does not have; ask as for the page before, with its entity type "
         "and keys"

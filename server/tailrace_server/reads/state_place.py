@@ -1,14 +1,14 @@
-"""The place where a read of state continues: behind a row of one version, as text for the reader.
+"""The place where a read of state continues: after a row of one version, as text for the client.
 
 ::
 
     s1.<log uuid, 32 hex>.<version>.<time>.<entity type, 8 hex>.<key hash, 16 hex>.k<key, base64url>
     s1.<log uuid, 32 hex>.<version>.<time>.<entity type, 8 hex>.<key hash, 16 hex>.d<digest, 32 hex>
 
-A state never changes, so the place holds for as long as its version can be read. The time is the version's
-commit timestamp, µs, as in a cursor: in a log that was restored and written anew, the number names another
-version. A long key is written as a digest, and its row is searched. The digest of the entity type identifies
-the table.
+The state of a version never changes, so the place stays valid as long as the version can be read. The time is
+the version's commit timestamp in microseconds, as in a cursor. It detects a log that was restored and written
+again, in which the same number means another version. A long key is replaced by its digest; then its row has to
+be searched. The digest of the entity type's name detects a page of another table.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ _FORM: Final = re.compile(
     r"\.(?:k([A-Za-z0-9_-]{0,200})|d([0-9a-f]{32}))"
 )
 _KEY_BYTES_MAX: Final = 150
-"""A longer key is a digest."""
+"""The most bytes of a key in the text; a longer key is replaced by its digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatePage:
-    """The rows up to one of a table have been read."""
+    """A place in a table's state: all rows up to a key have been read."""
 
     passed: Cursor
-    """Behind the version; with its commit timestamp, 0 where that is forgotten."""
+    """The cursor after the version, with its commit timestamp, or 0 if the log no longer has that."""
     type_digest: str
+    """The digest of the name of the entity type or view."""
     key_hash: int
+    """The key hash of the last row that was read."""
     primary_key: str | None
-    """None: a long one, by its digest."""
+    """The key of this row; None: the key is long, and ``digest`` identifies it."""
     digest: str
+    """The digest of a long key; otherwise empty."""
 
     def __str__(self) -> str:
         passed = self.passed
@@ -54,7 +57,14 @@ class StatePage:
 
     @classmethod
     def behind(cls, passed: Cursor, entity_type: str, key_hash: int, primary_key: str) -> Self:
-        """Return the page behind a row of the version that a cursor has passed."""
+        """Return the page after a row.
+
+        Args:
+            passed: The cursor after the version.
+            entity_type: The name of the entity type or view.
+            key_hash: The row's key hash.
+            primary_key: The row's key.
+        """
         data = primary_key.encode()
         short = len(data) <= _KEY_BYTES_MAX
         return cls(
@@ -67,10 +77,10 @@ class StatePage:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text of one.
+        """Parse the text of a page.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: The text is not a page.
         """
         found = _FORM.fullmatch(text)
         if found is None or max(int(found[2]), int(found[3])) >= 1 << 63:
@@ -85,14 +95,14 @@ class StatePage:
         return cls(passed, kind, int(hash, 16), known, digest or "")
 
     def is_of_key(self, primary_key: str) -> bool:
-        """Return whether a row of its hash is the one that was read last."""
+        """Return True if a key, which must have the page's hash, is that of the last row that was read."""
         if self.primary_key is not None:
             return primary_key == self.primary_key
         return _digest(primary_key.encode(), 16) == self.digest
 
 
 def type_digest(entity_type: str) -> str:
-    """Return the digits that mean an entity type."""
+    """Return the digest of an entity type's name, in hexadecimal."""
     return _digest(entity_type.encode(), 4)
 
 

@@ -1,4 +1,4 @@
-"""A request for a state, and the version that it means."""
+"""A request for a state, and the lookup of its version and columns."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRequest:
-    """A request for a state."""
+    """A request for the rows of an entity type or a view as of one version."""
 
     entity_type: str
+    """The name of the entity type or view."""
     primary_keys: tuple[str, ...] = ()
-    """Only these rows; empty: all of them."""
+    """The keys of the requested rows; empty: all rows."""
     at_version: int | None = None
-    """As of this version; None: by what follows, or the newest published."""
+    """The version; None: it follows from ``at_time`` or ``page``, or is the newest published one."""
     at_time: int | None = None
-    """As of the last version committed at or before this time, µs."""
+    """Time in microseconds; the version is the last one committed at or before it."""
     page: StatePage | None = None
-    """Behind the rows of an earlier answer, as of its version."""
+    """The place after the rows of an earlier answer; the version is that of the earlier answer."""
     columns: tuple[str, ...] = ()
-    """Of the images; empty: all of them."""
+    """The columns of the images; empty: all columns."""
     keys_only: bool = False
     """True if rows come without images."""
     limit: int | None = None
-    """How many rows at most."""
+    """The most rows to deliver; None: no limit."""
     wait_for_version: int | None = None
-    """Wait until this version is published."""
+    """Version that must be published before the read begins; None: no wait."""
     wait_s: float = 10.0
-    """For so long at most."""
+    """The longest wait for that version, in seconds."""
     where: str | ConditionTree | None = None
-    """Only rows that meet this condition."""
+    """A condition that the rows meet; None: no condition."""
     where_parameters: tuple[str, ...] = ()
-    """Of the condition, each as ``name=value``."""
+    """The parameters of the condition, each as ``name=value``."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Check that the fields do not contradict each other."""
         given = [
             name for name in ("at_version", "at_time", "page") if getattr(self, name) is not None
         ]
@@ -79,15 +80,18 @@ class StateRequest:
 
 
 async def version_asked(log: FollowedLog, request: StateRequest, name: str | None = None) -> int:
-    """Return the version that is requested, once it is published.
+    """Wait for the requested version, and return it.
 
     Args:
         log: The log.
-        request: What is requested.
-        name: That of the table in pages, where it is not the entity type's.
+        request: The request.
+        name: The name in pages, if it is not the entity type's: that of the requested view.
 
     Raises:
-        TailraceError: As ``StateRead.begin``.
+        DeadlineExceeded: The version to wait for was not published in time.
+        InvalidRequest: The version or time is in the future, or the page belongs to another read.
+        CatalogReplaced: The page belongs to another log.
+        PositionCompacted: The time is before the oldest retained version.
     """
     if request.wait_for_version is not None:
         await log.reach(request.wait_for_version, request.wait_s)
@@ -122,9 +126,9 @@ def ids_asked(
         granted: The columns that the caller may see.
 
     Raises:
-        InvalidRequest: The table has no column of a requested name.
-        NotPermitted: The same, for a caller from whom columns are hidden. A hidden column and a column that
-            does not exist get the same answer, and the hint names visible columns only.
+        InvalidRequest: The table has no column with a requested name.
+        NotPermitted: The caller may not see all columns, and a requested name is not among the visible ones.
+            The error is the same for a hidden column and for one that does not exist.
     """
     known = {each.name: each.id for each in columns if granted.shows(each.name)}
     for name in request.columns:
@@ -140,7 +144,7 @@ def ids_asked(
 
 
 def _version_at(log: FollowedLog, timestamp: int) -> int:
-    """Return the last version committed at or before a time, µs."""
+    """Return the last version committed at or before a time in microseconds."""
     view = log.view
     now = max(time.time_ns() // 1_000, view.newest_timestamp)
     if timestamp > now:

@@ -1,8 +1,8 @@
-"""Views as tables: what a view's name means to a read of state, as of the version that is read.
+"""Reads of a view's state: the view is resolved to its entity type as of the version that is read.
 
-A view is rows of an entity type that meet a condition, with some of its columns. So its state is that of the
-entity type, with a condition and with images that are cut. Names of the view are those of its definition,
-whatever its columns are called at the version.
+A view has the rows of an entity type that meet a condition, with some of the columns. So its state is that of
+the entity type, filtered by the condition and with cut images. The names in a view are those of its definition,
+even if its columns have other names at the version.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ class ViewRows:
 
     name: str
     identity: bytes
-    """Equal where the definition is the same."""
+    """Key of the view's definition; equal definitions have equal keys."""
     version: int
     entity_type: str
     """The name of the entity type at the version."""
     condition: StateCondition | None
-    """Which rows it has; None: all of them."""
+    """The condition that rows of the view meet; None: all rows."""
     request: tuple[Column, ...]
-    """The columns at the version that its condition may name, under the names that they have there."""
+    """The columns that the condition may name: in their form at the version, under the condition's names."""
     shown: tuple[Column, ...]
-    """Its columns, as they are at the version, under the view's names."""
+    """The columns of the view: in their form at the version, under the view's names."""
     written: dict[str, str]
-    """Name in the view → name at the version."""
+    """Name of each column in the view → its name at the version."""
     shows_all: bool
-    """True if these are all that the caller is granted, so that images are not cut for it."""
+    """True if the view has all columns of its entity type, so that it does not cut images."""
     by_view: ViewGrant | None
-    """The rights from grants that name it; None: the grants of its entity type apply."""
+    """The rights from grants that name the view; None: the grants of its entity type apply."""
 
     def codec(self, codec: Codec, columns: Sequence[str]) -> Codec:
-        """Return a codec whose images have some columns alone, by their names at the version; none: all."""
+        """Return a codec that cuts images to some columns, given by names at the version; empty: no cut."""
         ids = frozenset(each.id for each in self.shown if self.written[each.name] in columns)
         return column_codec(codec, ids) if ids else codec
 
     def pinned(self, request: StateRequest) -> StateRequest:
-        """Return what is requested of the entity type, as of the version that was found.
+        """Return the request in terms of the entity type, as of this version.
 
         Raises:
-            InvalidRequest: It asks for a column that the view does not show.
+            InvalidRequest: The request names a column that the view does not have.
         """
         for name in request.columns:
             if name not in self.written:
@@ -90,22 +90,22 @@ class ViewRows:
 
 
 async def view_rows(log: FollowedLog, caller: Principal, request: StateRequest) -> ViewRows | None:
-    """Return the view that a read of state names; None where the caller knows of none.
+    """Return the view that a read of state names; None if the caller may see no view of that name.
 
     Raises:
-        InvalidRequest: An entity type has the name as well; or the view needs a column that is not there.
-        TailraceError: As ``version_asked``, of a view that there is.
+        InvalidRequest: An entity type has the view's name too, or the view needs a column that does not exist.
+        TailraceError: ``version_asked`` raises it.
     """
     name, view = request.entity_type, log.view
     definitions = await log.definitions.of((name,), view.schema_of(view.published))
     document = definitions.views.get(name)
     if document is None:
         return None
-    # Who defined it may have read the log's folder a moment before this server did.
+    # Another process may have defined the view on a version that this server has not read yet: catch up first.
     view = await log.view_with(document.version)
     allowances = allowances_of(caller, view.name, Action.HISTORY)
     known = partial(known_view, document, allowances)
-    # A view that needs what is hidden is none, whatever else is wrong with the request.
+    # Check the rights before anything else in the request: other errors would reveal that a hidden view exists.
     if await asyncio.to_thread(known, view) is None:
         return None
     version = await version_asked(log, request)
