@@ -1,7 +1,6 @@
 """One SQL statement over a log: its answer as record batches, with limits on time, memory and rows.
 
-A statement reads all its tables as of one version: the newest when it began. `FOR VERSION AS OF` and its
-relatives read a table as of another version.
+A statement reads all its tables as of one version, the newest when it began, unless it names another version.
 """
 
 # Long: the start of a statement, its answer, its errors and its end share one state.

@@ -1,4 +1,4 @@
-"""A batch as steps on shares of its updates, times and keys; the same steps in the driver and on Spark.
+"""A batch as a series of steps on its updates, times and keys; the same steps in the driver and on Spark.
 
 ::
 
@@ -8,8 +8,9 @@
                                                              │
     segments, state files ◀─ write ◀─ fold keys ◀─ separate finished updates
 
-`steps` has the steps, `Runner` is what runs them: `LocalRunner` in this process with one share, and
-`spark_runner.SparkRunner` on all cores with many. So both leave the same state and the same log.
+Updates, times and keys are each divided by hash into *shares*: hash partitions, one for each task. `steps` has
+the steps and a `Runner` runs them: `LocalRunner` in this process with one share, `spark_runner.SparkRunner` on
+all cores with many. Both leave the same state and the same log.
 """
 
 from __future__ import annotations
@@ -64,39 +65,39 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 Rows = TypeVar("Rows")
-"""The pieces of all shares between two steps, as a runner holds them."""
+"""The pieces of all shares between two steps, in the form that a runner uses."""
 
 _ROWS_PER_RANGE: Final = 20_000
 
 
 class Runner(Protocol[Rows]):
-    """Runs steps on the pieces of all shares."""
+    """Runs steps on the pieces of all shares (hash partitions)."""
 
     shares: int
-    """Number of shares of updates, times and keys."""
+    """Number of hash partitions of the updates, of the times and of the keys."""
     part_bytes: int
-    """A larger file is read in parts of about so many bytes."""
+    """A file that is larger is read in parts of about this many bytes."""
     readers: int
-    """Tasks that read files, at most."""
+    """The most tasks that read files."""
     segments_max: int
-    """Segments of a batch, at most."""
+    """The most segments that a batch writes."""
     merged_rows_max: int
-    """Larger tiers of the index are not merged."""
+    """The most rows in a merge of index tiers; larger tiers are not merged."""
 
     def read(self, step: ReadParts) -> Rows:
-        """Run the first step, with a task for each of its lists of parts."""
+        """Run the first step, with one task for each list of file parts in the step."""
 
     def run(self, rows: Rows, step: BatchStep) -> Rows:
-        """Run a step on pieces where they are."""
+        """Run a step on the pieces of each task, without moving the pieces."""
 
     def exchange(self, rows: Rows, shares: int, step: BatchStep) -> Rows:
-        """Send pieces to the tasks of their shares, and run a step there."""
+        """Send each piece to the task of its share, and run a step there."""
 
     def seeded(self, rows: Rows) -> Rows:
-        """Make sure that each share runs, also a share that gets no piece."""
+        """Add an empty piece for each share, so that a share without other pieces is run too."""
 
     def kept(self, rows: Rows) -> Rows:
-        """Keep rows that two later steps start from, so that the steps before run once."""
+        """Cache rows from which two later steps start, so that the earlier steps run only once."""
 
     def only(self, rows: Rows, kind: Kind) -> Rows:
         """Return the pieces of a kind."""
@@ -105,19 +106,19 @@ class Runner(Protocol[Rows]):
         """Return the pieces of all other kinds."""
 
     def both(self, rows: Rows, others: Rows) -> Rows:
-        """Return the pieces of both, each where it is."""
+        """Return the pieces of both inputs, without moving the pieces."""
 
     def results(self, rows: Rows) -> dict[int, list[Any]]:
-        """Return the pickled results of tasks by their kind."""
+        """Return the unpickled results of tasks, by kind."""
 
 
 class LocalRunner:
-    """Runs steps in this process, with one share. An error of a step is raised at once."""
+    """Runs steps in this process, with one share. An error in a step is raised at once."""
 
     shares = readers = segments_max = 1
     part_bytes = 1 << 62
     merged_rows_max = 1_000_000
-    """Larger tiers wait for a batch on Spark, since merging them here would hold up the small ones."""
+    """Larger tiers wait for a batch on Spark: to merge them here would delay small batches."""
 
     def read(self, step: ReadParts) -> list[Piece]:
         """Read all parts."""
@@ -131,7 +132,7 @@ class LocalRunner:
         return list(step.rows(0, pieces))
 
     def exchange(self, rows: list[Piece], shares: int, step: BatchStep) -> list[Piece]:
-        """Run a step on all pieces: they are of the one share."""
+        """Run a step on all pieces: there is only one share."""
         return self.run(rows, step)
 
     def seeded(self, rows: list[Piece]) -> list[Piece]:
@@ -139,7 +140,7 @@ class LocalRunner:
         return rows
 
     def kept(self, rows: list[Piece]) -> list[Piece]:
-        """Return the pieces: they are here."""
+        """Return the pieces: they are in memory already."""
         return rows
 
     def only(self, rows: list[Piece], kind: Kind) -> list[Piece]:
@@ -155,7 +156,7 @@ class LocalRunner:
         return rows + others
 
     def results(self, rows: list[Piece]) -> dict[int, list[Any]]:
-        """Return the pickled results by their kind."""
+        """Return the unpickled results, by kind."""
         return results_of((kind, piece) for _, kind, piece in rows)
 
 
@@ -163,7 +164,7 @@ class SourceFile(NamedTuple):
     """A file of the input folder."""
 
     name: str
-    """Its path below the folder."""
+    """The file's path relative to the folder."""
     path: str
     bytes: int
     modified_ns: int
@@ -173,7 +174,7 @@ class BatchResult(NamedTuple):
     """The result of a batch, before it is committed."""
 
     control: Control
-    """The control after the batch, with its state files."""
+    """The control document after the batch, with the names of its state files."""
     segments: list[SegmentReceipt]
     sightings: list[Sighting]
     refused: list[RefusedMessage]
@@ -184,17 +185,17 @@ class BatchResult(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchReading(Generic[Rows]):
-    """The messages of a batch, deduplicated, with the times up to date."""
+    """The messages of a batch after deduplication, with the updated times."""
 
     frontier: int | None
-    """The finished frontier after the batch; None when all time is finished."""
+    """The finished frontier after the batch; None if all time is finished."""
     coverage: list[Interval]
-    """All that is covered after the batch."""
+    """All covered intervals after the batch."""
     parts: list[PartRead]
     shares: list[DeduplicatedShare]
     times: list[TimesOfShare]
     open: Rows
-    """The updates and times from the old frontier on."""
+    """The updates and times at or after the old frontier."""
 
     @property
     def refused(self) -> list[RefusedMessage]:
@@ -211,15 +212,15 @@ def read_batch(
     *,
     first: bool = False,
 ) -> BatchReading[Rows]:
-    """Read parts of files, drop repeats, and bring the times up to date.
+    """Read parts of files, drop repeated updates, and update the times.
 
     Args:
         runner: Runs the steps.
-        parts: Parts of files, by the task that reads them.
-        schema: Schema of the stream.
-        catalog: Folder of the state files.
-        control: The state before; its stream is not complete.
-        first: Keep the message that came first.
+        parts: Parts of files, grouped by the task that reads them.
+        schema: The schema of the stream.
+        catalog: The folder of the state files.
+        control: The control document before the batch; its stream is not complete.
+        first: True to let the first of two contradicting messages win, instead of reporting the contradiction.
 
     Raises:
         TailraceError: A task raised it.
@@ -229,7 +230,7 @@ def read_batch(
     distinct = Deduplicate(
         catalog, tuple(control.of_kind(UPDATES_KIND)), control.frontier, runner.shares
     )
-    # Kept, as the times below are: the second job starts from both, and must not read files again.
+    # Cache the updates, and the times below: the second job starts from both, and must not read files again.
     updates = runner.kept(
         runner.exchange(runner.seeded(runner.read(read)), runner.shares, distinct)
     )
@@ -241,12 +242,13 @@ def read_batch(
         runner.shares,
         first,
     )
-    # The updates themselves stay where they are; only what the times need is exchanged.
+    # The updates stay in their tasks. Only the counts are sent on, to the tasks of their times.
     counts = runner.without(updates, Kind.OPEN_UPDATES)
     all_times = runner.kept(runner.exchange(counts, runner.shares, update_times))
     results = runner.results(runner.without(all_times, Kind.OPEN_TIMES))
     raise_first(results)
     times: list[TimesOfShare] = results[Kind.TIMES_UPDATED]
+    # All shares compute the same coverage, so only share 0 reports it.
     coverage = next(each.coverage for each in times if each.coverage is not None)
     return BatchReading(
         frontier_after(control.frontier, coverage, [each.lowest for each in times]),
@@ -262,33 +264,35 @@ def read_batch(
 
 @dataclass(frozen=True)
 class Batch:
-    """Files that become one commit."""
+    """Files that are committed together."""
 
     writer: CatalogWriter
     settings: Cdcv2Settings
     index: KeyIndex
     number: int
-    """Its batch id."""
+    """The batch id."""
     files: Sequence[SourceFile]
     control: Control
-    """The control before it, with the ordinals of its files; changed to that after it."""
+    """The control document before the batch, with the ordinals of its files. `run` changes it to the one
+    after.
+    """
 
     @property
     def folding(self) -> Folding:
-        """How rows become records."""
+        """The rules that turn rows into records."""
         return self.settings.folding
 
     @property
     def ordinals(self) -> range:
-        """The ordinals of its files."""
+        """The ordinals of the batch's files."""
         after = self.control.next_ordinal
         return range(after - len(self.files), after)
 
     def run(self, runner: Runner[Rows]) -> BatchResult:
-        """Read the files, fold what they finish, and write segments and state files."""
+        """Read the files, fold the updates that are finished now, and write segments and state files."""
         control, path = self.control, self.writer.segment_path(self.number, "pending-cdcv2")
-        # 1. Read. The frontier must be known before anything is written, and every share has a say in it. So
-        #    the first job ends here, and its updates and times wait for the second one.
+        # 1. Read. The frontier must be known before anything is written, and it depends on all shares. So the
+        #    first job ends here, and its updates and times are cached for the second one.
         parts = [
             part
             for ordinal, file in zip(self.ordinals, self.files, strict=True)
@@ -302,7 +306,7 @@ class Batch:
             control,
             first=self.settings.first_stands,
         )
-        # 2. Contradictions stop the batch before anything is written: of updates first.
+        # 2. Contradictions stop the batch before anything is written; first those between updates.
         for share in reading.shares:
             if share.conflict is not None:
                 self._note_conflicts(share.conflicts, *share.conflict)
@@ -319,8 +323,9 @@ class Batch:
             if reading.frontier is None or time < reading.frontier
         ]
         fold = self.fold_step(finished, runner)
-        # 4. Separate, fold and write, in one job. Shares are seeded before the fold: one without updates has
-        #    its part of the tiers to rewrite too. No entry names the files yet, so a crash leaves only orphans.
+        # 4. Separate, fold and write, in one job. Each share gets a seed before the fold: a share without
+        #    updates must rewrite its part of the tiers too. No entry names the files yet, so a crash leaves
+        #    only orphans.
         separate = SeparateFinished(path, self.folding, reading.frontier, runner.shares)
         separated = runner.seeded(runner.run(reading.open, separate))
         effects = runner.exchange(separated, runner.shares, fold)
@@ -341,7 +346,8 @@ class Batch:
         messages: dict[int, int] = dict.fromkeys(self.ordinals, 0)
         for part in reading.parts:
             messages[part.ordinal] += part.messages
-        # 6. No task counts finished updates: they are all that came and is neither dropped nor open.
+        # 6. No task counts finished updates. They are the received updates without repeats, dropped ones,
+        #    conflicts and open ones.
         statistics = control.statistics
         held = statistics.updates - statistics.duplicates - statistics.dropped_finished
         statistics.finished_updates = held - statistics.conflicts - control.rows(UPDATES_KIND)
@@ -352,7 +358,12 @@ class Batch:
         )
 
     def fold_step(self, finished: Sequence[tuple[int, int]], runner: Runner[Any]) -> FoldKeys:
-        """Return the step that folds updates of times, each with the number of its updates."""
+        """Return the step that folds finished updates.
+
+        Args:
+            finished: Times, each with its number of updates.
+            runner: Limits the number of segments and the size of merges.
+        """
         weight = sum(updates for _, updates in finished)
         files = self.control.of_kind(INDEX_KIND)
         found = tiers(files)
@@ -361,6 +372,7 @@ class Batch:
             self.writer.segment_path(self.number, "pending-cdcv2"),
             self.index,
             tuple(files),
+            # The newest tiers, which the step merges with its own keys into one tier.
             tuple(each for tier in found[len(found) - count :] for each in tier.files),
             self.number,
             bool(self.folding.key),
@@ -369,14 +381,17 @@ class Batch:
         )
 
     def sightings(self, versions: int) -> list[Sighting]:
-        """Return the columns for a commit of so many versions: all those of the stream's schema, at once."""
+        """Return the columns to announce with a commit: all columns of the stream's schema.
+
+        None without versions.
+        """
         if not versions:
             return []
         listing = self.folding.schema.listing(self.folding.key)
         return [Sighting(0, self.folding.entity_type, None, None, listing)]
 
     def origin(self, message: int) -> str | None:
-        """Return the place of a message as errors name it; None for no message."""
+        """Return the place of a message as errors name it; None if there is no message."""
         if message < 0:
             return None
         where = place(message)
@@ -385,7 +400,10 @@ class Batch:
     def _note_conflicts(
         self, conflicts: int, first: Mapping[str, Any], second: Mapping[str, Any]
     ) -> None:
-        """Count updates that contradict each other, or raise the first two, which are rows of `UPDATES`."""
+        """Count contradictions between updates, or raise an error with the first two.
+
+        `--on-conflict` decides which. The two updates are rows of `UPDATES`.
+        """
         if self.settings.first_stands:
             self.control.statistics.conflicts += conflicts
             return
@@ -403,7 +421,7 @@ class Batch:
         return CountsDisagree(found.time, first, second)
 
     def _note_reading(self, reading: BatchReading[Any]) -> None:
-        """Note in the control file what the batch says of times and messages."""
+        """Store the new frontier, coverage and statistics in the control document."""
         control, parts = self.control, reading.parts
         control.frontier = reading.frontier
         control.coverage = coverage_after(reading.coverage, reading.frontier)
@@ -417,9 +435,10 @@ class Batch:
 
 
 def parts_by_task(found: Sequence[FilePart], tasks: int) -> list[list[FilePart]]:
-    """Return parts of files by the task that reads them, evenly by their bytes; in a task in reading order."""
+    """Return the parts of files for each task, with about equal bytes; within a task in reading order."""
     parts: list[list[FilePart]] = [[] for _ in range(max(1, min(tasks, len(found))))]
     sizes = [0] * len(parts)
+    # Largest first, each to the task with the fewest bytes.
     for split in sorted(found, key=lambda each: each.start - each.stop):
         least = sizes.index(min(sizes))
         parts[least].append(split)
@@ -428,7 +447,7 @@ def parts_by_task(found: Sequence[FilePart], tasks: int) -> list[list[FilePart]]
 
 
 def results_of(pieces: Iterable[tuple[int, bytes]]) -> dict[int, list[Any]]:
-    """Return the pickled results of tasks by their kind."""
+    """Return the unpickled results of tasks, by kind."""
     results: dict[int, list[Any]] = {}
     for kind, piece in pieces:
         if kind != Kind.SEED:
@@ -437,9 +456,9 @@ def results_of(pieces: Iterable[tuple[int, bytes]]) -> dict[int, list[Any]]:
 
 
 def raise_first(results: dict[int, list[Any]]) -> None:
-    """Raise the error of a task, if any; of several conflicts of keys that of the first time."""
+    """Raise the error of a task, if there is one; of several key conflicts, the one with the earliest time."""
     failures: Iterable[Exception] = results.get(Kind.FAILURE, [])
-    # The same error whichever task was faster; what is no conflict of a key goes first.
+    # Sort, so that the error does not depend on which task was faster. Errors other than key conflicts first.
     for error in sorted(
         failures, key=lambda each: (each.time if isinstance(each, KeyConflict) else -1, str(each))
     ):

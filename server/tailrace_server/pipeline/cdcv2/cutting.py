@@ -1,4 +1,4 @@
-"""Messages in Avro binary, cut apart without decoding their rows.
+"""Splitting of messages in Avro binary into updates, without decoding the rows.
 
 A message is ``long branch`` and then an array of ``(data, long time, long diff)`` or a progress record.
 To find the end of an update's data, the schema is compiled to a *program*, which a loop runs over the bytes::
@@ -7,15 +7,15 @@ To find the end of an update's data, the schema is compiled to a *program*, whic
     FLOAT | DOUBLE                               a number that is not minus zero nor NaN
     SKIP n                                       n bytes
     ENUM n                                       a number below n
-    UNION n, at 1, …, at n                       reads a branch, goes on at its place in the program
-    JUMP at                                      goes on at that place
+    UNION n, at 1, …, at n                       reads a branch, continues at its place in the program
+    JUMP at                                      continues at that place
     END
 
-The data of an update in its *canonical* bytes is what `AvroForm` would write: shortest numbers, one zero
-and one NaN. Rows are equal if and only if their canonical bytes are. A program accepts canonical encodings
-only. So schemas with arrays, maps or recursion, which Avro lets a writer lay out in many ways, have no program.
-Those schemas, and bytes that a program does not accept, go through `AvroForm`, one message at a time. It makes
-the form canonical or says what is wrong.
+The *canonical* bytes of a row are those that `AvroForm` writes: shortest numbers, only one zero and one NaN.
+Two rows are equal if and only if their canonical bytes are equal. A program accepts only canonical bytes. Avro
+allows several encodings of arrays and maps, so schemas with those, or with recursion, have no program. Messages
+with such a schema, and bytes that a program does not accept, go through `AvroForm` one message at a time. It
+makes the bytes canonical, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -61,45 +61,47 @@ _UPDATE_BYTES_MIN: Final = 2
 
 
 class IntegerProgress(NamedTuple):
-    """A progress statement of integer times, so that each bound is one number."""
+    """A progress statement about integer times; each bound is one number."""
 
     lower: int
     upper: int | None
-    """Exclusive; None is the end of time."""
+    """The upper bound, exclusive; None is the end of time."""
     counts: tuple[tuple[int, int], ...]
-    """(time, number of distinct updates), without zeros."""
+    """Pairs (time, number of distinct updates), without zeros."""
     message: int
-    """Its place, `updates.place_of`."""
+    """The place of the message, as `updates.place_of` encodes it."""
 
 
 class RefusedMessage(NamedTuple):
     """A message that cannot be used."""
 
     message: int
-    """Its place, `updates.place_of`."""
+    """The place of the message, as `updates.place_of` encodes it."""
     reason: str
     raw: bytes
 
 
 @dataclass(slots=True)
 class CutMessages:
-    """The content of some messages."""
+    """The content of some messages, and those that were refused."""
 
     updates: list[pa.RecordBatch] = field(default_factory=list)
-    """Of `updates.UPDATES`, in the order of reading."""
+    """Tables of `updates.UPDATES`, in the order of reading."""
     progress: list[IntegerProgress] = field(default_factory=list)
     refused: list[RefusedMessage] = field(default_factory=list)
     products: list[tuple[int, AnyStatement[Any]]] = field(default_factory=list)
-    """For product times, instead of the two above: place and statement, with data as canonical bytes."""
+    """For streams of product times: pairs (place, statement) with data as canonical bytes. They replace
+    ``updates`` and ``progress``.
+    """
     messages: int = 0
-    """Number of messages, refused ones included."""
+    """Number of messages, including refused ones."""
 
 
 class RowCutter:
-    """Cuts messages of one schema; made once and used again."""
+    """Cuts messages of one schema. Make it once for each schema, as it compiles a program."""
 
     def __init__(self, form: AvroForm) -> None:
-        """Take the schema."""
+        """Compile the program for a schema, if there is one."""
         self._form = form
         ops: list[int] = []
         programmed = form.arity is None and _assemble(
@@ -113,15 +115,17 @@ class RowCutter:
         """Cut consecutive messages.
 
         Args:
-            data: Their bytes.
-            messages: Their number.
-            places: Place of each message, or one place for all.
+            data: The bytes of the messages.
+            messages: The number of messages.
+            places: The place of each message, or one place for all.
             out: Receives the content.
         """
         at = done = 0
         machine = None if self._program is None or not data else loops(messages)
         if machine is not None:
             done, at = self._cut_compiled(machine, data, messages, places, out)
+        # The program stops at the first message that it does not accept: from there on read the rest one by
+        # one.
         self._cut_plain(data, at, done, messages, places, out)
 
     def _cut_compiled(
@@ -132,13 +136,16 @@ class RowCutter:
         places: Sequence[int] | int,
         out: CutMessages,
     ) -> tuple[int, int]:
-        """Cut the messages that the program accepts; return their number, and the byte behind them."""
+        """Cut the messages that the program accepts.
+
+        Return their number, and the index of the first byte after them.
+        """
         assert self._program is not None
-        # 1. Cut into arrays that hold as much as so many bytes could say; the loop cannot allocate.
+        # 1. Cut into arrays that are large enough for any content of these bytes: the loop cannot allocate.
         room = len(data) // _UPDATE_BYTES_MIN + 1
         starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
         message_of = np.empty(room, np.int64)
-        # A damaged block may announce any number of messages; none of them is shorter than two bytes.
+        # A damaged block may announce any number of messages, but each needs at least two bytes.
         progress = np.empty(len(data) + 4 * min(messages, room) + 4, np.int64)
         done = np.zeros(4, np.int64)
         view = np.frombuffer(data, np.uint8)
@@ -149,12 +156,12 @@ class RowCutter:
         )
         updates, numbers, whole, at = done.tolist()
         times, diffs, message_of = times[:updates], diffs[:updates], message_of[:updates]
-        # 2. The loop does not judge values. At the first message with a bad one cut again, up to it: the plain
-        #    way below reads that message, says what is wrong, and goes on behind it.
+        # 2. The loop does not check values. If a message has a bad value, cut only the messages before it. The
+        #    caller then reads that message with `_cut_plain`, which reports the fault and continues after it.
         if updates and (times.min() < 0 or not diffs.all()):
             bad = int(message_of[np.flatnonzero((times < 0) | (diffs == 0))[0]])
             return self._cut_compiled(machine, data, bad, places, out) if bad else (0, 0)
-        # 3. Progress statements, each checked by itself.
+        # 3. Progress statements. Each is checked alone, without the others.
         for each in _progress_in(progress[:numbers].tolist(), places):
             problem = invalid(each)
             if problem is not None:
@@ -204,6 +211,7 @@ class RowCutter:
                 left = messages - number - 1
                 more = f"; the {left} behind it in this block are lost too" if left else ""
                 out.refused.append(RefusedMessage(place, f"{error.reason}{more}", data[begin:]))
+                # The end of a message that cannot be parsed is unknown, so the rest of its block is lost.
                 break
             problem = add_statement(statement, place, rows, out)
             if problem is not None:
@@ -212,10 +220,10 @@ class RowCutter:
 
 
 class UpdateCollector:
-    """Collects updates one by one, for a table."""
+    """Collects updates one by one, to build a table of them."""
 
     def __init__(self, form: AvroForm) -> None:
-        """Begin with no updates."""
+        """Start without updates."""
         self.form = form
         self._data: list[bytes] = []
         self._times: list[int] = []
@@ -223,7 +231,8 @@ class UpdateCollector:
         self._places: list[int] = []
 
     def add(self, updates: Iterable[tuple[Any, int, int]], place: int) -> str | None:
-        """Add the updates of a message, or return why the message cannot be used."""
+        """Add the updates of a message; return the reason if the message cannot be used, else None."""
+        # Add all updates or none: a message is used as a whole.
         added = []
         for row, time, diff in updates:
             if not 0 <= time <= TIME_MAX:
@@ -252,7 +261,7 @@ class UpdateCollector:
 def add_statement(
     statement: Any, place: int, rows: UpdateCollector, out: CutMessages
 ) -> str | None:
-    """Add one message to ``rows`` or ``out``, or return why it cannot be used."""
+    """Add one message to ``rows`` or ``out``; return the reason if the message cannot be used, else None."""
     if rows.form.arity is not None:
         return _add_product_statement(statement, place, rows.form, out)
     if not isinstance(statement, Statement):
@@ -268,14 +277,14 @@ def add_statement(
 def _add_product_statement(
     statement: AnyStatement[Any], place: int, form: AvroForm, out: CutMessages
 ) -> str | None:
-    """Add one message of product times, with its data made canonical."""
+    """Add one message with product times, with its data in canonical bytes."""
     assert form.arity is not None
     try:
         if not isinstance(statement, Statement):
             statement = [
                 update._replace(data=_canonical(form, update.data)) for update in statement
             ]
-        # A new reader has heard nothing that the message could contradict, so it finds its own faults only.
+        # A new reader knows no other message, so it finds only faults within this one.
         Reader(product(form.arity), on_conflict="first").receive(statement)
     except InvalidStatement as error:
         return error.reason
@@ -286,7 +295,7 @@ def _add_product_statement(
 
 
 def invalid(progress: IntegerProgress) -> str | None:
-    """Return what is wrong with a progress statement by itself; None where nothing is."""
+    """Return the fault of a progress statement, regardless of other messages; None if it has no fault."""
     lower, upper = progress.lower, progress.upper
     if lower < 0:
         return f"lower {lower} is below zero"
@@ -310,7 +319,7 @@ def _without_zeros(progress: IntegerProgress) -> IntegerProgress:
 
 
 def bounds_of(lower: Sequence[int], upper: Sequence[int]) -> tuple[int, int | None]:
-    """Return the bounds of an interval from its antichains."""
+    """Return the bounds of an interval from its two antichains."""
     if not lower:
         # No time is at or after an element of an empty antichain: the interval is empty.
         return TIME_MAX, (min(upper) if upper else None)
@@ -337,7 +346,7 @@ def _canonical(form: AvroForm, row: Any) -> bytes:
     """Return the canonical bytes of a row.
 
     Raises:
-        DataMisfit: The schema has no place for it.
+        DataMisfit: The row does not fit the schema.
     """
     data = bytearray()
     form.data.encode(_one_zero(row), data)
@@ -345,7 +354,7 @@ def _canonical(form: AvroForm, row: Any) -> bytes:
 
 
 def _one_zero(value: Any) -> Any:
-    """Return a row without negative zeros: 0.0 and -0.0 are equal, so they must have equal bytes."""
+    """Return a row with 0.0 for each -0.0: the two are equal, so their bytes must be equal."""
     if type(value) is float:
         return value + 0.0
     if isinstance(value, Tagged):
@@ -354,7 +363,7 @@ def _one_zero(value: Any) -> Any:
 
 
 def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) -> bool:
-    """Append the program of a canonical schema to ``ops``; return whether it has one."""
+    """Append the program of a canonical schema to ``ops``; return False if the schema has no program."""
     if isinstance(schema, list):
         return _assemble_union(schema, named, ops)
     kind = schema if isinstance(schema, str) else schema["type"]
@@ -363,7 +372,7 @@ def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) ->
         return True
     match kind:
         case "record":
-            # A record that is named again, or within itself, has no program.
+            # Records are not added to `named`, so a second use of a record's name, or recursion, ends below.
             return all(_assemble(each["type"], named, ops) for each in schema["fields"])
         case "enum":
             named[schema["name"]] = (codes.ENUM, len(schema["symbols"]))
@@ -387,6 +396,7 @@ def _assemble_union(
             return False
         jumps.append(len(ops) + 1)
         ops.extend((codes.JUMP, 0))
+    # Each branch ends with a jump to the end of the union, which is known only now.
     for place in jumps:
         ops[place] = len(ops)
     return True

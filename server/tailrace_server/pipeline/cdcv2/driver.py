@@ -1,4 +1,4 @@
-"""The driver's side of an ingest of CDCv2: batch after batch becomes a commit.
+"""The driver of an ingest of CDCv2: it commits one batch after the other.
 
 ::
 
@@ -7,10 +7,10 @@
                        ├─▶ progress ─▶ times ──▶ frontier ─┘     index ──▲           ├─▶ entry ─▶ publication
                        └─▶ refused ─▶ quarantine            files consumed, frontier ┘
 
-The log is the checkpoint. One entry names the versions, the consumed files, the frontier and all state files,
-so a batch is in the log as a whole or not at all. After a crash the next batch need not be the same one.
+The log is the checkpoint. One entry names the versions, the consumed files, the frontier and all state files.
+So a batch is in the log as a whole or not at all. After a crash the next batch may consist of other files.
 
-`batch` has the steps of a batch. Small batches run them in this process, large ones on Spark.
+`batch` has the steps of a batch. Small batches run in this process, large batches on Spark.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ if TYPE_CHECKING:
     from tailrace_server.wal.catalog_writer import CatalogWriter
 
 FRONTIER: Final = "cdcv2:frontier"
-"""Name of the source position that holds the finished frontier, an antichain in JSON."""
+"""Name of the source position that stores the finished frontier: an antichain in JSON."""
 
 _BYTES_PER_ROW: Final = 32
 """Assumed size of an update, to estimate the rows of a batch from the sizes of its files."""
 
 
 class Cdcv2Driver(CatalogDriver):
-    """Commits batches to one catalog."""
+    """Commits the batches of one stream to one catalog."""
 
     def __init__(self, writer: CatalogWriter, settings: Cdcv2Settings) -> None:
-        """Go on from the state in the log.
+        """Continue from the state in the log.
 
         Raises:
-            InvalidRequest: The catalog holds another stream, or this one with other columns or another
+            InvalidRequest: The catalog holds another stream, or this stream with other columns or another
                 start.
             LogCorrupted: The state is damaged.
         """
         super().__init__(writer)
         self.settings = settings
         self.run_large: Callable[[Batch], BatchResult] | None = None
-        """Runs batches that are too large for this process; None while there is no Spark."""
+        """Runs batches that are too large for this process; None until Spark is started."""
         found = read_control(writer.path, writer.state.pending)
         self._begins = found is None
         self.control = self._check_stream(found)
@@ -84,7 +84,7 @@ class Cdcv2Driver(CatalogDriver):
 
     @property
     def folding(self) -> Folding:
-        """How rows become records."""
+        """The rules that turn rows into records."""
         return self.settings.folding
 
     @property
@@ -97,35 +97,36 @@ class Cdcv2Driver(CatalogDriver):
         return f"file:{name}" in self.writer.state.source_positions
 
     def is_small(self, files: Sequence[SourceFile]) -> bool:
-        """Return True if a batch and the state that it meets are small enough for this process."""
+        """Return True if a batch and the open updates in the state are few enough for this process."""
         rows = self.settings.small_batch_rows
         size = sum(file.bytes for file in files)
         return size <= rows * _BYTES_PER_ROW and self.control.rows(UPDATES_KIND) <= 10 * rows
 
     def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
-        """Return what the frontier waits for, ``limit`` reasons at most."""
+        """Return the reasons why the frontier does not advance, at most ``limit``."""
         control = self.control
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
         return why_waiting(control.frontier, control.coverage, times, limit)
 
     def batch(self, files: Sequence[SourceFile]) -> None:
-        """Read some files, and commit the times that they finish.
+        """Read some files, and commit the times that are finished then.
 
         Raises:
-            CdcError: Messages contradict each other; nothing of the batch was kept.
-            KeyConflict: A time changes a key in a way that no row can follow.
+            CdcError: Messages contradict each other; nothing of the batch is stored.
+            KeyConflict: One time changes a key in a way that no single row can represent.
             LineRefused: A message cannot be used, and the settings are strict.
             SchemaDiffers: A file has another schema.
-            SchemaConflict: The catalog's columns cannot hold the stream's.
+            SchemaConflict: The catalog's columns cannot hold the stream's columns.
             WriterFenced: Another writer holds the catalog.
-            LogFull: No room.
+            LogFull: There is no space for the commit.
             PositionCompacted: See `seed_index`; only in the first batch of a stream.
         """
         batch_id = self.last_batch + 1
+        # The batch changes a copy: if it fails, this object still agrees with the log.
         control = _copied(self.control)
         if self._begins:
             control.files = seed_index(self.writer, self.folding, batch_id)
-        # A place has room for eight million files, so numbers that the state no longer needs are used again.
+        # A place can number eight million files, so reuse ordinals that the state no longer refers to.
         control.next_ordinal = max(control.names, default=0) + 1
         for file in files:
             control.names[control.next_ordinal] = file.name
@@ -142,14 +143,14 @@ class Cdcv2Driver(CatalogDriver):
     # The commit.
 
     def _commit(self, batch: Batch, result: BatchResult) -> None:
-        # 1. Refuse first: with ``--strict`` nothing of the batch may stay, and a schema that cannot be held
-        #    ends the ingest without a quarantine file.
+        # 1. Check first: with ``--strict`` nothing of the batch may be stored, and a schema that the catalog
+        #    cannot hold ends the ingest before a quarantine file is written.
         control = result.control
         self._check_refused(batch, result.refused)
         schemas = evolve(self.schema, result.sightings)
         if result.refused:
             self._quarantine(batch, result.refused)
-        # 2. The control file, then the entry that names it with everything else.
+        # 2. The control file, then the entry that names this file and all others.
         path = self.writer.segment_path(batch.number, f"pending-{CONTROL_NAME}")
         written = write_pending(path, control.table())
         positions: dict[str, int | str] = {
@@ -159,7 +160,7 @@ class Cdcv2Driver(CatalogDriver):
         frontier = [] if control.frontier is None else [control.frontier]
         positions[FRONTIER] = json.dumps(control.antichain or frontier)
         state = self.writer.state
-        # A row that goes is sent whole, as it was when it came.
+        # A removal in CDCv2 has the whole row, so its image before is complete.
         positions |= state.whole_removals.notes_after(
             {name: False for segment in result.segments for name in segment.counts},
             state.last_version + 1,
@@ -171,7 +172,7 @@ class Cdcv2Driver(CatalogDriver):
             pending=[written, *(each.file for each in control.files)],
             source_positions=positions,
         )
-        # 3. Only now does this object change: had the commit failed, it would still agree with the log.
+        # 3. Change this object only now: if the commit fails, the object still agrees with the log.
         rows = control.statistics.finished_updates - self.control.statistics.finished_updates
         self.control, self._begins = control, False
         self._index.keep(control.files)
@@ -209,7 +210,7 @@ class Cdcv2Driver(CatalogDriver):
         self.quarantine(batch.number, lines, {})
 
     def _check_stream(self, found: Control | None) -> Control:
-        """Check that the stream of the catalog is that of the settings; begin one if there is none."""
+        """Check that the catalog's stream is the one in the settings; if the catalog has none, begin one."""
         folding, start = self.folding, self.settings.start
         if found is None:
             begin = start or 0

@@ -1,13 +1,14 @@
-"""Materialize CDCv2 messages in files: their schema, and reading a part of a file.
+"""Files of Materialize CDCv2 messages: their schema, and the reading of a part of a file.
 
-Two kinds of files, distinguished by their names:
+The ending of a file's name says which of two kinds it is:
 
-* ``.avro``: object container files, whose schema must be that of the stream. Parts begin at a block, found
-  by its sync marker.
-* ``.json``, ``.jsonl``, ``.ndjson``: Avro JSON, one message a line. Parts begin behind a line's end.
+* ``.avro``: an Avro object container file, which must have the schema of the stream. A part begins at a block,
+  after a sync marker.
+* ``.json``, ``.jsonl``, ``.ndjson``: Avro JSON, one message a line. A part begins after the end of a line.
 
-Messages that cannot be used are refused one by one, and kept. A damaged block of a container is read as far as
-possible, and reading continues behind its sync marker. A file with another schema is an error.
+A message that cannot be used is refused and put into quarantine; the others are used. A damaged block of a
+container is read as far as possible, and reading continues after the next sync marker. A file with another
+schema is an error.
 
 Source: Apache Avro 1.11 specification, "Object Container Files", "JSON Encoding".
 """
@@ -60,39 +61,42 @@ _SEEK_BYTES: Final = 1 << 20
 
 
 class FilePart(NamedTuple):
-    """A part of a file: the blocks or lines that begin in it."""
+    """A part of a file: all blocks or lines that begin in a range of bytes."""
 
     path: str
     ordinal: int
     start: int
     stop: int
     whole: int
-    """Size of the file."""
+    """Size of the file, in bytes."""
 
 
 def _around(text: str) -> str:
-    """Return the schema of messages, given that or the schema of their rows."""
+    """Return the schema of messages, given that schema or the schema of their rows."""
     try:
         schema = json.loads(text)
     except ValueError:
-        return text  # whose reader says what is wrong
+        return text  # AvroForm reports what is wrong with it
     is_record = isinstance(schema, dict) and schema.get("type") == "record"
     return json.dumps(documented_schema(schema)) if is_record else text
 
 
 class StreamSchema:
-    """The schema of a stream's messages, and how its rows become images and keys. Can be pickled."""
+    """The schema of a stream's messages, and the conversion of its rows to images and keys.
+
+    It can be pickled.
+    """
 
     def __init__(self, text: str) -> None:
-        """Take the text of an Avro schema.
+        """Parse the text of an Avro schema.
 
         Raises:
-            SchemaDiffers: It is not a schema of CDCv2; the error says where.
+            SchemaDiffers: The schema is not one of CDCv2; the error says where it differs.
         """
         self.text = text
         self.form = AvroForm.of(text, product_times=True)
         self.cutter = RowCutter(self.form)
-        # As given: the canonical form has no logical types.
+        # Take the columns from the given text: the canonical form has no logical types.
         data = json.loads(text)[0]["items"]["fields"][0]["type"]
         self._columns = [(field["name"], field["type"]) for field in data["fields"]]
         self._data = fastavro.parse_schema(self.form.schema[0]["items"]["fields"][0]["type"])
@@ -103,10 +107,10 @@ class StreamSchema:
 
     @classmethod
     def load(cls, file: Path) -> StreamSchema:
-        """Read the schema of a file: that of messages, or that of their rows alone.
+        """Read a schema from a file. The file has the schema of messages, or only that of their rows.
 
         Raises:
-            InvalidRequest: It cannot be read, or is not a schema of CDCv2.
+            InvalidRequest: The file cannot be read, or its schema is not one of CDCv2.
         """
         try:
             return cls(_around(file.read_text()))
@@ -119,10 +123,14 @@ class StreamSchema:
         return [name for name, _ in self._columns]
 
     def check_same(self, other: AvroForm, where: str) -> None:
-        """Compare the schema of a file with this one.
+        """Raise if the schema of a file differs from this schema.
+
+        Args:
+            other: The schema of the file.
+            where: The file's name, for the error.
 
         Raises:
-            InvalidRequest: They differ; the error says where.
+            InvalidRequest: The schemas differ; the error says where.
         """
         try:
             same(self.form.schema, other.schema)
@@ -130,19 +138,19 @@ class StreamSchema:
             raise InvalidRequest(f"{where} has another schema: {error}") from error
 
     def listing(self, key: Sequence[str]) -> str:
-        """Return the columns with their types and key, in the form of `pipeline.catalog.columns`."""
+        """Return the columns, their types and the key as text, in the form of `pipeline.catalog.columns`."""
         columns = [(name, *_sql_type(kind), _nullable(kind)) for name, kind in self._columns]
         return msgspec.json.encode((columns, tuple(key))).decode()
 
     def image(self, data: bytes) -> tuple[bytes, dict[str, Any]]:
-        """Return a row, given as its canonical bytes, as JSON text and as plain values."""
+        """Return a row as JSON text and as plain values, given its canonical bytes."""
         values: Any = fastavro.schemaless_reader(BytesIO(data), self._data, None)
         if not self._plain:
             values = _without_infinity(values)
         return orjson.dumps(values, default=_base64), values
 
     def normalised(self, image: bytes) -> bytes:
-        """Return an image from another source as `image` would write it; unchanged if it fits no row."""
+        """Return an image of another source in the form of `image`; unchanged if it does not fit the schema."""
         try:
             given = orjson.loads(image)
             values = {name: given.get(name) for name in self.columns} | given
@@ -154,9 +162,9 @@ class StreamSchema:
             return image
 
     def key(self, values: dict[str, Any], key: Sequence[str]) -> str | None:
-        """Return the canonical text of a row's key; None where a column of it is null.
+        """Return the canonical text of a row's key; None if a key column is null.
 
-        Without key columns the row itself is the key, always as an array.
+        Without key columns the whole row is the key, as an array.
         """
         if not key:
             return orjson.dumps(list(values.values()), default=_base64).decode()
@@ -174,7 +182,7 @@ def read_part(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
     """Yield the messages of a part of a file, a few megabytes at a time.
 
     Raises:
-        SchemaDiffers: A container has another schema.
+        InvalidRequest: A container has another schema.
         LogUnreadable: The file cannot be read.
     """
     with os_errors(f"cannot read {split.path}"):
@@ -192,6 +200,7 @@ def _read_container(split: FilePart, schema: StreamSchema) -> Iterator[CutMessag
         try:
             codec, sync, first = _header(file, schema, split.path)
         except MessageUnreadable as error:
+            # Every part of a file with a damaged header fails: report the damage only once.
             if split.start == 0:
                 place = place_of(split.ordinal, 0)
                 yield CutMessages(refused=[RefusedMessage(place, str(error), b"")], messages=1)
@@ -207,6 +216,7 @@ def _read_container(split: FilePart, schema: StreamSchema) -> Iterator[CutMessag
             except (DataMisfit, IndexError, ValueError) as error:
                 out.refused.append(RefusedMessage(place, f"a damaged block: {error}", b""))
                 out.messages += 1
+                # Nothing in a damaged block can be trusted, not even its size: search for the next sync marker.
                 at = _next_block(file, at + 1, sync)
                 continue
             schema.cutter.cut(data, count, place, out)
@@ -219,7 +229,7 @@ def _read_container(split: FilePart, schema: StreamSchema) -> Iterator[CutMessag
 
 
 def _header(file: BinaryIO, schema: StreamSchema, path: str) -> tuple[str, bytes, int]:
-    """Return codec and sync marker of a container, and where its first block begins."""
+    """Return the codec and the sync marker of a container, and the offset of its first block."""
     try:
         reader = ContainerReader(file, product_times=True)
     except SchemaDiffers as error:
@@ -231,7 +241,7 @@ def _header(file: BinaryIO, schema: StreamSchema, path: str) -> tuple[str, bytes
 
 
 def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, bytes, int]:
-    """Return the number of messages of a block, its bytes, and where the next one begins."""
+    """Return the number of messages in a block, the block's bytes, and the offset of the next block."""
     file.seek(at)
     head = file.read(20)
     count, used = LONG.read(head, 0)
@@ -239,6 +249,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, by
     if count < 0 or size < 0:
         raise ValueError(f"{count} messages in {size} bytes")
     file.seek(at + used)
+    # A damaged size may be huge: never allocate more than the file has.
     data = file.read(min(size, whole))
     if len(data) < size:
         raise ValueError(f"it has {size} bytes, and the file ends after {len(data)} of them")
@@ -248,7 +259,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, by
 
 
 def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
-    """Return the begin of the first block whose preceding sync marker ends behind ``at``."""
+    """Return the offset of the first block whose preceding sync marker ends after ``at``."""
     at = max(0, at - _SYNC)
     file.seek(at)
     kept = b""
@@ -260,6 +271,7 @@ def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
         found = data.find(sync)
         if found >= 0:
             return at + found + _SYNC
+        # A marker may lie across two reads: keep all but one byte of its length.
         kept = data[-(_SYNC - 1) :]
         at += len(data) - len(kept)
 
@@ -272,6 +284,8 @@ def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
     with open(split.path, "rb") as file:
         at = split.start
         if at:
+            # A line belongs to the part in which it begins. Reading from one byte earlier skips a line that
+            # began in the part before, but not one that begins exactly here.
             file.seek(at - 1)
             at += len(file.readline()) - 1
         read = 0
@@ -289,7 +303,7 @@ def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
 
 
 class _JsonReader:
-    """Collects messages of Avro JSON lines."""
+    """Collects messages from lines of Avro JSON."""
 
     def __init__(self, schema: StreamSchema) -> None:
         self._form = schema.form
@@ -343,7 +357,7 @@ _LOGICAL: Final = {
 
 
 def _sql_type(kind: Any) -> tuple[str | None, str]:
-    """Return SQL type and encoding of a column's values."""
+    """Return the SQL type and the encoding of a column's values."""
     if isinstance(kind, list):
         inner = [each for each in kind if each != "null"]
         return _sql_type(inner[0]) if len(inner) == 1 else ("JSON", "json")
@@ -374,7 +388,7 @@ def _mentions(schema: Any, names: Sequence[str]) -> bool:
 
 
 def _without_infinity(value: Any) -> Any:
-    """Return a value in which numbers that JSON does not have are their names, as in Avro JSON."""
+    """Return a value in which NaN and infinities are replaced by their names, as in Avro JSON."""
     if type(value) is float and not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     if isinstance(value, dict):

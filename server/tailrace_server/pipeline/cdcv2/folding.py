@@ -1,16 +1,17 @@
-"""From finished updates to the records of versions: how a time changes each key.
+"""Folding of finished updates into the records of versions.
 
-A finished time that has updates is a version. With key columns a key is touched once a time::
+A finished time that has updates becomes a version. With key columns, one time changes a key at most once::
 
     (old, -1) and (new, +1)    UPSERT, before = old      a lone +1    UPSERT, before = the key's last row
     a lone -1                  REMOVE                    anything else is a KeyConflict
 
-Without them the row itself is the key. ``change`` is ``{"diff": d}``. The operation is REMOVE if and only if
-the row's multiplicity becomes zero. A row that was removed more often than added has a negative multiplicity:
-it counts as present, an UPSERT, so that operations and the sum of diffs agree in the end.
+Without key columns the row itself is the key, and ``change`` is ``{"diff": d}``. The operation is REMOVE if and
+only if the row's multiplicity becomes zero. A row that was removed more often than added has a negative
+multiplicity. Such a row is written as an UPSERT, so that the last operation is a REMOVE only if the diffs add
+up to zero.
 
-The last row of each key is kept in the *index* (`INDEX`); each commit adds the keys that it changed. The index
-begins with what the log holds when the stream begins (`seeding`).
+The *index* (`INDEX`) stores the last row of each key; each commit adds the keys that it changed. The index
+starts with the rows that the log holds when the stream begins (`seeding`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FINISHED: Final = pa.schema(
         pa.field("image", pa.large_binary(), nullable=False),
     ]
 )
-"""Finished updates, with rows as JSON; ``hash`` is the hash of the key, as in the log."""
+"""Schema of finished updates, with rows as JSON; ``hash`` is the hash of the key, as in the log."""
 
 INDEX: Final = pa.schema(
     [
@@ -57,7 +58,9 @@ INDEX: Final = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
-"""The last row of each key, null for none; without key columns only its multiplicity, ``count``."""
+"""Schema of the index: the last row of each key, null if the key has no row. Without key columns only
+``count`` is used, the row's multiplicity.
+"""
 
 EFFECTS: Final = pa.schema(
     [
@@ -70,22 +73,27 @@ EFFECTS: Final = pa.schema(
         pa.field("after", pa.large_binary()),
     ]
 )
-"""Records of versions. A null key means no record: ``operation`` updates had no effect."""
+"""Schema of the records of versions. A row with a null key is no record: ``operation`` is then the number of
+updates that had no effect.
+"""
 
 Time = int | tuple[int, ...]
-"""A time of the stream: an integer or a tuple of such."""
+"""A time of the stream: an integer or a tuple of integers."""
 
 Last = tuple[bytes | None, int]
-"""Image and count of an index row."""
+"""The image and the count in a row of the index."""
 
 
 class KeyConflict(TailraceError):
-    """A time changes one key in a way that no row can follow. The source's doing, or the key is not unique."""
+    """One time changes a key in a way that no single row can represent.
+
+    The source is wrong, or the key columns are not unique. A retry does not help.
+    """
 
     code = "CDC_KEY_CONFLICT"
 
     def __init__(self, time: Time, key: str | None, reason: str) -> None:
-        """Keep the time, the key and the reason, with the values."""
+        """Store the time, the key and the reason with the conflicting values."""
         super().__init__(f"time {time}, key {key}: {reason}")
         self.time = time
         self.key = key
@@ -97,25 +105,25 @@ class KeyConflict(TailraceError):
 
 
 class Folding(NamedTuple):
-    """How rows become records."""
+    """The rules that turn rows into records."""
 
     schema: StreamSchema
     entity_type: str
     key: tuple[str, ...]
-    """Key columns; empty where the row is the key."""
+    """Names of the key columns; empty if the row itself is the key."""
 
 
 class Folded(NamedTuple):
-    """The result of folding a share of the keys."""
+    """The result of folding the keys of one hash partition."""
 
     effects: pa.RecordBatch
-    """Of `EFFECTS`."""
+    """The records, of `EFFECTS`."""
     index: pa.RecordBatch
-    """Of `INDEX`: the keys that changed, with their rows now."""
+    """Of `INDEX`: the changed keys, with their new rows."""
 
 
 def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
-    """Return finished updates as `FINISHED`.
+    """Return finished updates as a table of `FINISHED`.
 
     Raises:
         KeyConflict: A key column of a row is null.
@@ -146,17 +154,17 @@ def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
 
 
 def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) -> Folded:
-    """Return the effects of the finished updates of a share of the keys.
+    """Return the effects of finished updates on their keys.
 
     Args:
-        rows: Of `FINISHED`, in any order; all updates of these keys that finish in this commit.
-        last_rows: The last rows of their keys.
-        keyed: Whether there are key columns.
+        rows: Of `FINISHED`, in any order: all updates of these keys that this commit finishes.
+        last_rows: The last rows of the keys.
+        keyed: True if there are key columns.
 
     Raises:
-        KeyConflict: See the head of the module.
+        KeyConflict: One time changes a key in a way that no single row can represent.
     """
-    # 1. By time: the changes of a key must be folded in order.
+    # 1. Sort by time: the changes of a key must be folded in order.
     order = np.argsort(rows.column("time").to_numpy(), kind="stable")
     ordered = rows.take(pa.array(order))
     columns = (
@@ -170,7 +178,7 @@ def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) ->
             held = by_key[key] = []
             hashes[key] = hashed
         held.append((time, diff, image))
-    # 2. Key by key. The index gets only the keys that end in another state than before.
+    # 2. Fold key by key. Only keys whose state has changed are written to the index.
     effects: list[tuple[Any, ...]] = []
     index: list[tuple[Any, ...]] = []
     for key, changes in by_key.items():
@@ -184,11 +192,11 @@ def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) ->
 def _rows(
     key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
 ) -> Last:
-    """Append the effects of the changes of one key; return its last row."""
+    """Append the effects of the changes of one key to ``effects``; return the key's last row."""
     image = last[0]
     at = 0
     while at < len(changes):
-        # 1. All changes of one time, as a row added, a row removed, or both. Anything else has no single row.
+        # 1. Collect the changes of one time: one added row, one removed row, or both. Anything else conflicts.
         time = changes[at][0]
         added: bytes | None = None
         removed: bytes | None = None
@@ -202,8 +210,8 @@ def _rows(
             else:
                 raise KeyConflict(time, key, _conflict(diff, added if diff > 0 else removed, row))
             at += 1
-        # 2. The row before is the removed one, as the source gives it; without one it is that of the index. A
-        #    time without effect still counts its updates, since the lead tells how many the source made.
+        # 2. The row before is the removed row, as the source sent it; without a removed row it is the row in
+        #    the index. Updates without effect are counted too, since the lead record has their total.
         before = removed if removed is not None else image
         image = added
         effect = _effect(time, key, before, added)
@@ -242,7 +250,10 @@ def _nothing(time: int, updates: int) -> tuple[Any, ...]:
 def _multiples(
     key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
 ) -> Last:
-    """Append the effects of the changes of one row's multiplicity; return the last one."""
+    """Append the effects of the changes of one row's multiplicity to ``effects``.
+
+    Return the last multiplicity.
+    """
     count = last[1]
     for time, diff, row in changes:
         before = row if count else None
@@ -260,13 +271,13 @@ def records(
     rows_per_table: int,
     times: Sequence[Time] | None = None,
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield tables of records, with how many versions there are up to their end.
+    """Yield tables of records, each with the number of versions up to its end.
 
     Args:
-        effects: Of whole times, in any order.
-        entity_type: Entity type of every row.
-        rows_per_table: A table ends with the version that reaches so many records.
-        times: For product times, the list that the times of the effects are places in.
+        effects: The effects of whole times, in any order.
+        entity_type: The entity type of every row.
+        rows_per_table: A table ends with the version that reaches this number of records.
+        times: For product times: the list that the times of the effects are indexes into.
     """
     order = effects.sort_by([("time", "ascending"), ("key", "ascending")])
     rows: list[Row] = []
@@ -295,7 +306,7 @@ def _version(
     effects: Iterable[tuple[Any, ...]],
     times: Sequence[Time] | None,
 ) -> Iterator[Row]:
-    """Yield lead and records of one time."""
+    """Yield the lead record and the other records of one time."""
     found = list(effects)
     time = found[0][0] if times is None else times[found[0][0]]
     told = [effect for effect in found if effect[1] is not None]
@@ -330,10 +341,19 @@ def write_segment(
     entity_type: str,
     times: Sequence[Time] | None = None,
 ) -> tuple[list[SegmentReceipt], int]:
-    """Write effects as a segment; return it, and how many versions it has. ``times`` as in `records`.
+    """Write effects as a segment.
+
+    Args:
+        path: The file of the segment.
+        effects: The effects of whole times, in any order.
+        entity_type: The entity type of every row.
+        times: For product times: the list that the times of the effects are indexes into.
+
+    Returns:
+        The segment, as a list of one, and its number of versions.
 
     Raises:
-        LogFull: No room.
+        LogFull: There is no space for the segment.
     """
     versions = 0
     with SegmentWriter(path) as segment:

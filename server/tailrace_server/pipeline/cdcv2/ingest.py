@@ -1,6 +1,6 @@
-"""`tailrace ingest cdcv2` from start to end: which files are next, and when to stop.
+"""`tailrace ingest cdcv2` from start to end: it chooses the files of each batch, and decides when to stop.
 
-Spark is started by the first batch that needs it. A small input is done before a JVM would have started.
+The first batch that needs Spark starts it. A small input is done before a JVM would have started.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.stop_signals import Stopping
 
 WRITER: Final = "cdcv2"
-"""The writer's name in the log. The log itself holds what was consumed, so there is no checkpoint whose loss
-another name would have to show."""
+"""The writer's name in the log. It never changes: the log itself records the consumed files, so there is no
+separate checkpoint that could be lost and that a new name would have to signal.
+"""
 
 _POLL_S: Final = 0.05
 _REASONS_MAX: Final = 20
-"""Reasons that are listed; a stream that lost a file has one for each of its times."""
+"""The most reasons in the outcome; a stream that lost a file has one reason for each of its times."""
 
 
 class Cdcv2Outcome(NamedTuple):
-    """How an ingest ended."""
+    """The result of an ingest."""
 
     counters: IngestCounters
     waiting: list[Waiting[Any]]
-    """The reasons why the stream waits; the first twenty at most."""
+    """The first twenty reasons why the stream waits."""
     waiting_more: int
     """Number of further reasons."""
     closed: bool
     """True if the stream is complete."""
     signal: int | None
-    """The signal that ended it; None if none did."""
+    """The signal that ended the ingest; None if no signal did."""
 
 
 def ingest_cdcv2(
@@ -64,19 +65,19 @@ def ingest_cdcv2(
     spark: SparkSession | None = None,
     metrics: IngestMetrics | None = None,
 ) -> Cdcv2Outcome:
-    """Run an ingest to its end: that of the input or of the stream, or with ``follow`` a signal.
+    """Run an ingest until the input or the stream ends, or, with ``follow``, until a signal.
 
     Args:
-        settings: What to do.
+        settings: The options of the ingest.
         reporter: Shows the progress.
-        stopping: Ends it when set.
-        spark: A session for large batches; None starts one when it is needed.
-        metrics: Follow the run, if given.
+        stopping: Ends the ingest when set.
+        spark: A session for large batches; None starts a session when it is needed.
+        metrics: Metrics to update during the run; None: none.
 
     Raises:
         InvalidRequest: The input is not a readable folder, or the catalog holds something else.
         UnknownWriter: The catalog belongs to another writer.
-        CdcError: See `Cdcv2Driver.batch`, also for further errors.
+        CdcError: Messages contradict each other; `Cdcv2Driver.batch` has further errors.
     """
     check_input(settings.input)
     with open_writer(settings) as writer, ExitStack() as resources:
@@ -91,6 +92,8 @@ def ingest_cdcv2(
             for batch in batches(files, settings.batch_bytes):
                 if driver.run_large is None and not driver.is_small(batch):
                     _start_spark(driver, settings, reporter, resources, batch)
+                # A signal may have come while Spark started, and the batch before may have completed the
+                # stream.
                 if stopping.is_set() or driver.closed:
                     break
                 driver.batch(batch)
@@ -112,10 +115,10 @@ def ingest_cdcv2(
 
 
 def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
-    """Open the catalog, made if absent.
+    """Open the catalog for writing; create it if it does not exist.
 
     Raises:
-        UnknownWriter: It belongs to another writer, and there is no leave to take over.
+        UnknownWriter: The catalog belongs to another writer, and the settings do not allow to take it over.
     """
     create_catalog(settings.log, settings.catalog)
     try:
@@ -127,7 +130,7 @@ def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
 
 
 def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
-    """Return the files that the log has not consumed, by modification time."""
+    """Return the files that the log has not consumed yet, by modification time."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
@@ -149,7 +152,7 @@ def _waiting(files: Sequence[SourceFile]) -> WaitingFiles:
 
 
 def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:
-    """Yield files in their order, as many together as fit; a larger file alone."""
+    """Yield files in their order, in groups of at most ``batch_bytes``; a larger file is a group of its own."""
     batch: list[SourceFile] = []
     size = 0
     for file in files:

@@ -1,8 +1,8 @@
-"""The rows that the tasks of a large batch exchange: rows of `FRAME`, and their contents.
+"""The pieces that the tasks of a large batch exchange, as rows of `FRAME`.
 
-Updates do not travel as rows of Spark. A row of `FRAME` is a *piece*: an Arrow table of tens of
-thousands of updates in one binary value, or a pickled result. So Spark's exchange, cache and retries
-are used, and Spark pays per piece and not per update. The pieces of a share are joined where they land.
+Spark does not see single updates. A row of `FRAME` is a *piece*: one binary value with an Arrow table of tens
+of thousands of updates, or with a pickled result. So Spark's exchange, cache and retries can be used, at a cost
+for each piece and not for each update. The task that receives the pieces of a share joins their tables.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FRAME: Final = pa.schema(
         pa.field("piece", pa.binary(), nullable=False),
     ]
 )
-"""``share`` is the task that gets the row next, ``kind`` a `Kind`, ``piece`` the content."""
+"""Schema of pieces: ``share`` is the task that gets the row next, ``kind`` a `Kind`, ``piece`` the content."""
 
 
 class Kind(IntEnum):
     """The kind of a piece."""
 
     SEED = auto()
-    """Empty. It makes a share run that gets nothing else."""
+    """An empty piece. It makes Spark run a share that gets no other piece."""
     FAILURE = auto()
     """A pickled error."""
     PART_READ = auto()
@@ -54,19 +54,19 @@ class Kind(IntEnum):
     DEDUPLICATED = auto()
     """A pickled `DeduplicatedShare`."""
     RECEIVED = auto()
-    """How many updates are new at each time, of `COUNTS`."""
+    """The number of new updates at each time, of `COUNTS`."""
     OPEN_UPDATES = auto()
-    """Distinct updates from the old frontier on, of `UPDATES`."""
+    """Distinct updates at or after the old frontier, of `UPDATES`."""
     TIMES_UPDATED = auto()
     """A pickled `TimesOfShare`."""
     OPEN_TIMES = auto()
-    """Times from the old frontier on, of `TIMES`."""
+    """Times at or after the old frontier, of `TIMES`."""
     FINISHED_UPDATES = auto()
-    """Updates below the new frontier, of `FINISHED`; without a folding of `UPDATES`."""
+    """Updates before the new frontier: of `FINISHED`, or of `UPDATES` if no folding is given."""
     STATE_FILE = auto()
     """A pickled `StateOfShare`."""
     EFFECTS_OF_RANGE = auto()
-    """Effects of a range of time, of `EFFECTS`."""
+    """The effects of a range of times, of `EFFECTS`."""
     SEGMENT_WRITTEN = auto()
     """A pickled `WrittenSegment`."""
 
@@ -75,45 +75,45 @@ Piece = tuple[int, int, bytes]
 """A row of `FRAME`."""
 
 Pieces = dict[int, list[bytes]]
-"""Contents of the pieces of a share, by kind."""
+"""The contents of the pieces of one share, by kind."""
 
 
 class PartRead(NamedTuple):
     """The result of reading a part of a file."""
 
     ordinal: int
-    """Number of the file."""
+    """Ordinal of the file."""
     messages: int
-    """Messages read, refused ones included."""
+    """Number of messages, including refused ones."""
     updates: int
-    """Updates read, repeated and dropped ones included."""
+    """Number of updates, including repeated and dropped ones."""
     dropped: int
-    """Updates of times that were finished already."""
+    """Number of updates whose times were already finished."""
     duplicates: int
-    """Updates that repeat another one of the part."""
+    """Number of updates that repeat another update of the same part."""
     refused: list[RefusedMessage]
 
 
 class DeduplicatedShare(NamedTuple):
-    """The result of deduplicating a share of the updates."""
+    """The result of deduplicating the updates of one hash partition."""
 
     duplicates: int
     conflicts: int
-    """Updates that contradict an earlier one in their diff."""
+    """Number of updates that have another diff than an earlier update of the same data and time."""
     conflict: tuple[dict[str, Any], dict[str, Any]] | None
-    """The first two updates that contradict each other, as rows of `UPDATES`."""
+    """The first two updates that contradict each other, as rows of `UPDATES`; None: there are none."""
 
 
 class TimesOfShare(NamedTuple):
-    """The result of updating a share of the times."""
+    """The result of updating the times of one hash partition."""
 
     lowest: int | None
-    """The first time of the share that misses updates; None where none does."""
+    """The first time of the partition that lacks updates; None if no time does."""
     contradiction: Contradiction | None
     coverage: list[Interval] | None
-    """All that is covered now. From share 0 only, since every share computes the same; else None."""
+    """All covered intervals, from share 0; None from other shares, since all compute the same."""
     sample: list[tuple[int, int]]
-    """Times, rising, each with the number of the share's updates since the time before it."""
+    """Rising times, each with the number of the partition's updates since the time before it in the list."""
 
 
 class StateOfShare(NamedTuple):
@@ -121,7 +121,7 @@ class StateOfShare(NamedTuple):
 
     state: StateFile
     ordinals: set[int]
-    """Ordinals of the files that its rows point to."""
+    """Ordinals of the files that the rows of the state file refer to."""
 
 
 class WrittenSegment(NamedTuple):
@@ -141,13 +141,13 @@ def encoded(rows: pa.RecordBatch) -> bytes:
 
 
 def decoded(piece: bytes) -> pa.RecordBatch:
-    """Return the table of a piece; it shares the piece's memory."""
+    """Return the table in a piece; the table uses the piece's memory."""
     with pa.ipc.open_stream(piece) as stream:
         return stream.read_next_batch()
 
 
 def take_table(pieces: Pieces, kind: Kind, schema: pa.Schema) -> pa.RecordBatch:
-    """Remove the pieces of a kind, and return their tables joined."""
+    """Remove the pieces of a kind from ``pieces``, and return their tables joined."""
     return joined([decoded(piece) for piece in pieces.pop(kind, [])], schema)
 
 
@@ -157,7 +157,14 @@ def by_share(
     shares: int,
     hashed: npt.NDArray[np.uint64] | None = None,
 ) -> Iterator[Piece]:
-    """Yield rows as pieces for the shares of their hashes, by default those of column ``hash``."""
+    """Yield rows as pieces, one for each hash partition.
+
+    Args:
+        kind: The kind of the pieces.
+        rows: The rows.
+        shares: The number of partitions.
+        hashed: The hash of each row; None: the column ``hash``.
+    """
     if hashed is None:
         hashed = rows.column("hash").to_numpy()
     for share, some in share_out(rows, hashed, shares):
@@ -165,7 +172,10 @@ def by_share(
 
 
 def pass_on(share: int, pieces: Pieces) -> Iterator[Piece]:
-    """Yield the pieces that a step did not use, for a later one; seeds have done their work."""
+    """Yield the pieces that a step did not use, for later steps.
+
+    Seeds are dropped: they are no longer needed.
+    """
     for kind, held in pieces.items():
         if kind != Kind.SEED:
             for piece in held:
@@ -173,7 +183,7 @@ def pass_on(share: int, pieces: Pieces) -> Iterator[Piece]:
 
 
 def failure(error: Exception) -> Piece:
-    """Return an error as a piece: raised in a task, it would reach the driver as text only."""
+    """Return an error as a piece. An error raised in a Spark task would reach the driver only as text."""
     return 0, Kind.FAILURE, pickle.dumps(error)
 
 

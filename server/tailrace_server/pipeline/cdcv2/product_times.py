@@ -1,21 +1,21 @@
-"""The driver of streams whose times are products: tuples of integers, partially ordered.
+"""The driver of streams with product times: tuples of integers, which are only partially ordered.
 
 ::
 
     files ─▶ messages ─▶ pure reader ─▶ finished, not yet released ─▶ fold ─▶ segments ─▶ entry ─▶ publication
                              └───────── state: one row ─────┘
 
-Such streams are rare. The pure reader reads them, so Spark is not used: each batch runs in the driver. Each
-commit writes everything that the reader holds anew.
+Such streams are rare. The pure reader of the client reads them, so Spark is not used: each batch runs in the
+driver. Each commit writes the whole state of the reader again.
 
-Versions are totally ordered, so the times are put into one *linear extension*: by the sum of their
-coordinates, then by the coordinates from the first on. Only finitely many times come before another there, so
-no time waits for ever; in the order of the first coordinate alone, one could. A finished time is *released*
-once all times that come before it are finished too. So the log is the same however the stream was repeated,
-reordered and cut.
+Versions are totally ordered, so the times are sorted by a *linear extension* of their order: by the sum of
+their coordinates, then by the coordinates from the first to the last. In that order only finitely many times
+come before a given time, so no time waits forever. If the first coordinate came first, a time could wait
+forever. A finished time is *released* once all times that come before it are finished too. So the log does not
+depend on how the stream was repeated, reordered and cut.
 
-Every unfinished time is at or after an element of the frontier, so it comes at or after that element in any
-linear extension. Hence all finished times before the frontier's first element can be released.
+Every unfinished time is at or after an element of the frontier. So it comes at or after that element in every
+linear extension. Hence all finished times before the first element of the frontier can be released.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 Product = tuple[int, ...]
-"""A time: its coordinates."""
+"""A time: a tuple of its coordinates."""
 
 _STATE: Final = pa.schema([pa.field("state", pa.binary(), nullable=False)])
 
@@ -65,7 +65,7 @@ class _State(msgspec.Struct, frozen=True):
     reader: str
     """The result of `Reader.save`, with data in base64."""
     held: list[tuple[str, Product, int]]
-    """Finished updates that are not released: data in base64, time, diff."""
+    """Finished updates that are not released yet: data in base64, time, diff."""
 
 
 class _FoldedProducts(NamedTuple):
@@ -77,14 +77,14 @@ class _FoldedProducts(NamedTuple):
 
 
 class ProductDriver(Cdcv2Driver):
-    """Commits batches to one catalog; see `Cdcv2Driver`."""
+    """Commits the batches of one stream of product times to one catalog."""
 
     def is_small(self, files: Sequence[SourceFile]) -> bool:
-        """Return True: every batch runs in this process, however large."""
+        """Return True: every batch runs in this process, whatever its size."""
         return True
 
     def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
-        """Return what the frontier waits for, or else what finished times wait for."""
+        """Return the reasons why the frontier does not advance, or why finished times are not released."""
         reader, held = self._restored(self.control)
         reasons = reader.why_waiting(limit)
         if held and not reasons:
@@ -107,7 +107,8 @@ class ProductDriver(Cdcv2Driver):
 
     def _run(self, batch: Batch) -> BatchResult:
         control = batch.control
-        # 1. Read on from the saved state. Finished updates that were held are candidates again.
+        # 1. Continue reading from the saved state. Finished updates that were not released are candidates
+        # again.
         reader, finished = self._restored(control)
         refused: list[RefusedMessage] = []
         messages: dict[int, int] = {}
@@ -120,8 +121,8 @@ class ProductDriver(Cdcv2Driver):
                 for at, statement in some.products:
                     for piece in self._receive(reader, statement, batch.origin(at)):
                         finished.extend(piece.updates)
-        # 2. Release, in the linear extension. The fold takes integers for times, so each released time goes
-        #    by its place in the sorted list, which keeps the order.
+        # 2. Release, in the order of the linear extension. The fold needs integers as times, so each released
+        #    time is replaced by its index in the sorted list, which keeps the order.
         leaving, held = released(finished, reader.frontier)
         times = sorted({update.time for update in leaving}, key=in_order)
         folded = self._fold_products(leaving, times, batch)
@@ -134,7 +135,7 @@ class ProductDriver(Cdcv2Driver):
         self._count_products(control, reader, messages.values(), len(refused), len(leaving))
         control.frontier = None if reader.closed else 0
         control.antichain = list(reader.frontier)
-        control.names = {}  # the reader's state has the names themselves
+        control.names = {}  # the reader's state has the names, not ordinals
         control.files = [self._state_file(batch, reader, held), *folded.index_files]
         sightings = batch.sightings(versions)
         return BatchResult(control, segments, sightings, refused, messages, versions)
@@ -155,7 +156,10 @@ class ProductDriver(Cdcv2Driver):
     def _fold_products(
         self, leaving: Sequence[Update[Product]], times: Sequence[Product], batch: Batch
     ) -> _FoldedProducts:
-        """Return the effects of updates, with times as places in ``times``, and the files of the index."""
+        """Return the effects of updates, and the files of the index.
+
+        Times in the effects are indexes into ``times``.
+        """
         if not leaving:
             return _FoldedProducts(EFFECTS.empty_table(), batch.control.of_kind(INDEX_KIND))
         places = {time: number for number, time in enumerate(times)}
@@ -182,7 +186,7 @@ class ProductDriver(Cdcv2Driver):
     # State.
 
     def _restored(self, control: Control) -> tuple[Reader[Product], list[Update[Product]]]:
-        """Return the reader of the last commit, and the finished updates that were held."""
+        """Return the reader as of the last commit, and the finished updates that are not released yet."""
         lattice = product(self._arity)
         policy: OnConflict = "first" if self.settings.first_stands else "error"
         files = control.of_kind(PRODUCT_KIND)
@@ -225,18 +229,18 @@ class ProductDriver(Cdcv2Driver):
 
 
 def in_order(time: Product) -> tuple[int, Product]:
-    """Return the sort key of the linear extension."""
+    """Return the key that sorts times by the linear extension."""
     return sum(time), time
 
 
 def released(
     finished: Iterable[Update[Product]], frontier: Sequence[Product]
 ) -> tuple[list[Update[Product]], list[Update[Product]]]:
-    """Return the updates that can be released, and those that are held.
+    """Split finished updates into those that can be released and those that have to wait.
 
     Args:
-        finished: Updates of finished times.
-        frontier: The finished frontier; empty where all time is finished.
+        finished: The updates of finished times.
+        frontier: The finished frontier; empty if all time is finished.
     """
     if not frontier:
         return list(finished), []
