@@ -115,7 +115,7 @@ class Cdcv2Driver(CatalogDriver):
             CdcError: Messages contradict each other; nothing of the batch is stored.
             KeyConflict: One time changes a key in a way that no single row can represent.
             LineRefused: A message cannot be used, and the settings are strict.
-            SchemaDiffers: A file has another schema.
+            InvalidRequest: A file has another schema.
             SchemaConflict: The catalog's columns cannot hold the stream's columns.
             WriterFenced: Another writer holds the catalog.
             LogFull: There is no space for the commit.

@@ -1,8 +1,8 @@
-"""The first files of a stream's index: the rows that the log holds when the stream begins.
+"""The first files of a stream's index: the rows that the log already holds when the stream begins.
 
-A catalog may hold records of the entity type that another source wrote. The first batch folds them and commits
-the result with its own; if that fails, the next attempt folds them again. The rows of all live keys and one
-version are held in memory.
+Another source may have written records of the entity type before. The first batch folds these records and
+commits the result together with its own records. If it fails, the next attempt folds them again. The last rows
+of all live keys, and the records of one version, are in memory.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.restating import Conversions, Stated
 
 FILE_ROWS: Final = 100_000
-"""About so many keys go into a file."""
+"""Approximate number of keys in a file."""
 
 
 def seed_index(
     writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int = FILE_ROWS
 ) -> list[StateFile]:
-    """Fold the records of the stream's entity type, and write the last row of each key.
+    """Fold the records of the stream's entity type, and write the last row of each key to index files.
 
-    Commits of another writer that are unpublished are published first, as the batch would do anyway.
+    Unpublished commits of another writer are published first, as the batch would publish them later.
 
     Args:
         writer: The writer of the catalog.
-        folding: How the stream's rows become records.
-        batch_id: The first batch.
-        file_rows: About so many keys go into a file.
+        folding: The rules that turn the stream's rows into records.
+        batch_id: The id of the first batch.
+        file_rows: The approximate number of keys in a file.
 
     Returns:
-        A tier older than that of any batch. Without key columns there is none, since multiplicities count
-        from the beginning of the stream; nor if the log has no row of the entity type.
+        Files of a tier that is older than the tier of any batch. The list is empty without key columns, since
+            multiplicities count from the beginning of the stream, and if the log has no row of the entity type.
 
     Raises:
-        InvalidRequest: A gate has not published what was committed.
-        PositionCompacted: Retention has taken a version while it was read.
+        InvalidRequest: A gate has not published all commits yet.
+        PositionCompacted: Retention removed a version while it was read.
         LogCorrupted: A segment is damaged.
-        LogFull: No room.
+        LogFull: There is no space for the files.
     """
     if not folding.key:
         return []
-    # Readers, and so the fold below, stop at the watermark. What another writer committed and left unpublished
-    # would be missing from the index for good.
+    # Readers, and so the fold below, stop at the watermark. Unpublished commits of another writer would be
+    # missing from the index forever.
     if writer.state.published != writer.state.last_version:
         writer.publish()
         gate = writer.state.gate
@@ -92,9 +92,12 @@ def seed_index(
 
 
 def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
-    """Return the last image of each key as the stream would write it; retention may have deleted some."""
+    """Return the last image of each key, written as the stream would write it.
+
+    Keys whose last image was removed by retention are left out.
+    """
     view = records.view
-    # Columns may have been renamed since. Images keep the names of their time, the stream uses those of today.
+    # Images have the column names of their time. The stream uses the names of today.
     columns = records.columns_in(view.schema_of(view.published))
     names = {column.id: column.name for column in columns}
     listed = announced(folding.schema.listing(folding.key)).columns
@@ -119,7 +122,7 @@ def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
 
 
 def _renamed(columns: tuple[Column, ...], names: Mapping[int, str]) -> dict[str, str]:
-    """Return the columns of a version that have another name now: the old name → the new one."""
+    """Return the columns of a version that have another name now, as old name → new name."""
     now = ((column.name, names.get(column.id, column.name)) for column in columns)
     return {name: new for name, new in now if name != new}
 
@@ -130,7 +133,7 @@ def _conversions(
     wanted: Mapping[str, Stated],
     stated: Mapping[int, Column],
 ) -> Conversions:
-    """Return the columns of a version that the stream writes otherwise."""
+    """Return, by column name, the conversions for columns of a version that the stream encodes differently."""
     found: Conversions = {}
     for column in columns:
         now = wanted.get(names.get(column.id, column.name))
@@ -144,12 +147,13 @@ def _conversions(
 def _written(
     rows: dict[str, bytes], writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int
 ) -> list[StateFile]:
-    """Write rows by the slots of their keys, so that a task reads the files of its share only."""
+    """Write rows to files by the slots of their keys: a task reads only the files of its hash partition."""
     keys = np.array(list(rows), object)
     texts = pa.array(keys, pa.string())
-    # Not the hashes in the log: those are seeded with the name that the entity type had then.
+    # Hash the keys again: hashes in the log are seeded with the name that the entity type had then.
     hashed = key_hashes(np.full(len(keys), type_seed(folding.entity_type), np.uint64), texts)
     parts = min(SLOTS, 1 << (max(0, len(keys) - 1) // file_rows).bit_length())
+    # A power of two divides the number of slots, so every slot lies in one file.
     of_part = slots(hashed) % np.uint16(parts)
     files = []
     for part in range(parts):

@@ -1,4 +1,4 @@
-"""How an ingest of CDCv2 is to be run."""
+"""The settings of an ingest of CDCv2."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cdcv2Settings:
         None,
         panel=GROUPING,
     )
-    """None is where the stream was begun, or 0."""
+    """None: the time at which the stream was begun, or 0 for a new stream."""
     first_stands: bool = option(
         "--on-conflict",
         "stop where messages contradict each other, or let the first stand.",
@@ -78,9 +78,9 @@ class Cdcv2Settings:
         256 * 1024 * 1024,
         panel=RUNNING,
     )
-    """A larger file is a batch alone."""
+    """A larger file is a batch of its own."""
     partitions: int | None = None
-    """Number of shares of a large batch; None is two for each core."""
+    """Number of hash partitions of a large batch; None: two for each core."""
     master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
     take_over: bool = option(
         "--take-over", "Go on where another writer left off.", FLAG, False, panel=RUNNING

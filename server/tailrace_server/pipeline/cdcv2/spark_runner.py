@@ -1,4 +1,4 @@
-"""The steps of a large batch in a Spark session."""
+"""Runs the steps of a large batch in a Spark session."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.steps import BatchStep, ReadParts
 
 PART_BYTES: Final = 16 << 20
-"""A larger file is read in parts of about so many bytes, so that all cores have some."""
+"""A larger file is read in parts of about this many bytes, so that all cores share the work."""
 
 SHARES_MAX: Final = 256
-"""Most parts of the state: there are no more slots (updates.py) to share out."""
+"""The most hash partitions: the number of slots in `updates`."""
 
 
 class SparkRunner:
-    """Runs the steps of one batch; see `Runner`. Frames that are kept are cached until the block ends."""
+    """Runs the steps of one batch on Spark; a context manager. Cached frames are freed when the block ends."""
 
     part_bytes = PART_BYTES
     merged_rows_max = 1 << 62
 
     def __init__(self, spark: SparkSession, partitions: int | None = None) -> None:
-        """Take the session, and the number of shares; None is twice the number of cores."""
+        """Bind to a session.
+
+        Args:
+            spark: The session.
+            partitions: The number of hash partitions; None: twice the number of cores.
+        """
         cores = spark.sparkContext.defaultParallelism
         self.shares = min(partitions or 2 * cores, SHARES_MAX)
         self.readers, self.segments_max = 4 * cores, 2 * cores
@@ -49,7 +54,7 @@ class SparkRunner:
         self._kept.close()
 
     def read(self, step: ReadParts) -> DataFrame:
-        """Run the first step, with a task for each of its lists of parts."""
+        """Run the first step, with one task for each list of file parts in the step."""
         tasks = len(step.parts)
         numbers = self._spark.range(0, tasks, 1, tasks)
         seeds = numbers.selectExpr(
@@ -58,15 +63,15 @@ class SparkRunner:
         return self.run(seeds, step)
 
     def run(self, rows: DataFrame, step: BatchStep) -> DataFrame:
-        """Run a step on pieces where they are."""
+        """Run a step on the pieces of each task, without moving the pieces."""
         return rows.mapInArrow(step, self._schema)
 
     def exchange(self, rows: DataFrame, shares: int, step: BatchStep) -> DataFrame:
-        """Send pieces to the tasks of their shares, and run a step there."""
+        """Send each piece to the task of its share, and run a step there."""
         return self.run(rows.repartitionById(shares, "share"), step)
 
     def seeded(self, rows: DataFrame) -> DataFrame:
-        """Add a seed for each share, so that a share that gets nothing else runs all the same."""
+        """Add an empty piece for each share, so that a share without other pieces is run too."""
         seeds = [(share, Kind.SEED, b"") for share in range(self.shares)]
         return rows.unionByName(self._spark.createDataFrame(pa.Table.from_batches([frame(seeds)])))
 
@@ -85,11 +90,11 @@ class SparkRunner:
         return rows.where(f"kind != {int(kind)}")
 
     def both(self, rows: DataFrame, others: DataFrame) -> DataFrame:
-        """Return the pieces of both, each in its partition."""
+        """Return the pieces of both inputs, each in its present partition."""
         return rows.unionByName(others)
 
     def results(self, rows: DataFrame) -> dict[int, list[Any]]:
-        """Return the pickled results of tasks by their kind."""
+        """Return the unpickled results of tasks, by kind."""
         table: pa.Table = rows.select("kind", "piece").toArrow()
         kinds, pieces = (column.to_pylist() for column in table.columns)
         return results_of(zip(kinds, pieces, strict=True))
@@ -100,7 +105,7 @@ def run_on_spark(spark: SparkSession, batch: Batch) -> BatchResult:
 
     Raises:
         SparkFailed: A task failed too often, or the JVM died.
-        TailraceError: A step raised it.
+        TailraceError: A step of the batch raised it.
     """
     try:
         with SparkRunner(spark, batch.settings.partitions) as runner:

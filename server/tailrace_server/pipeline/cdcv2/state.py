@@ -1,17 +1,17 @@
-"""The state of a stream between batches: files that the newest entry names as pending.
+"""The state of a stream between batches: files that the newest log entry names as pending.
 
 =========  =================================================================================================
-control    one row of JSON (`Control`): frontier, coverage, and which files are which
+control    one row of JSON (`Control`): frontier, coverage, and the kind of each file
 updates    `updates.UPDATES`: each update of an unfinished time once
 times      `times.TIMES`
-product    of product times instead of those two: one row of JSON, see `product_times`
-index      `folding.INDEX`: the last row of each key. What a file of a later commit says overrides what one
-           of an earlier commit says; the files of one commit (a *tier*) hold different keys
+product    for product times, instead of updates and times: one row of JSON, see `product_times`
+index      `folding.INDEX`: the last row of each key. A file of a later commit overrides the files of earlier
+           commits; the files of one commit (a *tier*) hold different keys
 =========  =================================================================================================
 
-Since the entry that releases versions is the one that names the state behind them, a restart finds both or
-neither. Files are never changed. Updates and times are written anew by every commit that changes them. The
-index grows by tiers; a commit merges the newest ones into its own while they are at most twice its size.
+The entry that releases versions also names the state after them, so a restart finds both or neither. Files
+never change. Each commit that changes updates or times writes new files of them. The index grows by tiers. A
+commit merges the newest tiers into its own, as long as the next one has at most twice the rows merged so far.
 """
 
 from __future__ import annotations
@@ -49,74 +49,76 @@ class StateFile(msgspec.Struct, frozen=True):
     kind: str
     file: PendingSegment
     tier: int = 0
-    """For files of the index the batch that wrote it, else 0."""
+    """For an index file, the batch that wrote it; 0 for other files."""
     part: int = 0
     parts: int = 1
-    """It holds the slots that are ``part`` modulo ``parts``."""
+    """The file holds the slots that are ``part`` modulo ``parts``."""
 
     def has_slots_of(self, part: int, parts: int) -> bool:
-        """Return True if it may hold a slot of a share of the updates or keys."""
+        """Return True if the file may hold a slot of hash partition ``part`` of ``parts``."""
         return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
 
 
 class StreamStatistics(msgspec.Struct):
-    """Counts since the beginning of the stream."""
+    """Counts since the stream began."""
 
     messages: int = 0
     updates: int = 0
-    """Received, repeated ones included."""
+    """Received updates, including repeated ones."""
     duplicates: int = 0
     dropped_finished: int = 0
-    """Updates of times that were finished already."""
+    """Updates whose times were already finished."""
     refused: int = 0
-    """Messages in quarantine."""
+    """Messages that were put into quarantine."""
     finished_updates: int = 0
     conflicts: int = 0
-    """Contradictions that were ignored, since the first message counts."""
+    """Contradicting updates that were ignored in favour of the first message."""
 
 
 class Control(msgspec.Struct):
-    """The facts about a stream that need no update to be read."""
+    """The control document of a stream: everything about the stream except its updates, times and index."""
 
     entity_type: str
     key: list[str]
     schema: str
-    """Text of the Avro schema."""
+    """The text of the Avro schema."""
     start: int = 0
     frontier: int | None = 0
-    """Times below it are finished; None: all of them, the stream is complete. Of product times 0 or None."""
+    """Times below this time are finished; None: all times are, and the stream is complete. For product times
+    it is only 0 or None.
+    """
     antichain: list[tuple[int, ...]] = []
-    """Of product times: the finished frontier."""
+    """The finished frontier of a stream with product times."""
     coverage: list[tuple[int, int | None]] = []
-    """Union of the intervals of progress statements, from the frontier on."""
+    """The union of the intervals of all progress statements, from the frontier on."""
     next_ordinal: int = 1
     names: dict[int, str] = {}
-    """Ordinal → name, for the files that the state may point to."""
+    """File ordinal → file name, for the files that rows of the state may refer to."""
     files: list[StateFile] = []
     statistics: StreamStatistics = msgspec.field(default_factory=StreamStatistics)
     format: int = FORMAT
 
     def of_kind(self, kind: str) -> list[StateFile]:
         """Return the files of a kind, older tiers first."""
-        # Sorted, since large batches of earlier releases listed their new tier before the older ones.
+        # Sort: earlier releases listed the new tier of a large batch before the older tiers.
         return sorted(
             (each for each in self.files if each.kind == kind), key=lambda each: each.tier
         )
 
     def rows(self, kind: str) -> int:
-        """Return how many rows the files of a kind have."""
+        """Return the total number of rows in the files of a kind."""
         return sum(each.file.rows for each in self.of_kind(kind))
 
     def table(self) -> pa.RecordBatch:
-        """Return the content of the control file."""
+        """Return the content of the control file, as a table of one row."""
         return pa.RecordBatch.from_pydict({"control": [msgspec.json.encode(self)]}, _CONTROL)
 
 
 def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | None:
-    """Return the control of the newest entry; None where the catalog has no stream of this kind.
+    """Return the control document of the newest entry; None if the catalog has no CDCv2 stream.
 
     Raises:
-        InvalidRequest: The pending files are of another source, or of a later release.
+        InvalidRequest: The pending files belong to another source, or to a later release.
         LogCorrupted: The file is damaged.
     """
     found = [file for file in pending if CONTROL_NAME in file.path]
@@ -137,7 +139,7 @@ def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | 
 
 
 def ordinals_in(rows: pa.RecordBatch) -> set[int]:
-    """Return the ordinals of the files that rows of updates or times point to."""
+    """Return the ordinals of the files that rows of updates or times refer to."""
     names = [name for name in _PLACES if name in rows.schema.names]
     numbers = np.concatenate([rows.column(name).to_numpy() for name in names])
     return {place(number).ordinal for number in np.unique(numbers).tolist() if number >= 0}
@@ -147,7 +149,7 @@ def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> p
     """Return the rows of some files, in the order of the files.
 
     Raises:
-        LogCorrupted: One is missing or damaged.
+        LogCorrupted: A file is missing or damaged.
     """
     batches: list[pa.RecordBatch] = []
     for each in files:
@@ -156,15 +158,15 @@ def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> p
 
 
 class KeyIndex:
-    """Looks keys up in the index, newest tier first. It caches the files that it has read."""
+    """Looks keys up in the index, the newest tier first. It caches the files that it has read."""
 
     def __init__(self, catalog: Path) -> None:
-        """Begin with an empty cache."""
+        """Start with an empty cache."""
         self.catalog = catalog
         self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
 
     def __reduce__(self) -> tuple[type[KeyIndex], tuple[Path]]:
-        """Travel to a task without the cache."""
+        """Pickle without the cache."""
         return KeyIndex, (self.catalog,)
 
     def last_rows(
@@ -173,11 +175,11 @@ class KeyIndex:
         hashed: np.ndarray[Any, np.dtype[np.uint64]],
         keys: Sequence[str],
     ) -> dict[str, Last]:
-        """Return the last row of some keys; unknown keys are not in it.
+        """Return the last row of each key; keys that the index does not have are left out.
 
         Args:
-            files: Files of the index, older tiers first.
-            hashed: Hash of each key.
+            files: The files of the index, older tiers first.
+            hashed: The hash of each key.
             keys: The keys, possibly repeated.
         """
         found: dict[str, Last] = {}
@@ -192,11 +194,12 @@ class KeyIndex:
             columns = (hits.column(name).to_pylist() for name in ("key", "image", "count"))
             for key, image, count in zip(*columns, strict=True):
                 if key in needed:
+                    # The newest tier comes first, so the first row found for a key is its last row.
                     found.setdefault(key, (image, count))
         return found
 
     def keep(self, files: Iterable[StateFile]) -> None:
-        """Drop all other files from the cache."""
+        """Keep only these files in the cache."""
         paths = {each.file.path for each in files}
         self._tables = {path: held for path, held in self._tables.items() if path in paths}
 
@@ -212,8 +215,8 @@ def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
     """Return the last row of each key.
 
     Args:
-        tables: Tables of `INDEX`, older first.
-        oldest: Whether there is no older tier, so that keys without a row can be left out.
+        tables: Tables of `INDEX`, older tables first.
+        oldest: True if there is no older tier. Keys without a row can then be left out.
     """
     rows = joined([table for table in tables if table.num_rows] or [tables[0]], INDEX)
     if rows.num_rows == 0:
@@ -228,7 +231,7 @@ def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
 
 
 def share_of(rows: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
-    """Return the rows of a share."""
+    """Return the rows of one hash partition."""
     if parts == 1:
         return rows
     mine = slots(rows.column("hash").to_numpy()) % np.uint16(parts) == part
@@ -243,12 +246,12 @@ class Tier(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of its keys."""
+        """Total number of keys in the files."""
         return sum(each.file.rows for each in self.files)
 
 
 def tiers(files: Iterable[StateFile]) -> list[Tier]:
-    """Return the index by tiers, oldest first."""
+    """Return the index files grouped by tier, oldest tier first."""
     found: dict[int, Tier] = {}
     for each in files:
         found.setdefault(each.tier, Tier(each.tier, [])).files.append(each)
@@ -256,9 +259,17 @@ def tiers(files: Iterable[StateFile]) -> list[Tier]:
 
 
 def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
-    """Return how many of the newest tiers to merge into a new one of ``rows`` rows, ``rows_max`` in all."""
+    """Return how many of the newest tiers to merge into a new tier.
+
+    Args:
+        found: The tiers, oldest first.
+        rows: The number of rows in the new tier.
+        rows_max: The most rows after the merge.
+    """
     count, total = 0, rows
     for tier in reversed(found):
+        # A merge makes a tier larger by at least half, so a row is rewritten only a logarithmic number of
+        # times.
         if tier.rows > 2 * total or tier.rows + total > rows_max:
             break
         total += tier.rows

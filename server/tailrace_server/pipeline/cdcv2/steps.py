@@ -1,4 +1,4 @@
-"""The steps of a batch, each on a share of the data; `batch` puts them together.
+"""The steps of a batch. Each works on one share, a hash partition of the data; `batch` combines the steps.
 
 ::
 
@@ -18,12 +18,12 @@
                                              │
                                              └──▶ effects, to the range of time ─▶ segments
 
-On Spark the driver never sees an update. From each share of the times it gets one number and a sample, which
-gives the bounds of the ranges. From each part of a file it gets the refused messages, and from each task
-receipts.
+On Spark the driver never gets an update. From each share of the times it gets one number, and a sample that
+determines the bounds of the ranges. From each part of a file it gets the refused messages, and from each task
+the receipts of its files.
 
-Steps exchange pieces (`pieces`). A step gives the same result for the same input. So a task that runs
-again changes only names of files, and no entry names those of the attempt that was lost.
+Steps exchange pieces (`pieces`). A step returns the same result for the same input. So a repeated task writes
+equal files under other names, and no entry names the files of the lost attempt.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ if TYPE_CHECKING:
 
 _PIECE_ROWS: Final = 32_768
 _SAMPLE: Final = 256
-"""Times that a share samples for the cut into ranges."""
+"""Number of times that each share samples, to cut times into ranges."""
 
 
 class BatchStep:
-    """A step; on Spark it is pickled to the tasks."""
+    """A step of a batch; Spark pickles it to its tasks."""
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield the pieces that follow from those of a share, given by kind.
+        """Yield the pieces that result from the pieces of one share.
 
         Args:
             share: The number of the share.
-            pieces: Its pieces; a step may take them out.
-            attempt: Distinguishes attempts of a task, for the names of the files that it writes.
+            pieces: The pieces of the share, by kind; a step may remove them.
+            attempt: A number that differs between attempts of a task, for names of files.
 
         Raises:
             TailraceError: The batch cannot be used.
@@ -115,7 +115,7 @@ class BatchStep:
         raise NotImplementedError
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run as the function of ``mapInArrow``; an error of ours becomes a piece."""
+        """Run the step as the function of ``mapInArrow``; a TailraceError becomes a piece."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -134,7 +134,7 @@ class BatchStep:
 
 @dataclass(frozen=True)
 class ReadParts(BatchStep):
-    """Reads parts of files: ``parts[i]`` in task i."""
+    """Reads parts of files; task i reads ``parts[i]``."""
 
     parts: tuple[tuple[FilePart, ...], ...]
     schema: StreamSchema
@@ -142,20 +142,20 @@ class ReadParts(BatchStep):
     shares: int
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield NEW_UPDATES, ANNOUNCED and COVERED for their shares, and PART_READ."""
+        """Yield NEW_UPDATES, ANNOUNCED and COVERED to their shares, and PART_READ."""
         for part in self.parts[share]:
             yield from self._read(part)
 
     def _read(self, part: FilePart) -> Iterator[Piece]:
-        # 1. Updates. Repeats within the part are dropped here, so that they need not travel. Of updates
-        #    that contradict each other both go on: only the share knows which one was heard first.
+        # 1. Updates. Drop repeats within the part, so that they are not sent. Contradicting updates are both
+        #    sent: only their share knows which one was received first.
         read = list(read_part(part, self.schema))
         came = joined([batch for each in read for batch in each.updates])
         news = since(came, self.frontier)
         once = distinct(news, both=True)
         yield from by_share(Kind.NEW_UPDATES, once.updates, self.shares)
-        # 2. Progress. A count belongs to the share of its time. Intervals go to every share: a covered time
-        #    without a count has a count of zero, which a share without the interval could not know.
+        # 2. Progress. Send each count to the share of its time, and all intervals to every share: a covered
+        #    time without a count has a count of zero, which a share without the interval could not know.
         progress = [one for each in read for one in each.progress]
         if progress:
             told = counts_table(progress)
@@ -164,7 +164,7 @@ class ReadParts(BatchStep):
             cover = encoded(intervals_table(progress))
             for share in range(self.shares):
                 yield share, Kind.COVERED, cover
-        # 3. Figures and refused messages. They travel through all steps to the driver.
+        # 3. Figures and refused messages. All later steps pass them on to the driver.
         stock = PartRead(
             part.ordinal,
             sum(each.messages for each in read),
@@ -182,19 +182,19 @@ class Deduplicate(BatchStep):
 
     catalog: Path
     files: tuple[StateFile, ...]
-    """State files of the open updates."""
+    """State files of the open updates: those at or after the frontier."""
     frontier: int | None
     shares: int
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield DEDUPLICATED, RECEIVED for the shares of times, OPEN_UPDATES, and the unused pieces."""
-        # 1. Old updates first: the update of an earlier batch is retained.
+        """Yield DEDUPLICATED, RECEIVED to the shares of the times, OPEN_UPDATES, and the unused pieces."""
+        # 1. Old updates first: of two equal updates, the one of the earlier batch is kept.
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         old = share_of(read_rows(self.catalog, files, UPDATES), share, self.shares)
         news = [decoded(piece) for piece in pieces.pop(Kind.NEW_UPDATES, [])]
         known = distinct(joined([old, *news]))
-        # 2. Pieces land in any order. For a contradiction the order counts: the error names the update that
-        #    was heard first, and with ``--on-conflict first`` that one stands. So sort, and look again.
+        # 2. Pieces arrive in any order. If updates contradict each other, their order matters: the error names
+        #    the one that was read first, and ``--on-conflict first`` keeps it. So sort, and deduplicate again.
         conflict = None
         if known.conflict is not None:
             came = joined(news)
@@ -213,23 +213,24 @@ class Deduplicate(BatchStep):
         # 4. The updates stay in this share until the driver knows the frontier.
         for start in range(0, known.updates.num_rows, _PIECE_ROWS):
             yield share, Kind.OPEN_UPDATES, encoded(known.updates.slice(start, _PIECE_ROWS))
-        # 5. The same share of the times runs in any case: it may have old times, and share 0 reports coverage.
+        # 5. A seed, so that this share runs in the next step too: it may have old times, and share 0 reports
+        #    the coverage.
         yield share, Kind.SEED, b""
         yield from pass_on(share, pieces)
 
 
 @dataclass(frozen=True)
 class UpdateTimes(BatchStep):
-    """Brings a share of the times up to date."""
+    """Updates the times of one share with new counts and intervals."""
 
     catalog: Path
     files: tuple[StateFile, ...]
-    """State files of the open times."""
+    """State files of the open times: those at or after the frontier."""
     coverage: tuple[Interval, ...]
     frontier: int
     shares: int
     first: bool
-    """Keep the count that came first."""
+    """True to keep the first of two counts that contradict each other."""
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield TIMES_UPDATED, OPEN_TIMES, and the unused pieces."""
@@ -259,17 +260,23 @@ class UpdateTimes(BatchStep):
 
 @dataclass(frozen=True)
 class SeparateFinished(BatchStep):
-    """Separates finished updates from open ones, and writes the open ones as state files."""
+    """Separates finished updates from open updates, and writes open updates and times to state files."""
 
     path: Path
     folding: Folding | None
-    """How rows become records; None passes finished updates on as they are, for callers without a catalog."""
+    """The rules that turn rows into records.
+
+    None passes finished updates on unchanged, for callers without a catalog.
+    """
     frontier: int | None
     shares: int
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield FINISHED_UPDATES for the shares of keys, or for this one without a folding; and STATE_FILE."""
-        # Piece by piece: the rows of a share need not lie in memory decoded and as JSON at once.
+        """Yield FINISHED_UPDATES and STATE_FILE.
+
+        Finished updates go to the shares of their keys, or, without a folding, stay in this share.
+        """
+        # Work piece by piece, so that the rows of a share are never all in memory as JSON.
         stay: dict[str, list[pa.RecordBatch]] = {UPDATES_KIND: [], TIMES_KIND: []}
         for piece in pieces.get(Kind.OPEN_UPDATES, []):
             rows = decoded(piece)
@@ -289,8 +296,8 @@ class SeparateFinished(BatchStep):
             rows = joined([each for each in tables if each.num_rows], schema)
             if rows.num_rows:
                 file = write_pending(_file_of_task(self.path, f"{kind}-{share}", attempt), rows)
-                # Spark may move a partition. Then the rows are not of the share of this task, and a file that
-                # claimed so would be passed over by the share that needs it.
+                # Spark may give a task the partition of another share. If the file were marked with this task's
+                # share, the share that needs its rows would skip the file.
                 if kind == UPDATES_KIND and _is_share(rows, share, self.shares):
                     state = StateFile(kind, file, 0, share, self.shares)
                 else:
@@ -300,37 +307,37 @@ class SeparateFinished(BatchStep):
 
 @dataclass(frozen=True)
 class FoldKeys(BatchStep):
-    """Turns the finished updates of a share of the keys into effects, and updates the index."""
+    """Folds the finished updates of one share of the keys into effects, and updates the index."""
 
     path: Path
     index: KeyIndex
     files: tuple[StateFile, ...]
-    """Files of the index, oldest first."""
+    """All files of the index, oldest first."""
     merge: tuple[StateFile, ...]
-    """Files of the index that this commit replaces: its newest tiers."""
+    """The files of the index's newest tiers, which this commit replaces."""
     tier: int
-    """Number of the tier that this commit writes: its batch."""
+    """Number of the tier that this commit writes: the batch id."""
     keyed: bool
     """True if there are key columns."""
     shares: int
     ranges: tuple[int, ...]
-    """The first time of each range except the first."""
+    """The first time of each range of times except the first range."""
 
     @property
     def kept_files(self) -> list[StateFile]:
-        """The files of the index that this commit keeps."""
+        """The files of the index that this commit does not replace."""
         return [each for each in self.files if each not in self.merge]
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield EFFECTS_OF_RANGE, STATE_FILE, and the unused pieces."""
-        # 1. Fold. All updates of a key that finish now are here, since they were shared out by its hash.
+        """Yield EFFECTS_OF_RANGE to their ranges, STATE_FILE, and the unused pieces."""
+        # 1. Fold. This share has all updates of its keys that are finished now.
         rows = take_table(pieces, Kind.FINISHED_UPDATES, FINISHED)
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         keys = rows.column("key").to_pylist()
         last = self.index.last_rows(files, rows.column("hash").to_numpy(), keys)
         folded = fold(rows, last, keyed=self.keyed)
-        # 2. The share's rows of the tiers to merge, older first, then the new ones: the last row of a key
-        #    wins. Every share does so, also one without updates, since the old files are given up.
+        # 2. Merge the share's rows of the replaced tiers, older first, with the new rows: the last row of a key
+        #    wins. A share without updates does this too, since the old files are dropped from the state.
         tables = [
             share_of(read_rows(self.index.catalog, [each], INDEX), share, self.shares)
             for each in files
@@ -341,7 +348,8 @@ class FoldKeys(BatchStep):
             file = write_pending(_file_of_task(self.path, f"index-{share}", attempt), index)
             state = StateFile(INDEX_KIND, file, self.tier, share, self.shares)
             yield 0, Kind.STATE_FILE, pickle.dumps(StateOfShare(state, set()))
-        # 3. To the ranges of time: a version's records must land in one task, and ranges in order.
+        # 3. Send the effects to ranges of times: one task must write all records of a version, and the ranges
+        #    must have the order of the times.
         times = folded.effects.column("time").to_numpy()
         ranges = np.searchsorted(np.array(self.ranges, np.int64), times, "right")
         for task in np.unique(ranges).tolist():
@@ -352,7 +360,7 @@ class FoldKeys(BatchStep):
 
 @dataclass(frozen=True)
 class WriteSegments(BatchStep):
-    """Writes the effects of a range of time as a segment."""
+    """Writes the effects of a range of times as a segment."""
 
     path: Path
     entity_type: str
@@ -369,12 +377,12 @@ class WriteSegments(BatchStep):
 
 
 def _is_share(rows: pa.RecordBatch, share: int, shares: int) -> bool:
-    """Return True if all rows are of a share."""
+    """Return True if all rows belong to a share."""
     return bool((slots(rows.column("hash").to_numpy()) % np.uint16(shares) == share).all())
 
 
 def _sample(times: pa.RecordBatch) -> list[tuple[int, int]]:
-    """Return times at equal steps of their updates, each with the updates since the one before."""
+    """Return times at equal steps of their updates, each with the number of updates since the time before."""
     at = times.column("time").to_numpy()
     total = np.cumsum(times.column("received").to_numpy())
     if not len(at) or not total[-1]:
@@ -385,7 +393,7 @@ def _sample(times: pa.RecordBatch) -> list[tuple[int, int]]:
 
 
 def ranges_of(samples: Iterable[tuple[int, int]], tasks: int) -> tuple[int, ...]:
-    """Return where to cut times into about so many ranges of equally many updates."""
+    """Return the times at which to cut all times into about ``tasks`` ranges of equally many updates."""
     points = sorted(samples)
     total = sum(weight for _, weight in points)
     cuts: list[int] = []

@@ -1,17 +1,17 @@
-"""The known times, and how far they are finished: tables of numbers, no updates.
+"""The known times of a stream, and the frontier up to which they are finished: only numbers, no updates.
 
 `TIMES` has a row for each open time with an update or a count above zero::
 
-    time   announced    received     -1 announced: no progress statement covers it yet
+    time   announced    received     announced is -1: no progress statement covers the time yet
     4      1            1
-    6      3            2            ◀─ the frontier goes no further than the first row with updates missing,
-    9      -1           5               and no further than the end of the coverage that it lies in
+    6      3            2            ◀─ the frontier stops at the first row that lacks updates,
+    9      -1           5               or at the end of the covered interval that it is in
 
-*Coverage* is the union of the intervals of all progress statements, as disjoint intervals in order. A
-covered time without a row has a count of zero. Both are cut off below the frontier.
+*Coverage* is the union of the intervals of all progress statements, as disjoint intervals in order. A covered
+time without a row has a count of zero. Rows and coverage below the frontier are dropped.
 
-Times are shared out by a hash, and `update_times` works on one share. The frontier is then the least of the
-first times that miss updates in each share, and of the end of the coverage.
+Times are partitioned by hash, and `update_times` works on one partition. The new frontier is the least of two
+kinds of times: the first time of each partition that lacks updates, and the end of the coverage.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     Longs = npt.NDArray[np.int64]
 
 Interval = tuple[int, int | None]
-"""Half-open; None is the end of time."""
+"""A half-open interval of times; an upper bound of None is the end of time."""
 
 END: Final = 2**63
-"""The end of time as an upper bound."""
+"""The end of time, as an upper bound."""
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -50,7 +50,9 @@ TIMES: Final = pa.schema(
         pa.field("received_at", pa.int64(), nullable=False),
     ]
 )
-"""``announced_at`` is the place of the count's message, ``received_at`` that of the last update's."""
+"""Schema of the known times: ``announced_at`` is the place of the count's message, ``received_at`` that of
+the last update's message.
+"""
 
 COUNTS: Final = pa.schema(
     [
@@ -59,7 +61,7 @@ COUNTS: Final = pa.schema(
         pa.field("message", pa.int64(), nullable=False),
     ]
 )
-"""Counts of progress statements, or numbers of received updates; ``message`` is the place."""
+"""Schema of counts in progress statements, or of numbers of received updates; ``message`` is the place."""
 
 INTERVALS: Final = pa.schema(
     [
@@ -78,16 +80,16 @@ class Contradiction(NamedTuple):
     """A count, and the place of its message."""
     second: tuple[int, int]
     exceeded: bool = False
-    """True if the second is the number of received updates; else it is another count."""
+    """True if ``second`` is the number of received updates; False if it is another count."""
 
 
 class UpdatedTimes(NamedTuple):
-    """A share of the times, brought up to date."""
+    """The updated times of one hash partition."""
 
     times: pa.RecordBatch
-    """Of `TIMES`, by time."""
+    """The times, of `TIMES`, in order."""
     lowest: int | None
-    """The first time that misses updates."""
+    """The first time that lacks updates; None if no time does."""
     contradiction: Contradiction | None
 
 
@@ -103,7 +105,7 @@ def intervals_table(progress: Iterable[IntegerProgress]) -> pa.RecordBatch:
 
 
 def received_table(updates: pa.RecordBatch) -> pa.RecordBatch:
-    """Return how many updates there are at each time, as a table of `COUNTS`."""
+    """Return the number of updates at each time, as a table of `COUNTS`."""
     times = updates.column("time").to_numpy()
     found, inverse, counts = np.unique(times, return_inverse=True, return_counts=True)
     last = np.full(len(found), -1, np.int64)
@@ -114,7 +116,7 @@ def received_table(updates: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hashes_of_times(times: Longs) -> npt.NDArray[np.uint64]:
-    """Return the hash by which times are shared out."""
+    """Return the hashes by which times are partitioned."""
     return times.astype(np.uint64) * _FACTOR
 
 
@@ -128,23 +130,24 @@ def update_times(
     *,
     first: bool = False,
 ) -> UpdatedTimes:
-    """Bring a share of the times up to date.
+    """Update the times of one hash partition.
 
     Args:
-        old: The known times of the share, of `TIMES`.
+        old: The known times of the partition, of `TIMES`.
         coverage: The coverage so far.
-        intervals: All new progress statements, of `INTERVALS`, whatever share their counts are in.
-        counts: Their counts for times of the share, of `COUNTS`.
-        received: Numbers of new distinct updates, of `COUNTS`; rows of one time add up.
+        intervals: The intervals of all new progress statements, of `INTERVALS`, whatever partition their counts
+            are in.
+        counts: The counts of new progress statements for times of the partition, of `COUNTS`.
+        received: Numbers of new distinct updates, of `COUNTS`; several rows of one time add up.
         frontier: Times below it are finished.
-        first: Keep the count that came first, instead of reporting the contradiction.
+        first: True to keep the first of two contradicting counts, instead of reporting the contradiction.
     """
-    # 1. The counts, each time once. What the intervals cover is needed for it: a statement that covers a time
-    #    and lists no count for it says zero.
+    # 1. One count for each time. This needs the intervals: a statement that covers a time without a count for
+    #    it says that the count is zero.
     cover = _Cover([*coverage], intervals, frontier)
     contradictions: list[Contradiction] = []
     listed, count, place = _listed(old, counts, cover, contradictions, first=first)
-    # 2. One row for each time that is listed, known or new. Order matters: what is new overrides what is old.
+    # 2. One row for each time that has a count, is known, or is new. New values overwrite old ones below.
     news = _since(received, frontier)
     olds = _since(old, frontier)
     times, inverse = np.unique(
@@ -162,7 +165,8 @@ def update_times(
     got_at = np.full(len(times), -1, np.int64)
     got_at[of_old] = olds["received_at"]
     np.maximum.at(got_at, of_new, news["message"])
-    # 3. More updates than announced can never be put right. Fewer only mean that the time waits.
+    # 3. More updates than announced are an error, as updates are never taken back. Fewer only mean that the
+    #    time waits for more.
     too_many = np.flatnonzero((announced >= 0) & (got > announced))
     if len(too_many):
         row = int(too_many[0])
@@ -194,8 +198,8 @@ def joined_coverage(
     coverage: Sequence[Interval], intervals: pa.RecordBatch, frontier: int
 ) -> list[Interval]:
     """Return the union of intervals from the frontier on."""
-    # With lower bounds in order, an interval begins a new part of the union if and only if it begins above all
-    # upper bounds before it.
+    # Sort by lower bound. Then an interval begins a new part of the union if and only if its lower bound is
+    # above all upper bounds before it.
     lowers, uppers = _clipped([*coverage], intervals, frontier)
     order = np.argsort(lowers, kind="stable")
     lowers, uppers = lowers[order], uppers[order]
@@ -215,12 +219,12 @@ def joined_coverage(
 def frontier_after(
     frontier: int, coverage: Sequence[Interval], lowest: Iterable[int | None]
 ) -> int | None:
-    """Return the finished frontier; None when all time is finished.
+    """Return the finished frontier; None if all time is finished.
 
     Args:
         frontier: The frontier before.
         coverage: The coverage now.
-        lowest: From each share of the times the first one that misses updates, or None.
+        lowest: For each hash partition of the times, the first time that lacks updates, or None.
     """
     end: int | None = frontier
     if coverage and coverage[0][0] <= frontier:
@@ -239,7 +243,10 @@ def coverage_after(coverage: Sequence[Interval], frontier: int | None) -> list[I
 def why_waiting(
     frontier: int | None, coverage: Sequence[Interval], times: pa.RecordBatch, limit: int
 ) -> list[Waiting[int]]:
-    """Return what the frontier waits for: holes first, then times; at most ``limit`` reasons."""
+    """Return the reasons why the frontier does not advance, at most ``limit``.
+
+    Holes in the coverage first, then times.
+    """
     if frontier is None:
         return []
     reasons: list[Waiting[int]] = []
@@ -258,7 +265,7 @@ def why_waiting(
 
 
 class _Cover:
-    """How many statements cover a time; the coverage so far counts as one."""
+    """Says how many statements cover a time; the coverage so far counts as one statement."""
 
     def __init__(
         self, coverage: Sequence[Interval], intervals: pa.RecordBatch, frontier: int
@@ -270,11 +277,15 @@ class _Cover:
 
     def depth(self, times: Longs) -> Longs:
         asked = times.astype(np.uint64)
+        # Intervals that begin at or before a time, minus those that end at or before it.
         below = np.searchsorted(self._lowers, asked, "right")
         return below - np.searchsorted(self._uppers, asked, "right")
 
     def place_of(self, time: int, others: set[int], *, new: bool = False) -> int:
-        """Return the message of a statement that covers a time and is not in ``others``; -1 for an old one."""
+        """Return the place of a statement that covers a time and is not in ``others``.
+
+        -1 for the old coverage.
+        """
         for low, high in () if new else self._old:
             if low <= time and (high is None or time < high):
                 return -1
@@ -293,8 +304,8 @@ def _listed(
     *,
     first: bool,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return the times with counts, for each the count that was heard first, and its place."""
-    # 1. Old counts above zero and new ones, in one list.
+    """Return the times with counts, the first count of each time, and the place of the count's message."""
+    # 1. Put the old counts above zero and the new counts into one list.
     olds = {name: old.column(name).to_numpy() for name in ("time", "announced", "announced_at")}
     told = olds["announced"] > 0
     news = {name: counts.column(name).to_numpy() for name in COUNTS.names}
@@ -303,18 +314,18 @@ def _listed(
     place = np.concatenate([olds["announced_at"][told], news["message"]])
     is_old = np.zeros(len(times), np.bool_)
     is_old[: np.count_nonzero(told)] = True
-    # 2. Times that nothing covers any more lie below the frontier.
+    # 2. Drop times that no interval covers any more: they are below the frontier.
     current = cover.depth(times) > 0
     times, count, place, is_old = times[current], count[current], place[current], is_old[current]
     if not len(times):
         return times, count, place
-    # 3. Group by time, the count heard first at the front: old before new, then by place.
+    # 3. Group by time. In a group the count that was read first comes first: old before new, then by place.
     order = np.lexsort((place, ~is_old, times))
     times, count, place, is_old = times[order], count[order], place[order], is_old[order]
     starts = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
     low, high = np.minimum.reduceat(count, starts), np.maximum.reduceat(count, starts)
     listing = np.diff(np.append(starts, len(times)))
-    # 4. Two counts of one time that differ: the first such time is enough for the error.
+    # 4. Two different counts of one time contradict each other. The error needs only the first such time.
     for group in np.flatnonzero(low != high)[:1].tolist():
         start = int(starts[group])
         other = start + int(np.flatnonzero(count[start:] != count[start])[0])
@@ -325,8 +336,8 @@ def _listed(
                 (int(count[other]), int(place[other])),
             )
         )
-    # 5. A time that more statements cover than list is said to be zero by one of them. If that one was heard
-    #    before the count, zero is what stands; so with ``first`` every such time is corrected.
+    # 5. If more statements cover a time than have a count for it, one of them says that the count is zero. If
+    #    that statement was read before the count, zero wins. So with ``first`` correct every such time.
     silent_groups = np.flatnonzero(cover.depth(times[starts]) > listing)
     for group in silent_groups[: None if first else 1].tolist():
         start = int(starts[group])

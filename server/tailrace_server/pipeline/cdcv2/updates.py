@@ -1,11 +1,11 @@
-"""Updates as Arrow tables: hashed, deduplicated, shared out over slots.
+"""Updates as Arrow tables: hashed, deduplicated, and partitioned by hash.
 
-`UPDATES` is their form in state files and between tasks. ``data`` is the Avro binary of the row in canonical
-form, so rows are equal if and only if their bytes are. It is decoded once the update is finished, not before.
+`UPDATES` is their schema in state files and between tasks. ``data`` is the row in canonical Avro binary, so
+rows are equal if and only if their bytes are. A row is decoded only when its update is finished.
 
-The *slot* of an update, from 0 to `SLOTS` - 1, is the top byte of its hash. Updates of one slot can be
-deduplicated without the others. A task has all slots that are equal modulo the number of tasks, so any number
-of tasks can read the state that any other number wrote.
+The *slot* of an update, from 0 to `SLOTS` - 1, is the top byte of its hash. Each slot can be deduplicated
+alone. A task has all slots that are equal modulo the number of tasks. So any number of tasks can read the state
+that another number of tasks wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UPDATES: Final = pa.schema(
         pa.field("data", pa.large_binary(), nullable=False),
     ]
 )
-"""``message`` is the place where it was read, `place_of`."""
+"""Schema of updates: ``message`` is the place of the message, as `place_of` encodes it."""
 
 _OFFSET_BITS: Final = 40
 _WORD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -47,18 +47,18 @@ class Place(NamedTuple):
     """The place of a message in the input."""
 
     ordinal: int
-    """Number of the file, in the order in which files were read."""
+    """Number of the file, in the order of reading."""
     offset: int
-    """First byte of the line, or of the container's block."""
+    """Offset of the first byte of the line, or of the container's block."""
 
 
 def place_of(ordinal: int, offset: int) -> int:
-    """Return a place as one number; numbers compare in the order of reading."""
+    """Return a place as one number; the numbers sort in the order of reading."""
     return ordinal << _OFFSET_BITS | offset
 
 
 def place(number: int) -> Place:
-    """Return the place of a number."""
+    """Return the place that a number encodes."""
     return Place(number >> _OFFSET_BITS, number & ((1 << _OFFSET_BITS) - 1))
 
 
@@ -71,26 +71,29 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 
 
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
-    """Return the hash of each (data, time)."""
+    """Return the hash of each pair (data, time)."""
     return key_hashes(times.astype(np.uint64) * _WORD, data)
 
 
 class Distinct(NamedTuple):
-    """Updates without repeats."""
+    """Updates without repeats, and what was removed."""
 
     updates: pa.RecordBatch
     duplicates: int
     conflicts: int
     conflict: tuple[int, int] | None
-    """Rows, in the input, of the first two updates that differ in their diff only."""
+    """Row numbers, in the input, of the first two updates that differ only in their diff; None: there are
+    none.
+    """
 
 
 def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
-    """Return the first update of each (data, time).
+    """Return the first update of each pair (data, time).
 
     Args:
-        updates: In the order that decides which is first.
-        both: Keep updates that differ from an earlier one in their diff only, for a later step to decide.
+        updates: The updates, in the order that decides which one is first.
+        both: True to keep updates that differ from an earlier one only in their diff, for a later step to
+            decide.
     """
     times = updates.column("time").to_numpy()
     diffs = updates.column("diff").to_numpy()
@@ -101,6 +104,7 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
     conflicts = 0
     machine = loops(rows)
     if machine is not None and rows:
+        # An open-addressing hash table of row numbers, at most half full.
         table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int64)
         first = np.full(2, -1, np.int64)
         hashed = updates.column("hash").to_numpy()
@@ -139,7 +143,7 @@ def slots(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
 def share_out(
     rows: pa.RecordBatch, hashed: npt.NDArray[np.uint64], parts: int
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """Return rows by the task of their slot, without empty tasks; rows of a task keep their order."""
+    """Return rows grouped by the task of their slot, without empty groups; rows of a task keep their order."""
     if parts == 1 or not len(hashed):
         return [(0, rows)] if len(hashed) else []
     tasks = slots(hashed) % np.uint16(parts)
@@ -155,7 +159,7 @@ def share_out(
 
 
 def joined(parts: Sequence[pa.RecordBatch], schema: pa.Schema = UPDATES) -> pa.RecordBatch:
-    """Return batches as one."""
+    """Return several batches as one."""
     if len(parts) == 1:
         return parts[0]
     table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
@@ -171,12 +175,12 @@ def joined(parts: Sequence[pa.RecordBatch], schema: pa.Schema = UPDATES) -> pa.R
 
 
 def before(rows: pa.RecordBatch, time: int | None) -> pa.RecordBatch:
-    """Return the rows with a time below ``time``; None is above all."""
+    """Return the rows with a time below ``time``; None returns all rows."""
     return rows if time is None else rows.filter(pc.less(rows.column("time"), time))
 
 
 def since(rows: pa.RecordBatch, time: int | None) -> pa.RecordBatch:
-    """Return the rows with a time from ``time`` on; None is above all."""
+    """Return the rows with a time at or above ``time``; None returns no rows."""
     return (
         rows.slice(0, 0)
         if time is None
