@@ -3,10 +3,10 @@
 ::
 
     subscribe ─▶ document, parsed and validated once ─▶ selection, compiled once ─▶ codec ─▶ engine's frames
-                                                              │ what it does not take
-                                                              └─▶ Strawberry executes it event by event
 
-The schema of a catalog's path is made from the schema of its log and follows it.
+    query ─────▶ document, parsed and validated once ─▶ graphql-core executes it with Strawberry's resolvers
+
+The GraphQL schema of a catalog is generated from the schema of its log, and again whenever that changes.
 """
 
 from tailrace_server.api.graphql.routes import GraphqlFace

@@ -1,9 +1,9 @@
-"""From the arguments of a field to a request for the engine, by the rules that all faces share.
+"""Conversion of a GraphQL field's arguments to a request of the engine, by the rules that all faces share.
 
-Arguments are those of proto/tailrace/v1 by their JSON names, so they are read as a JSON request is: unknown
-values are refused by path, and a contradiction names the criteria that it is in.
+Arguments have the JSON names of proto/tailrace/v1, so they are parsed like a JSON request. An error contains
+the path of the argument or criteria at fault.
 
-An argument ``where`` becomes a tree, in which the members of one object are joined by AND.
+The argument ``where`` becomes a condition tree, in which the members of one object are joined by AND.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _BODIES: Final = ("change", "before", "after")
 STARTS: Final = frozenset({"sinceVersion", "sinceIndex", "after", "fromTime"})
-"""Arguments that say where a subscription begins."""
+"""Arguments that set the start of a subscription."""
 
 
 WHERE: Final = "where"
-"""The argument."""
+"""Name of the argument that has a condition."""
 JOINED: Final = ("and", "or")
 INVERTED: Final = "not"
 LIKE: Final = ("like", "ilike")
@@ -45,27 +45,29 @@ NUMBERS: Final = frozenset({"Int", "BigInt", "Float", "Decimal"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The part of a catalog that a field is about, whatever its criteria say besides."""
+    """The part of a catalog that a field covers; criteria can only narrow it."""
 
     area: Area | None = None
+    """The only area; None means all areas."""
     entity_type: str | None = None
+    """The only entity type; None means all of them."""
 
     @property
     def rows_of(self) -> str | None:
-        """The entity type whose rows it is about; None: it is about others too, or about the schema."""
+        """The entity type if the field covers only changes of its rows; else None."""
         return self.entity_type if self.area is Area.DATA else None
 
     def narrowed(
         self, criteria: object, tree: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """Return criteria within the scope, in the JSON form.
+        """Return criteria restricted to the scope, in the JSON form of a request.
 
         Args:
-            criteria: As they were given; None: none.
-            tree: A condition that holds for each of them, in its JSON form; None: there is none.
+            criteria: The criteria of the arguments; None if there are none.
+            tree: A condition that is added to each criteria, as a tree in JSON form; None if there is none.
 
         Raises:
-            InvalidRequest: One asks for something outside it.
+            InvalidRequest: One of the criteria requests changes outside the scope.
         """
         alternatives: list[dict[str, Any]] = plain(criteria or [])
         if self.area is None:
@@ -103,17 +105,17 @@ def wish_of(
     *,
     criteria_max: int,
 ) -> Wish:
-    """Return what a subscription asks for.
+    """Return the request of a subscription field.
 
     Args:
-        arguments: By GraphQL name, as graphql-core coerces them.
-        scope: What the field is about.
-        bodies: Names of the bodies that its selection needs.
-        tree: What the argument ``where`` says, in the JSON form; None: there is none.
-        criteria_max: How many criteria it may have.
+        arguments: The arguments by GraphQL name, as graphql-core coerces them.
+        scope: The part of the catalog that the field covers.
+        bodies: Names of the bodies that the selection needs.
+        tree: The condition of the argument ``where``, as a tree in JSON form; None if there is none.
+        criteria_max: Maximum number of criteria.
 
     Raises:
-        InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
+        InvalidRequest, Unsupported: An argument is invalid; the error contains its GraphQL name.
     """
     asked = {
         name: plain(value)
@@ -127,12 +129,12 @@ def wish_of(
 
 
 def plain(value: Any) -> Any:
-    """Return an argument as JSON has it: enums by name, inputs as objects, without what is null.
+    """Return an argument as JSON values: enums as names, inputs as objects without null members.
 
-    A condition that is null is an exception: it stays, so that the reader of the request refuses it.
+    A null ``where`` is kept, so that the parser of the request refuses it.
     """
     if isinstance(value, str):
-        return value  # most values are keys, of which there may be 100,000
+        return value  # First, because most values are keys, and there may be 100,000.
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
@@ -150,19 +152,19 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TypedCondition:
-    """A ``where`` as a tree."""
+    """An argument ``where``, converted to a condition tree."""
 
     tree: dict[str, Any]
-    """In the JSON form of a request's tree."""
+    """The tree in the JSON form of a request."""
     places: Mapping[str, str]
-    """Path of each column's tests in the tree → their place in the argument."""
+    """Path of a column's tests in the tree → path of these tests in the argument."""
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Tell what is wrong with the condition by its place in the argument.
+        """Replace the tree path in an error of the block by the path in the argument.
 
         Raises:
-            ConditionRefused: It was raised inside.
+            ConditionRefused: The block has raised this error.
         """
         try:
             yield
@@ -179,16 +181,16 @@ class TypedCondition:
 
 @dataclass(frozen=True, slots=True)
 class WhereType:
-    """The meaning of the fields of one entity type's ``where``."""
+    """The fields of one entity type's ``where``, with their columns."""
 
     columns: Mapping[str, tuple[str, str]]
-    """Field → its column, and the kind of its tests."""
+    """Field → column, and kind of the tests on that column."""
 
     def condition(self, value: Mapping[str, Any]) -> TypedCondition:
-        """Return what an argument says.
+        """Return the condition of an argument ``where``.
 
         Raises:
-            InvalidRequest: It says nothing somewhere, or null; names the place.
+            InvalidRequest: A member is empty or null; the error contains its path.
         """
         places: dict[str, str] = {}
         return TypedCondition(self._tree(value, WHERE, "", places), places)
@@ -200,6 +202,7 @@ class WhereType:
             raise InvalidRequest(f"{at}: it has no test; leave it out where all rows are meant")
         parts = []
         for number, (name, part) in enumerate(value.items()):
+            # Several members become the elements of an "and"; a single one needs none, so its path is shorter.
             inner_path = path if len(value) == 1 else _within(path, f"and[{number}]")
             inner_at = f"{at}.{name}"
             if part is None:
@@ -230,7 +233,7 @@ class WhereType:
 
 
 def _tests(tests: Mapping[str, Any], kind: str, at: str) -> dict[str, Any]:
-    """Return the tests of a column in the JSON form of a tree."""
+    """Return the tests of a column in the JSON form of a condition tree."""
     if not tests:
         raise InvalidRequest(f"{at}: it has no test; leave it out where all rows are meant")
     found: dict[str, Any] = {}
@@ -247,7 +250,7 @@ def _tests(tests: Mapping[str, Any], kind: str, at: str) -> dict[str, Any]:
 
 
 def _value(value: Any, kind: str) -> Any:
-    """Return a value in the JSON form of a tree: numbers by their digits, all else as it is."""
+    """Return a value in the JSON form of a condition tree: numbers as text, other values unchanged."""
     if kind in NUMBERS or type(value) is float:
         return {"number": str(value)}
     return value

@@ -1,12 +1,13 @@
-"""The GraphQL side of one catalog: its schema, newest first, and operations run against it.
+"""The GraphQL side of one catalog: its current GraphQL schema, and the operations that run against it.
 
-A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile, at
-most once a second. Types of rows that have not changed are shared with the schema before. An entity type takes
-some 10 ms and 200 KiB, so the schema of a catalog with very many has those that documents name, as they come.
-Documents and what is compiled of them belong to the schema that they were validated against: a subscription
-keeps the one that it began with.
+A GraphQL schema is rebuilt when the schema of the log has changed: in a thread, once for all waiting requests,
+and at most once a second. Row types that have not changed are shared with the previous schema. An entity type
+costs about 10 ms and 200 KiB. So in a catalog with very many entity types, a schema contains only those that
+documents have named. Documents and compiled selections belong to the schema that they were validated against,
+and a subscription keeps the schema that it began with.
 
-The size of an answer is bounded and counted while the answer is made, since a short document can request much.
+The size of a query's answer is bounded and counted while the answer is built, because a short document can
+request a lot of data.
 """
 
 from __future__ import annotations
@@ -50,41 +51,48 @@ if TYPE_CHECKING:
 
 
 _FIELD_BYTES: Final = 200
-"""Of a field beside its text, while the answer is made."""
+"""Memory that is charged for each field of an answer, in addition to its text."""
 
 
 _REBUILD_S: Final = 1.0
-"""A schema is made at most once in so long: changes that come faster are shown together."""
+"""Minimum time between two builds of a schema, in seconds; faster changes are combined."""
 
 _WHOLE_TYPES_MAX: Final = 250
-"""Up to so many entity types the schema of a catalog has all of them, whatever documents name."""
+"""A catalog with at most this number of entity types has all of them in its schema.
+
+In a larger catalog, one document may name at most this number.
+"""
 _SHOWN_TYPES_MAX: Final = 2_000
-"""Up to so many, a document that reads the schema gets all of it: 20 s and 400 MB the first time."""
+"""Maximum number of entity types for introspection of a whole schema: it takes 20 s and 400 MB to build."""
 _SHOW_ALL: Final = frozenset({"Query", "Subscription", "possibleTypes"})
-"""Names by which a document that reads types meets all entity types."""
+"""Names with which introspection by ``__type`` reaches all entity types."""
 
 _VALUES_AT_ONCE: Final = 2_000
-"""Values of one list that are looked at on the event loop, in a few milliseconds."""
+"""Longest list that is coerced on the event loop, in a few milliseconds; a longer one takes a thread."""
 
 
 _ANSWER_KEPT_BYTES: Final = 4 << 20
-"""Largest answer about a schema that is kept for the next who asks."""
+"""Largest introspection answer that is cached, in bytes."""
 
 
 _PARTS_MAX: Final = 64
-"""Schemas that are kept of one catalog: of more kinds of grants, some are made anew when they are asked for."""
+"""Maximum number of schemas cached for one catalog, one for each set of grants; further ones are rebuilt."""
 
 
 class AnswerTooLarge(BaseException):
-    """Ends an execution at once; as an ordinary exception it would become an error of each further field."""
+    """Raised when an answer exceeds its size limit; ends the whole execution.
+
+    It is a BaseException, because graphql-core would turn an `Exception` into an error of the field and
+    continue.
+    """
 
     def __init__(self, bytes_max: int) -> None:
-        """Keep the limit."""
+        """Store the limit in bytes."""
         super().__init__(bytes_max)
         self.bytes_max = bytes_max
 
     def refusal(self) -> InvalidRequest:
-        """Return the text of the caller's error."""
+        """Return the error that is sent to the caller."""
         return InvalidRequest(
             f"the answer takes more than {self.bytes_max} bytes of memory, the limit "
             f"(graphql_answer_bytes), {_FIELD_BYTES} for each field; ask for less at once"
@@ -92,10 +100,9 @@ class AnswerTooLarge(BaseException):
 
 
 def bounded(bytes_max: int) -> Callable[..., Any]:
-    """Return a middleware for one execution.
+    """Return a graphql-core middleware that counts the size of one answer.
 
-    Raises:
-        AnswerTooLarge: From the resolver with which the answer is larger than the limit.
+    The middleware raises `AnswerTooLarge` at the field with which the answer exceeds ``bytes_max``.
     """
     left = bytes_max
 
@@ -123,7 +130,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An operation of a valid document, ready to run."""
+    """A request whose document is valid, with the operation to run."""
 
     document: Document
     operation: OperationDefinitionNode
@@ -138,26 +145,26 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A compiled subscription, begun."""
+    """An open subscription of a GraphQL operation."""
 
     subscription: Subscription
     key: str
-    """Response key of its field."""
+    """Response key of the subscription field."""
     signalled: bool
-    """True if the client asked for acknowledgement and heartbeats."""
+    """True if the client requested acknowledgement and heartbeats (``signals: true``)."""
 
 
 class _Executor(Executor[Any]):
-    """graphql-core's executor without its reference cycle, which would keep the context and the schema."""
+    """graphql-core's executor without a reference cycle, which would keep context and schema in memory."""
 
     @property
     def async_helpers(self) -> GraphQLResolveInfoHelpers:
-        """Return what is bound to this object; made anew each time, as it is asked for once a field."""
+        """Return helpers bound to this object; they are not stored, as that would be the cycle."""
         return GraphQLResolveInfoHelpers(gather=self.gather_async_work, track=self.track_async_work)
 
     @async_helpers.setter
     def async_helpers(self, _: GraphQLResolveInfoHelpers) -> None:
-        """Keep nothing."""
+        """Ignore the helpers that the base class assigns."""
 
 
 def _key_of(view: LogView) -> Hashable:
@@ -169,59 +176,68 @@ class _GrantedSchema:
 
     def __init__(self, granted: Hashable) -> None:
         self.granted = granted
+        """The granted part of the catalog (`LogView.part`)."""
         self.key: Hashable = None
+        """Identity of the built schema; None before the first build."""
         self.names: CatalogNames | None = None
         """The names of all entity types of the catalog, for the schema that ``key`` identifies."""
         self.built: CatalogSchema | None = None
         self.built_at = 0.0
-        """Loop time at which the schema was made."""
+        """Loop time at which the schema was built."""
         self.building = asyncio.Lock()
+        """Held by the request that checks or builds the schema."""
 
 
 class GraphqlCatalog:
-    """Operations on one catalog's path."""
+    """The GraphQL schemas of one catalog, and its operations."""
 
     def __init__(self, engine: Engine, settings: HttpSettings, name: str, documents: DocumentCache):
-        """Bind to a catalog by name; whether there is one shows at the first operation."""
+        """Bind to a catalog by name; an unknown catalog is an error only at the first operation."""
         self.engine = engine
         self.settings = settings
         self.name = name
         self.documents = documents
         self._parts: dict[Hashable, _GrantedSchema] = {}
-        """By what of the catalog's schema is granted, those that were asked for last behind."""
+        """Schemas by granted part of the catalog, the most recently used last."""
         self._reading_schema = asyncio.Lock()
+        """Held by the one introspection that runs."""
         self._schema_answer: tuple[Document, str | None, bytes] | None = None
-        """The document and operation that asked for the schema last, and the answer."""
+        """Document, operation name and answer of the last introspection."""
 
     async def schema(self, caller: Principal, document: str = "") -> tuple[Hashable, CatalogSchema]:
-        """Return identity and schema as the catalog is now, for a caller.
+        """Return the identity and the current GraphQL schema of the catalog for a caller.
 
         Args:
-            caller: The one whose grants count.
-            document: The text that is read by it. Of very many entity types, the schema has those named there.
+            caller: The principal whose grants decide which part of the catalog is visible.
+            document: Text with the names that the schema must contain, if the catalog has very many entity
+                types.
 
         Raises:
-            CatalogUnknown: There is none.
+            CatalogUnknown: The catalog does not exist.
             InvalidRequest: The document needs more entity types than one schema may have.
         """
         while True:
             part = self._part((await self.engine.view(caller, self.name)).part)
             async with part.building:
-                # The view is asked for inside the lock, and again after the wait: who waited gets the newest.
+                # 1. Read the view inside the lock, and again after the wait, so that every waiting request gets
+                #    the newest schema.
                 view = await self.engine.view(caller, self.name)
                 if part.built is not None and _key_of(view) != part.key:
                     wait_s = part.built_at + _REBUILD_S - asyncio.get_running_loop().time()
                     await asyncio.sleep(max(0.0, wait_s))
                     view = await self.engine.view(caller, self.name)
                 if view.part != part.granted:
-                    continue  # the policy has changed meanwhile, and this schema is for others
+                    continue  # The caller's grants have changed meanwhile: this schema is for other callers.
                 key = _key_of(view)
                 found = view.schema_of(view.published)
                 asked = None if self.name == SYSTEM_CATALOG else found
                 if key != part.key or part.names is None:
                     part.names = await asyncio.to_thread(schemas.catalog_names, asked)
+                # 2. Which entity types are needed? Those of the current schema are kept.
                 stems = _stems_for(document, part.names, part.built if key == part.key else None)
                 if key != part.key or part.built is None or not stems <= part.built.stems:
+                    # 3. Build in a thread, then forget the documents that were validated against the old
+                    #    schema.
                     earlier = [each for each in view.schemas() if each.id < found.id]
                     part.built = await asyncio.to_thread(
                         schemas.build, asked, earlier, part.built, (part.names, stems)
@@ -233,7 +249,7 @@ class GraphqlCatalog:
                 return key, part.built
 
     def _part(self, granted: Hashable) -> _GrantedSchema:
-        """Return the schema of those who are granted a part of the catalog; of many, some are forgotten."""
+        """Return the schema of a part of the catalog; evict the least recently used above the limit."""
         found = self._parts.pop(granted, None) or _GrantedSchema(granted)
         self._parts[granted] = found
         if len(self._parts) > _PARTS_MAX:
@@ -242,16 +258,17 @@ class GraphqlCatalog:
         return found
 
     async def prepare(self, asked: Asked, caller: Principal) -> Prepared:
-        """Return the operation that a request of a caller asks for.
+        """Parse and validate the document of a request, and return the requested operation.
 
         Raises:
-            DocumentRefused: The document is not valid here.
-            InvalidRequest: It lacks the operation, names too many entity types, or has too many criteria
-                in a variable.
+            DocumentRefused: The document is not valid for the caller's schema.
+            InvalidRequest: The document has no such operation or names too many entity types, or a variable has
+                too many criteria.
         """
         key, built = await self.schema(caller, _names_of(asked))
         document = await self.documents.get(key, built, asked.query)
-        # One that was made anew meanwhile, and that nobody asks for again, would keep its schema.
+        # If the schema was rebuilt during the validation, nothing will request this document again by its key,
+        # and in the cache it would keep the old schema in memory.
         if all(key != part.key for part in self._parts.values()):
             self.documents.forget(key)
         operation = document.operation(asked.operation_name)
@@ -262,15 +279,16 @@ class GraphqlCatalog:
         """Return the response of a query, as JSON.
 
         Raises:
-            DocumentRefused: A variable of the wrong type.
-            InvalidRequest: The answer is larger than an answer may be.
+            DocumentRefused: A variable has the wrong type.
+            InvalidRequest: The answer exceeds the limit ``graphql_answer_bytes``.
         """
         document = prepared.document
         if not document.reads_schema_only(prepared.operation):
             context = self._context(prepared, peer)
             with context.pages:
                 if _has_many(prepared.asked.variables):
-                    # Reading the variables takes long. Nothing runs yet that needs the event loop.
+                    # Coercing long lists takes long, so do it in a thread. `_run` does nothing that needs the
+                    # event loop.
                     async with self.engine.turns.many_keys:
                         found = await asyncio.to_thread(self._run, prepared, context)
                 else:
@@ -279,13 +297,14 @@ class GraphqlCatalog:
                     return encoded(found if isinstance(found, ExecutionResult) else await found)
                 except AnswerTooLarge as error:
                     raise error.refusal() from None
-        # 1. A schema that many ask for is read once. Of variables nothing is kept.
+        # 1. Introspection: the last answer is cached, as many clients send the same document. Answers that
+        #    depend on variables are not cached.
         name = prepared.asked.operation_name
         async with self._reading_schema:
             kept = self._schema_answer
             if kept is not None and kept[0] is document and kept[1] == name:
                 return kept[2]
-            # 2. It never waits, and of a large schema it is long work: one at a time, in a thread.
+            # 2. Introspection does no I/O, and takes long for a large schema: run one at a time, in a thread.
             answer = await asyncio.to_thread(self._schema_read, prepared)
             if not prepared.asked.variables and len(answer) <= _ANSWER_KEPT_BYTES:
                 self._schema_answer = document, name, answer
@@ -321,21 +340,21 @@ class GraphqlCatalog:
         as_events: bool = False,
         after: str | None = None,
     ) -> Live:
-        """Begin a subscription of a peer by its compiled selection.
+        """Open a subscription; its frames are encoded by the compiled selection.
 
         Args:
             prepared: The operation.
             peer: The client's end of the connection.
-            as_events: Whether its frames are events, or else payloads.
-            after: The cursor to resume behind; it overrides any start that the document names.
+            as_events: True if frames are server-sent events, False if they are payloads of ``next`` messages.
+            after: The cursor to resume after; it overrides any start in the document.
 
         Raises:
-            TailraceError: What is wrong with what it asks for.
+            TailraceError: The subscription is refused.
         """
         document, variables = prepared.document, prepared.asked.variables
         many = _has_many(variables)
         if many:
-            # 100,000 keys take graphql-core 0.1 s, for which the event loop would serve nobody.
+            # graphql-core needs 0.1 s for 100,000 keys, which would block the event loop.
             async with self.engine.turns.many_keys:
                 values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
         else:
@@ -388,16 +407,18 @@ def asked_of(value: object) -> Asked:
 
 
 def _names_of(asked: Asked) -> str:
-    """Return a text with all names of a request: ``__type`` may take its name from a variable."""
+    """Return a text that contains all names of a request, also in variables: ``__type`` may use one."""
     texts = (each for each in asked.variables.values() if isinstance(each, str))
     return " ".join((asked.query, *texts))
 
 
 def _stems_for(document: str, named: CatalogNames, built: CatalogSchema | None) -> AbstractSet[str]:
-    """Return the stems of the entity types that a schema needs for a document, those of one that is built too.
+    """Return the stems of the entity types that a schema needs for a document.
+
+    They include the entity types of the current schema ``built``, as far as the limit allows.
 
     Raises:
-        InvalidRequest: There are too many for one schema.
+        InvalidRequest: The document needs more entity types than one schema may have.
     """
     count = len(named.stems)
     if count <= _WHOLE_TYPES_MAX:
@@ -417,21 +438,21 @@ def _stems_for(document: str, named: CatalogNames, built: CatalogSchema | None) 
             f"the document names {len(wanted):,} entity types; in a catalog with {count:,} it may name "
             f"{_WHOLE_TYPES_MAX}: use several documents"
         )
-    # What other documents named stays, so that two clients do not take each other's schema away.
+    # Keep the entity types of other documents: else two clients would replace each other's schema in turn.
     known: AbstractSet[str] = frozenset() if built is None else built.stems
     both = wanted | known
     return both if len(both) <= _WHOLE_TYPES_MAX or wanted <= known else wanted
 
 
 def _has_many(value: object) -> bool:
-    """Return whether a list anywhere in the variables is long."""
+    """Return True if the variables contain a long list at any depth."""
     if isinstance(value, list):
         return len(value) > _VALUES_AT_ONCE or any(map(_has_many, value))
     return isinstance(value, dict) and any(map(_has_many, value.values()))
 
 
 def as_refusal(errors: list[GraphQLError]) -> Exception:
-    """Return the error for an operation that did not begin."""
+    """Return the error of an operation that was refused before execution."""
     for error in errors:
         if isinstance(error.original_error, TailraceError):
             return error.original_error

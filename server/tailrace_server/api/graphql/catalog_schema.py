@@ -1,4 +1,4 @@
-"""A catalog's GraphQL schema as a value, and how columns are read from an image."""
+"""A catalog's GraphQL schema as a value, and the reading of column values from images."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.column_readings import ColumnReading
 
 _OWN_KINDS: Final = (GraphQLObjectType, GraphQLInterfaceType, GraphQLInputObjectType)
-"""Kinds of types that Strawberry makes anew for each schema, and that make up nearly all of it."""
+"""Kinds of types that Strawberry creates for each schema; they make up most of its memory."""
 
 ColumnNames = tuple[str, ...]
-"""The name of a column, and those that it had in older images, newest first."""
+"""The name of a column, then its names in older images, newest first."""
 
 
 def row_of(image: bytes) -> dict[str, msgspec.Raw]:
-    """Return the members of an image.
+    """Return the members of an image as raw JSON, by name.
 
     Raises:
-        ValueUnfit: It is no JSON object, or one that is nested too deep.
+        ValueUnfit: The image is not a JSON object, or is nested too deeply.
     """
     try:
         return decode_members(image)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ValueUnfit("the image is no JSON object") from None
-    except RecursionError:  # how deep is too deep depends on the caller: the log has accepted it
+    except RecursionError:  # The log has accepted the image, but here the stack is already deeper.
         raise ValueUnfit("the image is nested too deep") from None
 
 
 def unavailable_in(images: Iterable[bytes | None], schema: Schema) -> list[str]:
-    """Return the columns whose values the source did not send, each once, in the order of the images."""
+    """Return the columns whose values the source did not send, without duplicates, in order of appearance."""
     not_sent = unavailable(schema.placeholders)
     found: dict[str, None] = {}
     for image in images:
@@ -55,23 +55,27 @@ def unavailable_in(images: Iterable[bytes | None], schema: Schema) -> list[str]:
             try:
                 members = row_of(image)
             except ValueUnfit:
-                continue  # which the fields that show the image say
+                continue  # The fields that return the image report this error.
             found |= {name: None for name, raw in members.items() if not_sent.is_one(bytes(raw))}
     return [*found]
 
 
 class VersionedRow(NamedTuple):
-    """An image, and what its values are written in."""
+    """The members of an image, with the columns as of its version, which define how values are encoded."""
 
     members: Mapping[str, msgspec.Raw]
     columns: Mapping[str, Column]
-    """By the names that they have in the image's version."""
+    """The columns by their names in the image's version."""
 
     def value(self, names: ColumnNames, reading: ColumnReading) -> object:
-        """Return a column's value as a resolver returns it; None where the row has none.
+        """Return the value of a column as a resolver returns it; None if the row has no value.
+
+        Args:
+            names: The names of the column, newest first.
+            reading: The reading of the column.
 
         Raises:
-            ValueUnfit: As `ColumnReading.of`.
+            ValueUnfit: The field's scalar cannot represent the value.
         """
         for name in names:
             if name in self.members and reading.is_of(self.columns.get(name)):
@@ -80,53 +84,55 @@ class VersionedRow(NamedTuple):
 
 
 def columns_by_name(schema: Schema, entity_type: str) -> dict[str, Column]:
-    """Return the columns of an entity type in a schema, dropped ones too."""
+    """Return the columns of an entity type in a schema by name, including dropped ones."""
     return {column.name: column for column in schema.entity_types.get(entity_type, ())}
 
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """An entity type's row."""
+    """The GraphQL type of an entity type's row, as a value; equal for equal columns."""
 
     name: str
+    """Name of the GraphQL type."""
     entity_type: str
     fields: Mapping[str, tuple[ColumnNames, ColumnReading]]
-    """GraphQL name → the column's names and how its values come."""
+    """GraphQL field → names of the column, and the reading of its values."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class CatalogSchema:
-    """A GraphQL schema with what the compiler of selections must know of it.
+    """A GraphQL schema, with tables that map its fields to the catalog.
 
-    The types of graphql-core refer to each other and to their schema: tens of thousands of objects in a cycle.
-    So nothing keeps ``core`` or ``strawberry`` without this object: with it, they are taken apart.
+    The types of graphql-core and their schema refer to each other: tens of thousands of objects in reference
+    cycles. When this object is garbage-collected, ``core`` and ``strawberry`` are emptied to break the cycles.
+    So other objects must not keep them without this object.
     """
 
     strawberry: strawberry.Schema
     core: GraphQLSchema
-    """The same as graphql-core has it."""
+    """The graphql-core schema of ``strawberry``."""
     scopes: Mapping[str, Scope]
-    """Subscription field → what it is about."""
+    """Subscription field → part of the catalog that it covers."""
     histories: Mapping[str, Scope]
-    """Field of history → what it is about."""
+    """Field of history → part of the catalog that it covers."""
     tables: Mapping[str, str]
-    """Field of a table, or of one row of it → its entity type."""
+    """Field of a table or of one row → entity type."""
     rows: Mapping[str, RowType]
-    """Type of a change → type of its row; the untyped one has none."""
+    """Type of a change → type of its row; the untyped change has no entry."""
     types: Mapping[str, tuple[type, type, type]]
-    """Type of a change → what Strawberry has of it, its connection and its table; a later schema may share."""
+    """Type of a change → Strawberry's classes of change, connection and table; schemas may share them."""
     wheres: Mapping[str, WhereType]
-    """Entity type → what the argument ``where`` of its fields means."""
+    """Entity type → the fields of the argument ``where``."""
     stems: frozenset[str]
-    """The stems of the entity types that it has; of a catalog with very many, those that documents name."""
+    """The stems of the entity types in this schema; in a large catalog, only those named by documents."""
 
     def condition(
         self, entity_type: str | None, arguments: Mapping[str, Any]
     ) -> TypedCondition | None:
-        """Return the condition of the argument ``where`` of a field; None: the field was given none.
+        """Return the condition of a field's argument ``where``; None if the argument is absent.
 
         Raises:
-            InvalidRequest: The argument, or a part of it, is null or has no test; names the place.
+            InvalidRequest: The argument, or a part of it, is null or has no test; the error contains its path.
         """
         if entity_type is None or WHERE not in arguments:
             return None
@@ -138,12 +144,12 @@ class CatalogSchema:
         return self.wheres[entity_type].condition(value)
 
     def __post_init__(self) -> None:
-        """See to what is in cycles."""
+        """Have the schema emptied when this object is garbage-collected."""
         weakref.finalize(self, _take_apart, self.strawberry, self.core)
 
 
 def _take_apart(made: strawberry.Schema, core: GraphQLSchema) -> None:
-    """Empty a schema that is no longer used; scalars, and what graphql-core has for all schemas, stay."""
+    """Empty an unused schema to break its reference cycles; objects shared by all schemas stay intact."""
     for name, kind in core.type_map.items():
         if not name.startswith("__") and isinstance(kind, _OWN_KINDS):
             vars(kind).clear()

@@ -1,19 +1,19 @@
-r"""A compiled selection as a codec: captures in columns to ready payloads of ``next`` messages.
+r"""Codec of a compiled selection: encodes captures in columns as payloads of ``next`` messages.
 
 ::
 
     {"data":{"onProductChange":{"version":42,"cursor":"1.….42.1.0.17…","after":{"id":"17","price":"9.90"}}}}\x1e
 
-The selection is one bytes template with a place for each value; a frame is the template filled, and a record
-separator (as in RFC 7464), which no JSON text contains, so that frames joined can be told apart again. A frame
-has nothing of a subscription in it: everyone with an equal selection is sent the same bytes.
+The selection becomes one bytes template with a placeholder for each value. A frame is the filled template and a
+record separator as in RFC 7464. No JSON text contains that byte, so joined frames can be split again. A frame
+contains nothing of one subscription, so all subscriptions with an equal selection share the same bytes.
 
-For event streams the same payloads are framed as events, whose ids are cursors::
+For event streams the same payloads are framed as server-sent events, with cursors as ids::
 
     id: 1.….42.1.0.17…\nevent: next\ndata: {"data":{…}}\n\n
 
-A value that its scalar cannot hold is null, and stands in ``errors`` with its path, as the specification
-has it.
+If the scalar of a field cannot represent a value, the value is null and ``errors`` has an error with its path,
+as the GraphQL specification requires.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 SEPARATOR: Final = b"\x1e"
 DATA: Final = b"\ndata: "
-"""The lines before the payload of an event."""
+"""The start of an event's data line, before the payload."""
 EVENT_END: Final = b"\n\n"
 _encode: Final = msgspec.json.encode
 _NULL: Final = b"null"
 _LAST: Final = 2**31 - 1
-"""Behind the last byte of a frame."""
+"""End of a slice that extends to the end of every frame."""
 
 _AREAS: Final = {each.value: _encode(each.name) for each in Area}
 _OPERATIONS: Final = {each.value: _encode(each.name) for each in Operation}
@@ -66,17 +66,17 @@ _CONTAINER_TYPES: Final = {0: _NULL, **{each.value: _encode(each.name) for each 
 _TRANSITIONS: Final = {NONE: _NULL, **{each.value: _encode(each.name) for each in Transition}}
 
 _SCHEMAS_MAX: Final = 64
-"""Schemas whose readings are kept for one selection; when there are more, all of them are forgotten."""
+"""Number of log schemas for which one selection caches its readers; above it the cache is cleared."""
 
 _Errors = dict[int, list[dict[str, Any]]]
-"""By place of the capture in its batch."""
+"""Errors by place of the capture in its batch."""
 
 
 class SelectionCodec(Codec):
-    """The wire form of one selection."""
+    """The codec of one selection; its frame is a payload and a record separator."""
 
     def __init__(self, selection: SelectionSet) -> None:
-        """Compile a selection."""
+        """Compile a selection to a template and readers of rows."""
         self.name = f"graphql-{hashlib.blake2s(selection.identity.encode()).hexdigest()}"
         self._key = selection.key
         self._members = [each for each in selection.members if not isinstance(each, TypeName)]
@@ -86,7 +86,7 @@ class SelectionCodec(Codec):
         }
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one payload and a separator a capture."""
+        """Return one payload with a separator for each capture."""
         columns = columns.gathered()
         errors: _Errors = {}
         values = [self._values(each, columns, errors) for each in self._members]
@@ -95,6 +95,7 @@ class SelectionCodec(Codec):
             frames = [template % row for row in zip(*values, strict=True)]
         else:
             frames = [template % ()] * len(columns)
+        # The template has no place for errors, which are rare: insert them before the closing brace.
         for place, faults in errors.items():
             frames[place] = b'%b,"errors":%b}%b' % (
                 frames[place][: -len(SEPARATOR) - 1],
@@ -104,7 +105,10 @@ class SelectionCodec(Codec):
         return pa.array(frames, pa.binary())
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return a header's payload with the size of its bodies, and an error for each that is shown."""
+        """Return the payload of a capture without bodies.
+
+        It has the size of the omitted bodies if selected, and an error for each selected body.
+        """
         payload = msgspec.json.decode(header_frame[: -len(SEPARATOR)])
         faults = []
         for each in self._members:
@@ -132,15 +136,15 @@ class SelectionCodec(Codec):
 
 
 class SelectionEventsCodec(Codec):
-    """The payloads of a selection, each in one line as a server-sent event."""
+    """The codec of one selection for event streams; its frame is one server-sent event with the payload."""
 
     def __init__(self, payloads: SelectionCodec) -> None:
-        """Frame the payloads of a codec."""
+        """Frame the payloads of the codec ``payloads``."""
         self.name = f"{payloads.name}-events"
         self._payloads = payloads
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one event a capture; its id is the cursor."""
+        """Return one event for each capture, with the cursor as its id."""
         columns = columns.gathered()
         payloads = on_one_line(self._payloads.encode(columns))
         ended = pc.binary_replace_slice(payloads, -len(SEPARATOR), _LAST, EVENT_END)
@@ -148,7 +152,7 @@ class SelectionEventsCodec(Codec):
         return pc.binary_join_element_wise(*parts, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the event with what its payload's codec says of the bodies."""
+        """Return the event of a capture without bodies (see `SelectionCodec.with_omitted`)."""
         head, _, payload = header_frame.partition(DATA)
         frame = payload[: -len(EVENT_END)] + SEPARATOR
         shown = self._payloads.with_omitted(frame, omitted_bytes)[: -len(SEPARATOR)]
@@ -165,14 +169,15 @@ def _template(selection: SelectionSet) -> bytes:
 
 
 def _place(member: Member | ColumnField) -> bytes:
-    """Return a member's part of a template."""
+    """Return the part of a template for one member."""
     if isinstance(member, TypeName):
         return b"%b:%b" % (_key(member.key), _encode(member.name))
     return b"%b:%b" % (_key(member.key), b"%b")
 
 
 def _key(name: str) -> bytes:
-    return b'"%b"' % name.encode()  # a name of GraphQL: nothing to escape, and no percent sign
+    # A GraphQL name contains nothing to escape in JSON, and no percent sign for the template.
+    return b'"%b"' % name.encode()
 
 
 def _digits(numbers: Any) -> list[bytes]:
@@ -197,7 +202,10 @@ def _cursors(columns: CaptureColumns) -> list[bytes]:
 
 
 def _entity_types(columns: CaptureColumns) -> list[bytes]:
-    names = [*map(_encode, columns.entity_types), _NULL]  # the last one by -1: a lead
+    names = [
+        *map(_encode, columns.entity_types),
+        _NULL,
+    ]  # A lead record has the code -1: the last name.
     return [names[code] for code in columns.type_codes.tolist()]
 
 
@@ -266,11 +274,11 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
 
 
 _Cell = tuple[str, tuple[tuple[str, "Callable[[bytes], bytes]"], ...]]
-"""Response key of a column, and each of its names with what reads its text there."""
+"""Response key of a column, and pairs of one of its names and the function that converts its JSON text."""
 
 
 class _RowReader:
-    """Reads the rows of one field, each by the schema of its version."""
+    """Reader of the rows of one field; each row is read by the schema of its version."""
 
     def __init__(self, row: RowField) -> None:
         self.body = row.body
@@ -280,7 +288,7 @@ class _RowReader:
         self._by_schema: dict[int, tuple[Schema, list[_Cell]]] = {}
 
     def cells(self, schema: Schema) -> list[_Cell]:
-        """Return how the columns are read in a schema; a schema is asked for once as long as few are in use."""
+        """Return the cells that read the columns of images written with a schema; cached by schema."""
         found = self._by_schema.get(schema.id)
         if found is None or found[0] is not schema:
             if len(self._by_schema) >= _SCHEMAS_MAX:
@@ -302,11 +310,12 @@ class _RowReader:
 
 
 def _cells_of_rows(columns: CaptureColumns, reader: _RowReader) -> Iterable[list[_Cell]]:
-    """Return how each capture's row is read; nearly always all versions of a batch have one schema."""
+    """Return the cells for the row of each capture."""
     versions, schema_of = columns.versions, columns.schema_of
     if not len(versions):
         return ()
     first, last = schema_of(int(versions.min())), schema_of(int(versions.max()))
+    # Nearly always all versions of a batch have the same schema.
     if first is last:
         return repeat(reader.cells(first), len(versions))
     return [reader.cells(schema_of(version)) for version in versions.tolist()]
@@ -329,6 +338,7 @@ def _rows(
             continue
         values = []
         for key, names in cells:
+            # The newest name that the image contains is the column's value, even if that is null.
             text = _NULL
             for name, read in names:
                 raw = found.get(name)

@@ -1,21 +1,21 @@
-"""How the values of a column come where its type has changed: each by its version's type, all as one scalar.
+"""Reading of columns whose type has changed: each value by the type of its version, all as one scalar.
 
-A column's type holds for the versions that were written with it. A field has one type for all of them: the
-scalar that holds what each of the others shows.
+A column's type applies to the versions that were written with it. But a GraphQL field has one scalar for all
+versions. It is the scalar that can represent the values of all of the column's types:
 
-==================================  ==========  =========================================================
-scalars of the column's types       the field   a value of another of them
-==================================  ==========  =========================================================
-one, whatever the types             that one    as its own type and encoding say
-Int, BigInt                         BigInt      string of its digits
-Int, Float                          Float       the same number
-other numbers                       Decimal     string of its digits
-any with JSON                       JSON        as the source wrote it
-anything else                       String      what the other scalar shows, as a string
-==================================  ==========  =========================================================
+==================================  ===============  ====================================================
+scalars of the column's types       field's scalar   value of another scalar is returned as
+==================================  ===============  ====================================================
+all equal                           that scalar      (decoded by its own type and encoding)
+Int, BigInt                         BigInt           string of its digits
+Int, Float                          Float            the same number
+other numbers                       Decimal          string of its digits
+any with JSON                       JSON             the source's text
+anything else                       String           the other scalar's form, as a string
+==================================  ===============  ====================================================
 
-A subscription goes on with the scalars that it began with. A value of a type that came later is shown if it is
-a number, and the field's scalar can hold it; else it is unfit.
+A subscription keeps the scalars that it began with. A value of a type that the column got later is converted if
+the field's scalar can represent it, for example a number; else it is an error (`ValueUnfit`).
 """
 
 from __future__ import annotations
@@ -50,49 +50,51 @@ _NUMBERS: Final[Mapping[object, ColumnForm]] = {
     float: column_form(Column("", sql_type="DOUBLE")),
     Decimal: column_form(Column("", sql_type="DECIMAL")),
 }
-"""Scalars of numbers, each with the form that makes one of a JSON number."""
+"""Scalars of numbers → the form that converts a JSON number to the scalar."""
 _JSON: Final = Column("", sql_type="JSON")
 _BOOLEAN: Final = column_form(Column("", sql_type="BOOLEAN"))
 _JSON_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _AS_STRING: Final = (BigInt, Decimal, str)
-"""Scalars that are strings in JSON, and that a number can become."""
+"""Scalars that are JSON strings and can represent a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnReading:
-    """How the values of one field come."""
+    """The conversion of a column's values to the scalar of its field."""
 
     scalar: object
-    """Its annotation."""
+    """The field's scalar, as a Python annotation."""
     now: Column
-    """The column as it is, for values of versions that do not have it."""
+    """The column as of now; used for versions whose schema does not have the column."""
     stated: Column | None
-    """The column as it was first stated, for values of versions that had only inferred its type."""
+    """The column with its first declared type; used for versions that had only inferred a type."""
     placeholders: tuple[str, ...] = ()
-    """The replacements of values that were not sent, beside the default."""
+    """Texts that replace values that the source did not send, in addition to the default text."""
 
     @property
     def name(self) -> str:
-        """Readings of equal name give equal text for a value of the same version."""
+        """Identity of the reading: readings with equal names convert equal values of a version equally."""
         stated = None if self.stated is None else column_form(self.stated).name
         scalar = getattr(self.scalar, "__name__", self.scalar)
         return f"{scalar} {self.now.id} {column_form(self.now).name} {stated} {self.placeholders}"
 
     def is_of(self, column: Column | None) -> bool:
-        """Return whether a column of an earlier version is this one: two may have had one name, at times.
+        """Return True if a column of an earlier version is this column, and not another with the same name.
 
         Args:
-            column: The column that has one of the names in that version; None if none has.
+            column: The column that has this name in that version; None, if there is none, counts as this
+                column.
         """
         return column is None or column.id == self.now.id
 
     def of(self, column: Column | None) -> Callable[[bytes], bytes]:
-        """Return what makes the answer's JSON text of the text in an image, which is not null.
+        """Return the function that converts a value's JSON text in an image to its JSON text in the answer.
 
-        It raises `ValueUnfit` for a value that the scalar cannot hold; one that was not sent is null.
+        The text must not be null. The function raises `ValueUnfit` if the scalar cannot represent the value,
+        and returns null for a value that the source did not send.
 
         Args:
-            column: The column as of the image's version; None if that does not have it.
+            column: The column as of the image's version; None if that version does not have it.
         """
         form = column_form(read_as(column or self.now, self.stated), self.placeholders)
         if self.scalar is Json:
@@ -104,10 +106,10 @@ class ColumnReading:
         return partial(_narrowed, form, self.scalar)
 
     def value(self, raw: bytes, column: Column | None) -> object:
-        """Return the same as a resolver returns it.
+        """Return the converted value as a resolver returns it.
 
         Raises:
-            ValueUnfit: As `of`.
+            ValueUnfit: The scalar cannot represent the value.
         """
         text = raw if raw == NULL else self.of(column)(raw)
         if text == NULL:
@@ -118,12 +120,12 @@ class ColumnReading:
 def reading_of(
     now: Column, earlier: Iterable[Column], placeholders: tuple[str, ...] = ()
 ) -> ColumnReading:
-    """Return how the values of a column come.
+    """Return the reading of a column.
 
     Args:
-        now: The column.
-        earlier: The column as it was, oldest first.
-        placeholders: The placeholders for values that were not sent, beside the default.
+        now: The column as of now.
+        earlier: Earlier states of the column, oldest first.
+        placeholders: Texts that replace values that the source did not send, in addition to the default text.
     """
     history = [*earlier, now]
     stated = next((each for each in history if not each.inferred), None)
@@ -136,14 +138,16 @@ def reading_of(
 
 
 def histories(schemas: Iterable[Schema]) -> Mapping[int, Iterable[Column]]:
-    """Return the columns of schemas by id, each type and encoding of one once."""
+    """Return the states of each column by column id, without repeated types and encodings."""
     found: dict[int, dict[tuple[str | None, str, bool], Column]] = {}
-    every = (*schemas,)  # kept, so that no other columns get the identity of those that were seen
+    # The tuple keeps all schemas alive: `id` of a freed object could be that of another one.
+    every = (*schemas,)
     seen: set[int] = set()
     for schema in every:
         for columns in schema.entity_types.values():
+            # Schemas share unchanged columns, and a log has about as many schemas as entity types.
             if id(columns) in seen:
-                continue  # as in an earlier schema: a log has as many schemas as entity types
+                continue
             seen.add(id(columns))
             for column in columns:
                 stated = (column.sql_type, column.encoding, column.inferred)
@@ -152,7 +156,7 @@ def histories(schemas: Iterable[Schema]) -> Mapping[int, Iterable[Column]]:
 
 
 def joined(one: object, other: object) -> object:
-    """Return the scalar that holds what two scalars show."""
+    """Return the scalar that can represent the values of two scalars."""
     if one is other:
         return one
     pair: tuple[Any, ...] = (one, other)
@@ -166,7 +170,7 @@ def joined(one: object, other: object) -> object:
 
 
 def _widened(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
-    """Return a value in a scalar that holds it."""
+    """Convert a value to a wider scalar, which can represent all values of the form."""
     text = form.text(raw)
     if scalar in _AS_STRING and text != NULL and text[:1] != b'"':
         return b'"%b"' % text
@@ -174,7 +178,7 @@ def _widened(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
 
 
 def _narrowed(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
-    """Return a value of a type that came after the field, if its scalar holds it all the same."""
+    """Convert a value of a type that the column got later, if the field's scalar can represent the value."""
     text = form.text(raw)
     if text == NULL:
         return text

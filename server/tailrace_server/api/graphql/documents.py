@@ -1,7 +1,7 @@
-"""Documents: parsed, measured and validated once, then kept in a bounded cache.
+"""GraphQL documents: parsed, measured and validated once, then stored in a bounded cache.
 
-They are measured before validation, whose cost grows with the square of the document. Fragments count as often
-as they are spread, but each is measured once: a few lines can spread to billions of fields.
+A document is measured before validation, because the cost of validation grows with the square of its size. A
+fragment counts each time it is spread, but is measured only once: a few lines can spread to billions of fields.
 """
 
 from __future__ import annotations
@@ -45,41 +45,43 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
 
 _FAULTS_MAX: Final = 20
+"""Number of faults after which validation stops."""
 _CRITERIA: Final = "Criteria"
-"""Name of the input type."""
+"""Name of the input type of one criteria."""
 _VARIANTS_MAX: Final = 64
-"""Compiled selections kept of one document; directives with variables make more than one."""
+"""Maximum number of compiled selections of one document; directives with variables cause several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A subscription whose selection is a codec."""
+    """A subscription's selection, compiled to codecs."""
 
     codec: SelectionCodec
     events: SelectionEventsCodec
-    """The same for event streams."""
+    """The codec for event streams."""
     key: str
-    """Response key of its field."""
+    """Response key of the subscription field."""
     bodies: frozenset[str]
+    """Names of the bodies that the selection needs."""
 
 
 @dataclass(slots=True)
 class Document:
-    """A valid document of one schema."""
+    """A document that is valid for one schema."""
 
     built: CatalogSchema
     node: DocumentNode
     operations: Mapping[str, OperationDefinitionNode]
     fragments: Mapping[str, FragmentDefinitionNode]
     conditions: tuple[str, ...]
-    """Variables that decide about fields: named by a directive."""
+    """Variables in directives: they decide which fields are selected."""
     _variants: dict[tuple[Any, ...], Compiled] = field(default_factory=dict)
 
     def operation(self, name: str | None) -> OperationDefinitionNode:
-        """Return the operation to run.
+        """Return the operation with a name; without a name, the only operation.
 
         Raises:
-            InvalidRequest: No such one, or several and no name.
+            InvalidRequest: There is no operation with this name, or no name and several operations.
         """
         if name:
             found = self.operations.get(name)
@@ -91,7 +93,7 @@ class Document:
         return next(iter(self.operations.values()))
 
     def reads_schema_only(self, operation: OperationDefinitionNode) -> bool:
-        """Return True if every field of an operation is introspection, those of its fragments included."""
+        """Return True if all fields of an operation are introspection, including the fields of fragments."""
         spread: set[str] = set()
         waiting = [operation.selection_set]
         while waiting:
@@ -111,10 +113,10 @@ class Document:
     def refuse_excess(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any], criteria_max: int
     ) -> None:
-        """Refuse a variable with too many criteria, before each of them is looked at.
+        """Refuse a variable with too many criteria, before they are coerced.
 
         Raises:
-            InvalidRequest: As `api.requests.refuse_excess`, which is asked of arguments later.
+            InvalidRequest: A variable has more than ``criteria_max`` criteria.
         """
         for definition in operation.variable_definitions or ():
             value = variables.get(definition.variable.name.value)
@@ -124,10 +126,10 @@ class Document:
     def coerced(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]
     ) -> VariableValues:
-        """Return the values of a request's variables; any thread may call it.
+        """Return the coerced values of a request's variables. May be called in any thread.
 
         Raises:
-            DocumentRefused: One is of the wrong type.
+            DocumentRefused: A variable has the wrong type.
         """
         values = get_variable_values(
             self.built.core, operation.variable_definitions or (), dict(variables)
@@ -139,13 +141,13 @@ class Document:
     def compiled(
         self, operation: OperationDefinitionNode, values: VariableValues
     ) -> tuple[Compiled, str, dict[str, Any]]:
-        """Return codec, field and arguments of a subscription, for the values of its variables.
+        """Return the codecs, the field name and the arguments of a subscription with its variables.
 
         Raises:
-            DocumentRefused: An argument of the wrong type.
-            InvalidRequest: Directives leave it without a field.
+            DocumentRefused: An argument has the wrong type.
+            InvalidRequest: Directives exclude the only field.
         """
-        # 1. The arguments of this request. They choose what to subscribe to, not the form of a frame.
+        # 1. Read the arguments of this request. They define what is subscribed to, but not the form of a frame.
         collector = Collector(self.built.core, self.fragments, values)
         root = root_of(operation, collector)
         name = root.node.name.value
@@ -155,8 +157,9 @@ class Document:
             arguments = get_argument_values(definition, root.node, values)
         except GraphQLError as error:
             raise DocumentRefused([error]) from None
-        # 2. The form of a frame depends on the operation and on the variables that @skip and @include name.
-        #    For each combination the codec is made once. Clients choose them, so their number is bounded.
+        # 2. Find the codec. The form of a frame depends on the operation and on the variables in @skip and
+        #    @include. Each combination is compiled once. Clients choose the combinations, so their number is
+        #    bounded.
         name_of = "" if operation.name is None else operation.name.value
         variant = (name_of, *(values.coerced.get(each) for each in self.conditions))
         if variant not in self._variants:
@@ -172,53 +175,58 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStatistics:
-    """The figures of documents and subscriptions since the server began."""
+    """Counts of documents and subscriptions since the server started."""
 
     cached: int
-    """Documents that were known."""
+    """Requests whose document was in the cache."""
     validated: int
+    """Documents that were validated and accepted."""
     refused: int
+    """Documents that were refused."""
     compiled: int
-    """Subscriptions begun."""
+    """Subscriptions that were opened."""
 
 
 class DocumentCache:
-    """The documents of a server, least recently used ones out first; lives on the event loop."""
+    """The documents of a server; evicts the least recently used ones. Used only on the event loop."""
 
     def __init__(self, settings: HttpSettings) -> None:
-        """Begin empty."""
+        """Start with an empty cache."""
         self._settings = settings
         self._documents: OrderedDict[tuple[Hashable, str], Document] = OrderedDict()
         self._bytes = 0
+        """Total length of the cached documents, in characters."""
         self._turn = asyncio.Lock()
+        """Held while a document is parsed and validated."""
         self.hits = self.misses = self.refused = self.compiled = 0
 
     def forget(self, key: Hashable) -> None:
-        """Drop the documents of a schema that is not the newest any more, and the schema with them."""
+        """Drop the documents of a replaced schema, so that the schema can be freed."""
         for full_key in [each for each in self._documents if each[0] == key]:
             del self._documents[full_key]
             self._bytes -= len(full_key[1])
 
     def statistics(self) -> DocumentStatistics:
-        """Return the figures since it began."""
+        """Return the counts since the server started."""
         return DocumentStatistics(
             self.hits, self.misses - self.refused, self.refused, self.compiled
         )
 
     def __len__(self) -> int:
-        """Return how many are held."""
+        """Return the number of cached documents."""
         return len(self._documents)
 
     async def get(self, key: Hashable, built: CatalogSchema, text: str) -> Document:
-        """Return a document of a schema.
+        """Return a document that is valid for a schema, from the cache or parsed now.
 
         Args:
             key: Identity of the schema.
             built: The schema.
-            text: The document.
+            text: The text of the document.
 
         Raises:
-            DocumentRefused: It does not parse, is above a limit, or is not valid; says where.
+            DocumentRefused: The document does not parse, exceeds a limit, or is not valid; the error has
+                locations.
         """
         documents, full_key = self._documents, (key, text)
         found = documents.get(full_key)
@@ -233,8 +241,9 @@ class DocumentCache:
             raise DocumentRefused(
                 [GraphQLError(f"the document is longer than {limit} bytes, the limit")]
             )
-        # One document at a time: a page that a thousand clients open is read once, and a flood of documents
-        # occupies one thread. So the cache is asked again inside the lock.
+        # Read one document at a time: if a thousand clients send the same document, it is read once, and a
+        # flood of documents occupies only one thread. The document may have been cached while this request
+        # waited.
         async with self._turn:
             if full_key in documents:
                 self.hits += 1
@@ -257,13 +266,13 @@ def read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
     """Parse, measure and validate a document.
 
     Raises:
-        DocumentRefused: What is wrong with it.
+        DocumentRefused: The document does not parse, exceeds a limit, or is not valid.
     """
     try:
         return _read(built, text, settings)
     except GraphQLError as error:
         raise DocumentRefused([error]) from None
-    except RecursionError:  # of the parser, or of what follows fragments into each other
+    except RecursionError:  # In the parser, or while following fragments within fragments.
         raise DocumentRefused([GraphQLError("the document is nested too deeply")]) from None
 
 
@@ -280,8 +289,8 @@ def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
         for each in node.definitions
         if isinstance(each, FragmentDefinitionNode)
     }
-    # Limits come before validation, whose cost grows with the square of the document; each operation counts by
-    # itself, since only one of them runs.
+    # Check the limits before validation, whose cost grows with the square of the size. Each operation is
+    # measured by itself, because only one of them runs.
     measure = _Measure(fragments)
     for operation in operations.values():
         _refuse_excess(measure.of(operation.selection_set), settings)
@@ -297,7 +306,7 @@ def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
 
 
 def _unlink_tokens(node: DocumentNode) -> None:
-    """Let each token know the next one only: linked both ways, a document that is dropped stays in memory."""
+    """Remove the backward links between tokens: as reference cycles they keep a dropped document alive."""
     token = None if node.loc is None else node.loc.start_token
     while token is not None:
         token.prev = None
@@ -312,14 +321,14 @@ class _Size:
 
 
 class _Measure:
-    """Sizes of selection sets with their fragments spread."""
+    """Measures selection sets, with fragments replaced by their fields."""
 
     def __init__(self, fragments: Mapping[str, FragmentDefinitionNode]) -> None:
         self._fragments = fragments
         self._sizes: dict[str, _Size] = {}
 
     def of(self, selections: SelectionSetNode | None) -> _Size:
-        """Return the size of a selection set; nothing for none."""
+        """Return the size of a selection set; zero without one."""
         depth = fields = aliases = 0
         for node in () if selections is None else selections.selections:
             if isinstance(node, FragmentSpreadNode):
@@ -336,7 +345,8 @@ class _Measure:
     def _fragment(self, name: str) -> _Size:
         found = self._sizes.get(name)
         if found is None:
-            # Noted before it is measured: a fragment that spreads itself ends here, and validation refuses it.
+            # Store a size before measuring: the recursion into a fragment that spreads itself ends here.
+            # Validation refuses such a fragment later.
             self._sizes[name] = _Size(0, 0, 0)
             fragment = self._fragments.get(name)
             found = self.of(None if fragment is None else fragment.selection_set)
@@ -355,7 +365,7 @@ def _refuse_excess(size: _Size, settings: HttpSettings) -> None:
 
 
 def _conditions(node: DocumentNode) -> tuple[str, ...]:
-    """Return the variables that directives name."""
+    """Return the names of the variables in directives, sorted."""
     found: set[str] = set()
 
     def collect(each: Any) -> None:
@@ -373,7 +383,7 @@ def _conditions(node: DocumentNode) -> tuple[str, ...]:
 
 
 def _named(node: TypeNode) -> str:
-    """Return the name of a type, without what is around it."""
+    """Return the name of a type without list and non-null wrappers."""
     while isinstance(node, ListTypeNode | NonNullTypeNode):
         node = node.type
     assert isinstance(node, NamedTypeNode)

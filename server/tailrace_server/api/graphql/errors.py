@@ -1,13 +1,13 @@
-"""Errors in the form of GraphQL: a list of objects with a message, a path where there is one, and extensions.
+"""Errors in the form of GraphQL: a list of objects with a message, a path or locations, and extensions.
 
 ::
 
     {"message": "position 1:0 is no longer in the log, …", "path": ["onProductChange"],
      "extensions": {"code": "POSITION_COMPACTED", "retriable": false, "figures": {"oldest": "4:0", …}}}
 
-``extensions`` are those of the one error table, the same on every transport; `VALUE_CODES` are GraphQL's own.
-Locations point into a document; an error of execution has none, since equal selections of different documents
-share what is sent.
+``extensions`` come from the error table of all transports; only `VALUE_CODES` exist in GraphQL alone. An error
+in a document has locations. An error of execution has none, because different documents with equal selections
+share the same bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.graphql")
 
 _SHOWN_MAX: Final = 20
-"""Most faults of one document that are sent; a made-up document can have thousands."""
+"""Maximum number of faults of one document that are sent; a malicious document can have thousands."""
 _VALUE_SHOWN_MAX: Final = 40
-"""Bytes of a value that its error shows."""
+"""Maximum number of a value's bytes in an error message."""
 
 
 VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
@@ -45,65 +45,65 @@ VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
         "as it is.",
     ),
 }
-"""Codes of a value that is null in data that are there: because, what to do. No retry helps; no figures."""
+"""Codes for a value that is null although the answer has data → cause and remedy. None is retriable."""
 
 
 class DocumentRefused(InvalidRequest):
-    """A document that does not parse, is not valid here, or is above a limit. The caller's doing."""
+    """A document that does not parse, is not valid for the schema, or exceeds a limit. The caller's fault."""
 
     def __init__(self, faults: Sequence[GraphQLError]) -> None:
-        """Keep the faults; there is at least one."""
+        """Store the faults, at least one."""
         super().__init__(faults[0].message)
         self.faults = tuple(faults[:_SHOWN_MAX])
 
 
 class ValueUnfit(ValueError):
-    """A value that cannot be shown, as its scalar cannot hold it. Null, with this error."""
+    """A value that its scalar cannot represent, or that was omitted; the field is null and has this error."""
 
     def __init__(self, message: str, code: str = "VALUE_INVALID") -> None:
-        """Keep what is wrong and its machine code."""
+        """Store the message and its machine code, one of `VALUE_CODES`."""
         super().__init__(message)
         self.code = code
 
     def as_error(self, path: Sequence[str | int]) -> dict[str, Any]:
-        """Return it as an error of the field at a path."""
+        """Return the GraphQL error of the field at a path."""
         extensions = {"code": self.code, "retriable": False, "figures": {}}
         return {"message": str(self), "path": list(path), "extensions": extensions}
 
 
 def cannot_represent(scalar: str, raw: bytes, reason: str = "") -> ValueUnfit:
-    """Return why a value is null that its scalar cannot hold, with its beginning as the source wrote it."""
+    """Return the error for a value that a scalar cannot represent; it quotes the start of the source's text."""
     shown = raw[:_VALUE_SHOWN_MAX].decode(errors="replace")
     return ValueUnfit(f"{scalar} cannot represent {shown}{reason and f': {reason}'}")
 
 
 def omitted(size: int) -> ValueUnfit:
-    """Return why a body is null that was too large."""
+    """Return the error for a body that was omitted because it was too large; ``size`` is in bytes."""
     return ValueUnfit(
         f"left out: the bodies have {size} bytes, above maxMessageBytes", "BODIES_OMITTED"
     )
 
 
 def error_list(error: TailraceError) -> list[dict[str, Any]]:
-    """Return an error as GraphQL has it."""
+    """Return the GraphQL errors of an error; a refused document may have several."""
     if isinstance(error, DocumentRefused):
         return [_document_fault(fault) for fault in error.faults]
     return [{"message": str(error), "extensions": extensions_of(error)}]
 
 
 def encoded_errors(error: TailraceError) -> bytes:
-    """Return an answer without data, in one line."""
+    """Return an encoded answer with the errors and without data, in one line."""
     return msgspec.json.encode({"errors": error_list(error)})
 
 
 def extensions_of(error: TailraceError) -> dict[str, Any]:
-    """Return what the one error table says of an error."""
+    """Return code, retriable and figures of an error, from the error table."""
     found = problem(error)
     return {name: found[name] for name in ("code", "retriable", "figures")}
 
 
 def field_error(fault: GraphQLError) -> dict[str, Any]:
-    """Return an error that a field ended with; its data is null."""
+    """Return the GraphQL error of a field whose resolver failed; its data is null."""
     original, path = fault.original_error, fault.path or []
     if original is None:
         return ValueUnfit(fault.message).as_error(path)

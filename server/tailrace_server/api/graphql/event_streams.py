@@ -1,18 +1,20 @@
-r"""An event stream for each operation: graphql-sse in its distinct connections mode.
+r"""GraphQL operations as server-sent events: graphql-sse in distinct connections mode, one stream an operation.
 
 ::
 
-    : begins at\nid: 1.….5.2147483647.2147483647\n\n          moves what a browser resumes by; no event
-    id: 1.….6.0.0\nevent: next\ndata: {"data":{…}}\n\n          one change an event
-    : heartbeat\nid: …\n\n                                     keeps the connection, and moves as above
-    event: next\ndata: {"errors":[…]}\n\n                      what it ends with, if not well
-    id: complete\nevent: complete\ndata: \n\n                  nothing follows
+    : begins at\nid: 1.….5.2147483647.2147483647\n\n          sets the id to resume after; not an event
+    id: 1.….6.0.0\nevent: next\ndata: {"data":{…}}\n\n          one event for each change
+    : heartbeat\nid: …\n\n                                     keeps the connection open, and sets the id
+    event: next\ndata: {"errors":[…]}\n\n                      the error that ends the operation
+    id: complete\nevent: complete\ndata: \n\n                  the end of the stream
 
-A browser that reconnects sends the last id, and goes on behind it whatever start its document names. One that
-sends ``complete`` has all there was, and is answered 204, which an ``EventSource`` takes for the end.
+A browser that reconnects sends the last id. The subscription resumes after that id, whatever start its document
+names. If the id is ``complete``, the browser has received everything; it is answered with status 204, after
+which an ``EventSource`` does not reconnect.
 
-An ``EventSource`` only sends GETs. So one that may succeed later ends without ``complete``, and the browser
-comes back; a POST is answered by its status, or by ``complete``, since its client reads both.
+An ``EventSource`` sends only GETs. So if a GET fails and may succeed later, its stream ends without
+``complete``, and the browser reconnects. A POST is answered by a status or by ``complete``, because its client
+can read both.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ _CHUNK_BYTES: Final = 64 << 10
 
 
 def is_over(request: Request) -> bool:
-    """Return whether a browser comes back to a stream that it has had all of."""
+    """Return True if a browser reconnects to a stream that it has received completely."""
     return last_event_id(request, parameters(request)) == COMPLETE
 
 
@@ -77,7 +79,7 @@ async def answer(
 
     Raises:
         TailraceError: The operation is refused.
-        HTTPException: There is no room.
+        HTTPException: 429: too many live connections are open.
     """
     prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
@@ -100,9 +102,10 @@ async def answer(
 
 
 def refused(request: Request, error: Exception, sockets: Sockets) -> Response | None:
-    """Return the stream with the reason why there is no other; None if the status has to say it.
+    """Return a stream that reports an error; None if the error must be answered by an HTTP status.
 
-    In a function of its own: a frame that an error has passed through may not keep it.
+    This is a separate function because the frame that caught an error must not refer to it: the error's
+    traceback refers to that frame, which would be a reference cycle.
     """
     if isinstance(error, HTTPException):
         if not comes_back(request) or error.status_code not in HTTP_OWN_RETRIABLE:
@@ -119,15 +122,21 @@ def refused(request: Request, error: Exception, sockets: Sockets) -> Response | 
 
 
 def comes_back(request: Request) -> bool:
-    """Return whether whoever asks does so again when the stream ends without ``complete``."""
+    """Return True if the client reconnects when the stream ends without ``complete``: it has sent a GET."""
     return request.method == "GET"
 
 
 class _ResultWords:
-    """The events around the changes."""
+    """Encoder of the events other than changes."""
 
     def __init__(self, catalog: GraphqlCatalog, signalled: str | None, *, comes_back: bool) -> None:
-        """Keep who speaks, and to whom; ``signalled`` is the key of a field that asked for signals."""
+        """Bind to a catalog and a client.
+
+        Args:
+            catalog: The catalog of the stream.
+            signalled: Response key of the field if the client requested signals; else None.
+            comes_back: True if the client reconnects when the stream ends without ``complete``.
+        """
         self._catalog = catalog
         self._signalled = signalled
         self._comes_back = comes_back
@@ -160,13 +169,14 @@ def _next(payload: bytes) -> bytes:
 
 def _errors(error: TailraceError, *, retriable: bool = False) -> bytes:
     faults = error_list(error)
-    if retriable:  # HTTP's own refusal, whose error says otherwise
+    # An `InvalidRequest` that stands for a status such as 429 is retriable, unlike others.
+    if retriable:
         faults[0]["extensions"]["retriable"] = True
     return msgspec.json.encode({"errors": faults})
 
 
 async def _whole(answer: bytes) -> AsyncGenerator[bytes, None]:
-    """Send the result of a query; a large one in pieces, and each piece has the send deadline."""
+    """Yield the events of a query's answer, in pieces, so that the send deadline applies to each piece."""
     event = _next(in_one_line(answer))
     for start in range(0, len(event), _CHUNK_BYTES):
         yield event[start : start + _CHUNK_BYTES]

@@ -1,8 +1,9 @@
 """GraphQL names of entity types and columns.
 
-A name of GraphQL is ``[_A-Za-z][_0-9A-Za-z]*``, and two leading underscores belong to the language. A character
-that does not fit is replaced by an underscore; if two would become equal, the later one gets a number. Entity
-types and columns are only ever appended to a schema, so a name stays until its owner is renamed.
+A GraphQL name matches ``[_A-Za-z][_0-9A-Za-z]*``, and names with two leading underscores are reserved. Any
+other character is replaced by an underscore. If two names become equal, the later one gets a number. Entity
+types and columns are only appended to a schema, so a GraphQL name is stable until its entity type or column is
+renamed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _WORDS: Final = re.compile(r"[0-9A-Za-z]+", re.ASCII)
 
 
 def field_names(columns: Iterable[str]) -> dict[str, str]:
-    """Return GraphQL field name → column, as near to the column's own name as can be."""
+    """Return GraphQL field name → column name; the field's name differs only where GraphQL requires it."""
     taken: dict[str, str] = {}
     for column in columns:
         taken[_free(_fitting(column), taken)] = column
@@ -27,9 +28,9 @@ def field_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
-    """Return stem → entity type: ``order_line`` is ``OrderLine``, and all other names are made from that.
+    """Return stem → entity type, for example ``OrderLine`` → ``order_line``.
 
-    Nothing that is made of one stem has the name of what is made of another.
+    All GraphQL names of an entity type are derived from its stem. The names of two stems never collide.
     """
     found: dict[str, str] = {}
     taken = set(reserved)
@@ -46,7 +47,7 @@ def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str
 
 
 def made_of(stem: str) -> tuple[str, ...]:
-    """Return every name that is made of a stem, also in the names of fields, as ``onProductSchemaChange``."""
+    """Return all type names of a stem, and ``…SchemaChange``, which occurs only in a field's name."""
     return (
         stem,
         f"{stem}Change",
@@ -59,10 +60,10 @@ def made_of(stem: str) -> tuple[str, ...]:
 
 
 def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return stem → the names of its fields for one row and for all: ``orderLine``, ``orderLines``.
+    """Return stem → names of the query fields for one row and for the table: ``orderLine``, ``orderLines``.
 
-    If one is taken, by a common name or by an earlier entity type, it is ``orderLineRow`` or
-    ``orderLineTable``.
+    If a name is taken by a common field or an earlier entity type, the field is ``orderLineRow`` or
+    ``orderLineTable`` instead.
     """
     used = set(taken)
     found: dict[str, tuple[str, str]] = {}
@@ -77,50 +78,51 @@ def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[
 
 
 def lower(stem: str) -> str:
-    """Return a stem as fields begin with it: ``orderLine``."""
+    """Return a stem with a lower-case first letter, for field names: ``orderLine``."""
     return f"{stem[0].lower()}{stem[1:]}"
 
 
 class CatalogNames:
-    """The names of all entity types of a catalog, whichever of them a schema has."""
+    """The GraphQL names of all entity types of a catalog, also of those that a schema does not contain."""
 
     def __init__(
         self, entity_types: Iterable[str], reserved: Iterable[str], fields: Iterable[str]
     ) -> None:
-        """Give a stem to each entity type, and names to the fields of its table.
+        """Choose a stem for each entity type, and names for the fields of its table.
 
         Args:
-            entity_types: Those of the log.
+            entity_types: The entity types of the log.
             reserved: Names of types that every schema has.
-            fields: Names of fields of queries that every schema has.
+            fields: Names of query fields that every schema has.
         """
         self.stems = type_names(entity_types, reserved)
         """Stem → entity type."""
         histories = (f"{lower(stem)}Changes" for stem in self.stems)
         self.tables = table_fields(self.stems, {*fields, *histories})
-        """Stem → the names of its fields for one row and for all."""
+        """Stem → names of the query fields for one row and for the table."""
         self._stem_of: dict[str, str] = {}
+        """Name of a type or field → stem."""
         for stem, pair in self.tables.items():
             live = (f"on{stem}Change", f"on{stem}SchemaChange", f"{lower(stem)}Changes")
             self._stem_of |= dict.fromkeys((*made_of(stem), *live, *pair), stem)
 
     def stems_in(self, words: Iterable[str]) -> set[str]:
-        """Return the stems of the names among some words."""
+        """Return the stems to which the names in ``words`` belong."""
         return {stem for word in words if (stem := self._stem_of.get(word)) is not None}
 
 
 def words_in(document: str) -> set[str]:
-    """Return all that may be a name in a document; words of comments and strings count too."""
+    """Return all words of a document that may be names, including words in comments and strings."""
     return set(_NAMES.findall(document))
 
 
 def where_type(stem: str) -> str:
-    """Return the name of an entity type's condition."""
+    """Return the name of the input type for an entity type's condition."""
     return f"{stem}Where"
 
 
 def beside(fields: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
-    """Return name → field, where fields are beside reserved names: ``and`` is ``and_2`` there."""
+    """Return name → field for an input that has reserved names too: a field ``and`` is named ``and_2``."""
     own = [*fields]
     taken = {*reserved}
     found: dict[str, str] = {}
@@ -137,7 +139,7 @@ def _fitting(text: str) -> str:
 
 
 def _free(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number behind it where it is taken."""
+    """Return a name, with a number appended if the name is taken."""
     found, number = name, 1
     while found in taken:
         number += 1
@@ -146,5 +148,5 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return a name with a number behind it, which is not to make two leading underscores of one."""
+    """Return a name with a number appended, without creating two leading underscores."""
     return f"_{number}" if name == "_" else f"{name}_{number}"

@@ -1,10 +1,11 @@
-"""The reads of resolvers: one operation's context, a page of history in Relay's form, and the rows of a table.
+"""The reads of resolvers: the context of one operation, pages of history in Relay's form, and rows of a table.
 
-History runs up the log, or down it with ``reverse``. ``first`` so many after a cursor are its beginning,
-``last`` so many before one its end; both count records, and a page never splits one. The log is read from the
-side on which the page begins, so no more is read than is returned.
+A list of history is in the order of the log, or in reverse order with ``reverse``. ``first`` is the number of
+records at the beginning of the list, after a cursor. ``last`` is the number of records at its end, before a
+cursor. A page never splits a record. The log is read from the side on which the page lies, so only records of
+the page are read.
 
-Rows of a table are edges, too; the cursor of an edge resumes behind its row.
+Rows of a table are also edges. Reading after the cursor of an edge continues after its row.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _BOUNDS: Final = (
     *("sinceVersion", "sinceIndex", "untilVersion", "untilIndex"),
     *("anchor", "waitForVersion", "waitMs"),
 )
-"""Arguments that go to the request as they are."""
+"""Arguments that are copied to the request unchanged."""
 COPIES: Final = 4
-"""A page is messages, then captures, then values of an answer, then its text."""
+"""Copies of a page in memory: messages, captures, values of the answer, and its text."""
 
 
 _Page = TypeVar("_Page", types.HistoryPage, types.TablePage)
@@ -79,17 +80,21 @@ async def read_page(
     bytes_max: int,
     pages: MemoryCharge,
 ) -> types.HistoryPage:
-    """Read a page; it ends behind the record that takes it above ``bytes_max``, and is charged to ``pages``.
+    """Read a page of history; its memory is charged to ``pages``.
+
+    The page ends after the record with which it exceeds ``bytes_max``.
 
     Raises:
-        InvalidRequest: Arguments that contradict each other.
+        InvalidRequest: The arguments contradict each other.
         TailraceError: The range cannot be read.
-        ServerFull: There is no room for it.
+        ServerFull: There is no memory for the page.
     """
+    # 1. The side from which the log is read: `reverse` and `last` both turn it around.
     asked = {name: plain(value) for name, value in arguments.items() if value is not None}
     limit, from_end = _limit(asked, settings.page_records)
     reverse = bool(asked.get("reverse", False))
     backwards = reverse != from_end
+    # 2. The range. Cursors and times are added later by `_bounds`, as GraphQL allows combinations of them.
     message = _message(asked, scope, bodies, condition, engine.settings.criteria)
     try:
         bounds = requests.history_bounds(message)
@@ -98,8 +103,9 @@ async def read_page(
     names = [name for name in ("after", "before") if name in asked]
     cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
     newest = max((each.version for each in cursors.values()), default=0)
+    # Wait before the cursors are checked: a cursor may point to the version that is waited for.
     if bounds.wait is not None:
-        await engine.view(caller, catalog, bounds.wait)  # a cursor may be of what is waited for
+        await engine.view(caller, catalog, bounds.wait)
     view = await engine.view(caller, catalog, newest)
     with nullcontext() if condition is None else condition.told():
         async with reading(
@@ -116,6 +122,7 @@ async def read_page(
                 limit=limit,
                 peer=peer,
             )
+    # 3. Read. A page from the end was read backwards.
     with history:
         capture_bytes_max = engine.settings.max_message_bytes
         captures, more, size = await _read(history, bytes_max, capture_bytes_max, pages)
@@ -140,7 +147,7 @@ async def read_page(
 
 
 def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
-    """Return how many records to read, and whether from the end of the list."""
+    """Return the number of records to read, and True if they are at the end of the list."""
     if "first" in asked and "last" in asked:
         raise InvalidRequest("give first or last, not both")
     name = "last" if "last" in asked else "first"
@@ -157,7 +164,7 @@ def _message(
     condition: TypedCondition | None,
     criteria_max: int,
 ) -> ReadChangesRequest:
-    """Return the request that every face makes of a read, without cursors and times, which may add up here."""
+    """Return the request without cursors and times: `_bounds` adds them, as other faces cannot combine them."""
     fields = {name: asked[name] for name in _BOUNDS if name in asked}
     fields["criteria"] = scope.narrowed(
         asked.get("criteria"), None if condition is None else condition.tree
@@ -174,13 +181,14 @@ def _bounds(
     *,
     reverse: bool,
 ) -> HistoryBounds:
-    """Return the range: every bound that is given holds, so that a page after a cursor stays in its range.
+    """Return the range that satisfies all given bounds, so that a page after a cursor stays in its range.
 
     Raises:
-        CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
+        CatalogReplaced, CursorAhead, HistoryReplaced: A cursor belongs to another history than this log's.
     """
     lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
-    for name, cursor in cursors.items():  # the reader sees one lower bound only
+    # Check all cursors here: the reader gets only the highest lower bound, and checks only that one.
+    for name, cursor in cursors.items():
         refuse_other_history(view, cursor, upper=name == upper_name)
     lowers = [] if bounds.lower is None else [bounds.lower]
     if lower_name in cursors:
@@ -208,12 +216,16 @@ def _bounds(
 async def _read(
     history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[Capture], bool, int]:
-    """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
+    """Return captures, True if there are more, and their size in bytes.
+
+    A capture above ``capture_bytes_max`` is returned without its bodies.
+    """
     captures: list[Capture] = []
     size = 0
     async for frames in history:
         message = SubscribeResponseParts.FromString(frames.data)
         found = wire.captures(message.captures, history.catalog_uuid)
+        # End the page only between two records: captures of the same record share a position.
         if size > bytes_max and found[0].position != captures[-1].position:
             return captures, True, size
         if len(found) == 1 and len(frames.data) > capture_bytes_max:
@@ -226,7 +238,7 @@ async def _read(
 
 
 def without_bodies(capture: Capture) -> Capture:
-    """Return a capture as its header, with the size of its bodies."""
+    """Return a capture without bodies, with their total size as ``omitted_bytes``."""
     bodies = (capture.change, capture.before, capture.after)
     size = sum(len(body or b"") for body in bodies)
     return capture._replace(change=None, before=None, after=None, omitted_bytes=size)
@@ -246,12 +258,14 @@ async def read_table(
     bytes_max: int,
     pages: MemoryCharge,
 ) -> types.TablePage:
-    """Read rows; it ends behind the row that takes it above ``bytes_max``, and is charged to ``pages``.
+    """Read a page of rows of a table; its memory is charged to ``pages``.
+
+    The page ends after the row with which it exceeds ``bytes_max``.
 
     Raises:
-        InvalidRequest: Arguments without meaning.
+        InvalidRequest: An argument is invalid.
         TailraceError: The table cannot be read.
-        ServerFull: There is no room for it.
+        ServerFull: There is no memory for the page.
     """
     most = settings.page_records
     count = arguments.get("limit", most)
@@ -268,7 +282,8 @@ async def read_table(
                 caller, catalog, requests.state(message), codec=PROTOBUF, peer=peer
             )
     except InvalidRequest as error:
-        if type(error) is InvalidRequest:  # the others have names of the caller's in their texts
+        # The texts of subclasses contain names that the caller gave, which must not be converted.
+        if type(error) is InvalidRequest:
             in_json_names(error)
         raise
     view = await engine.view(caller, catalog)
@@ -295,7 +310,10 @@ async def read_table(
 async def _edges_of(
     read: StateRead, bytes_max: int, row_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[types.Edge], bool, int]:
-    """Return edges, whether there are more rows, and their bytes; a row too large comes as its header."""
+    """Return edges, True if there are more rows, and their size in bytes.
+
+    A row above ``row_bytes_max`` is returned without its image.
+    """
     edges: list[types.Edge] = []
     size = 0
     async for frames in read:
@@ -314,7 +332,7 @@ async def _edges_of(
 
 
 class Context:
-    """One operation of a catalog's path; Strawberry's ``info.context``."""
+    """The context of one operation on a catalog, which resolvers get as ``info.context``."""
 
     def __init__(
         self,
@@ -325,7 +343,7 @@ class Context:
         caller: Principal,
         peer: Peer = IN_PROCESS,
     ) -> None:
-        """Bind to who asks, and to the schema that the document was validated against."""
+        """Bind to a caller, and to the schema that the document was validated against."""
         self.caller = caller
         self._peer = peer
         self.engine = engine
@@ -333,11 +351,13 @@ class Context:
         self.catalog = catalog
         self.built = built
         self._reading = asyncio.Lock()
+        """Held while a page is read: the pages of an operation are read one after the other."""
         self._history_bytes = settings.graphql_history_bytes
+        """Bytes that this operation may still read."""
         self.pages = engine.pages.empty()
-        """The bytes charged for the pages of this operation, until its answer is made."""
+        """Memory charged for the pages of this operation until its answer is encoded."""
         self.schema_of: Callable[[int], Schema] = no_schema
-        """The schema of each version of the history that was read last."""
+        """Function that returns the schema of a version; set by the page that was read last."""
 
     async def page(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
@@ -345,8 +365,8 @@ class Context:
         """Return a page of history; the pages of one operation are read one after the other.
 
         Raises:
-            InvalidRequest: The pages before it are all that one operation may read.
-            ServerFull: Other operations have read all that there is room for.
+            InvalidRequest: Earlier pages of this operation have used up its limit.
+            ServerFull: The pages of other operations use all available memory.
         """
         read = partial(
             read_page,
@@ -363,7 +383,7 @@ class Context:
         return await self._read(read)
 
     async def table(self, info: strawberry.Info, arguments: Mapping[str, Any]) -> types.TablePage:
-        """Return rows of the table that a field is of; read in turn with the pages of history, as ``page``."""
+        """Return rows of the table that a field names; read in turn with the pages of history, see ``page``."""
         entity_type = self.built.tables[info.field_name]
         read = partial(
             read_table,
@@ -390,8 +410,9 @@ class Context:
             try:
                 page = await read(bytes_max=self._history_bytes, pages=self.pages)
             except TailraceError as error:
-                # graphql-core refers to an error from a frame that it passed through: such a cycle lasts until
-                # the collector comes. Without the frames below, the error keeps no page that long.
+                # graphql-core stores the error in a frame of its traceback: a cycle that lives until the
+                # garbage collector runs. Without its traceback the error does not keep the page in memory for
+                # that time.
                 raise error.with_traceback(None) from error.__cause__
             self._history_bytes -= page.nbytes
             self.schema_of = page.schema_of
@@ -401,7 +422,7 @@ class Context:
         """Return the catalog of this path.
 
         Raises:
-            CatalogUnknown: It has gone meanwhile.
+            CatalogUnknown: The catalog has been dropped meanwhile.
         """
         infos = self.engine.catalogs(self.caller)
         for each in infos:
@@ -410,7 +431,11 @@ class Context:
         raise CatalogUnknown(self.catalog, [each.name for each in infos])
 
     async def schema(self, version: int | None) -> types.SchemaObject:
-        """Return the schema of the log at a version, with the names that it has here."""
+        """Return the schema of the log at a version, with the GraphQL names of its types and columns.
+
+        Args:
+            version: The version; None, or one above the newest, means the newest published version.
+        """
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
         view = await self.engine.view(self.caller, self.catalog, action=Action.SCHEMA)
@@ -467,7 +492,7 @@ class Context:
 
 
 def bodies_of(selections: Iterable[Any]) -> frozenset[str]:
-    """Return the bodies that a selection may need, by the names in it."""
+    """Return the bodies that a selection may need according to its field names at any depth."""
     found = set()
     for each in selections:
         name = str(getattr(each, "name", "")).removesuffix("Text")

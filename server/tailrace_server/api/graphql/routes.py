@@ -2,13 +2,14 @@
 
 ::
 
-    /v1/catalogs/{c}/graphql     GET, POST: queries, as an event stream everything; WebSocket: everything;
-                                 GET from a browser: GraphiQL
-    /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
-    /v1/graphiql/…               the files of GraphiQL's page
+    /v1/catalogs/{c}/graphql     GET, POST: queries; as an event stream also subscriptions
+                                 WebSocket: queries and subscriptions
+                                 GET from a browser: the page of GraphiQL
+    /v1/system/graphql           the same for the system log: catalogs created, dropped, replaced
+    /v1/graphiql/…               files of GraphiQL's page
 
-HTTP is that of the GraphQL-over-HTTP draft. An answer with data is 200, also where a field of it ended with an
-error; one without has the status of the error table.
+Requests and responses follow the GraphQL-over-HTTP draft. A response with data has status 200, even if some of
+its fields failed. A response without data has the status of the error table.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 
 _OWN_STYLE: Final = "'sha256-Y/huXlwoYkVyQlxwSVcCi1RCDGDCSVBzDt0hYP9qlTc='"
-"""Of the one style element that GraphiQL 3.8.3 makes; a browser that refuses another names its hash."""
+"""Hash of the only style element that GraphiQL 3.8.3 creates; browsers log the hash of a refused one."""
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=(
@@ -81,7 +82,7 @@ class GraphqlFace:
     """The handlers of the GraphQL face."""
 
     def __init__(self, engine: Engine, settings: HttpSettings, sockets: Sockets) -> None:
-        """Serve an engine; the sockets are shared with the other faces of the listener."""
+        """Bind the handlers to an engine; the sockets are shared with the other faces of the listener."""
         self._engine = engine
         self._settings = settings
         self._sockets = sockets
@@ -89,7 +90,7 @@ class GraphqlFace:
         self._catalogs: dict[str, GraphqlCatalog] = {}
 
     def routes(self) -> list[BaseRoute]:
-        """Return what a Starlette application mounts."""
+        """Return the routes for a Starlette application."""
         found: list[BaseRoute] = [Route("/v1/graphiql/{name}", _asset)]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
@@ -99,7 +100,7 @@ class GraphqlFace:
         return found
 
     def catalog(self, name: str) -> GraphqlCatalog:
-        """Return the GraphQL side of a catalog, whether or not there is one; kept only where there is."""
+        """Return the GraphQL side of a catalog by name; cached only if the catalog exists."""
         found = self._catalogs.get(name)
         if found is None:
             found = GraphqlCatalog(self._engine, self._settings, name, self.documents)
@@ -137,12 +138,13 @@ class GraphqlFace:
             return self._refused(error, _json_form(form))
 
     async def _result(self, request: Request, form: str) -> ASGIApp:
-        """Answer a query."""
+        """Return the answer to a query."""
         asked = asked_of(await self._asked(request))
         catalog = self.catalog(catalog_of(request))
         prepared = await catalog.prepare(asked, caller_of(request))
         if prepared.is_subscription:
-            if EVENTS_TYPE in request.headers.get("accept", "").lower():  # it takes either
+            # A client that accepts JSON and event streams gets a stream for a subscription.
+            if EVENTS_TYPE in request.headers.get("accept", "").lower():
                 return await self._stream(request, asked)
             raise InvalidRequest(
                 f"subscriptions are served at this path by WebSocket, sub-protocol {SUBPROTOCOL}, and as "
@@ -151,7 +153,7 @@ class GraphqlFace:
         return self._data(await catalog.execute(prepared, over_http(GRAPHQL, request)), form)
 
     async def _stream(self, request: Request, asked: Asked | None = None) -> ASGIApp:
-        """Answer an operation with an event stream of its own."""
+        """Return an event stream for one operation."""
         if request.method == "HEAD":
             return Response(headers=HEADERS)
         try:
@@ -169,9 +171,10 @@ class GraphqlFace:
             return refused
 
     def _refused(self, error: Exception, form: str) -> Response:
-        """Log and count an error, and return an answer without data.
+        """Log and count an error, and return a response without data.
 
-        In a function of its own: a frame that an error has passed through may not keep it.
+        This is a separate function because the frame that caught an error must not refer to it: the error's
+        traceback refers to that frame, which would be a reference cycle.
         """
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
@@ -183,14 +186,14 @@ class GraphqlFace:
         return answer
 
     def _data(self, body: bytes, form: str) -> ASGIApp:
-        """Return an answer; a large one goes out in pieces, and each piece has the send deadline."""
+        """Return a response with data; a large body is sent in pieces, each under the send deadline."""
         if len(body) <= _CHUNK_BYTES:
             return Response(body, 200, _HEADERS, form)
         headers = {**_HEADERS, "Content-Type": form}
         return StreamedAnswer(_cut(body), self._sockets, headers, whole_bytes=len(body))
 
     async def _asked(self, request: Request) -> object:
-        """Return the members of a GraphQL request."""
+        """Return the members of a GraphQL request, from the body of a POST or the URL of a GET."""
         if request.method == "POST":
             return await body(request, self._settings)
         value: dict[str, Any] = {}
@@ -202,7 +205,7 @@ class GraphqlFace:
 
 
 def _wants_page(request: Request) -> bool:
-    """Return True if a browser opens the path, rather than a client that asks for something."""
+    """Return True if a browser opens the path as a page: it prefers HTML and sends no query."""
     wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
     return (
         request.method in ("GET", "HEAD")
@@ -212,7 +215,7 @@ def _wants_page(request: Request) -> bool:
 
 
 def _json_form(form: str) -> str:
-    """Return the media type of what is no event stream."""
+    """Return the media type for an error response: JSON if an event stream was accepted."""
     return RESPONSE_TYPE if form == EVENTS_TYPE else form
 
 
@@ -226,7 +229,7 @@ async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _page(root: str) -> Response:
-    """Return the page, ``root`` being the way up to ``/v1/``; it finds out itself where it is."""
+    """Return GraphiQL's page; ``root`` is the relative path from the page to ``/v1/``."""
     return await _ASSETS.page("page.html", root)
 
 

@@ -1,9 +1,10 @@
-"""The scalars of the schema, and the scalar of a column's values.
+"""The scalars of the GraphQL schema, and the choice of the scalar for a column.
 
-Values beyond JavaScript's numbers are sent as text: 64-bit integers of columns (``BigInt``) and decimals
-(``Decimal``) are strings of their digits as the source wrote them. ``Long`` is for numbers that this server
-makes: versions, counts and microseconds stay far below 2^53, so they are JSON numbers. ``JSON`` is the source's
-text, spliced in; where its digits matter the ``…Text`` fields give the same as a string.
+Values that exceed JavaScript's numbers are sent as strings: 64-bit integers of columns (``BigInt``) and
+decimals (``Decimal``) are strings with the digits that the source wrote. ``Long`` is for numbers that the
+server generates: versions, counts and microseconds stay below 2^53, so they are JSON numbers. ``JSON`` is the
+source's text, inserted unchanged. The ``…Text`` fields return the same text as a string, for clients that need
+its exact digits.
 
 =============================  ===========  ==========================================================
 SQL type                       scalar       in JSON
@@ -18,15 +19,15 @@ SQL type                       scalar       in JSON
 ``JSON``, not known            JSON         whatever the source wrote
 =============================  ===========  ==========================================================
 
-Days, times and moments are exact, or an error. Counts of days, of milli-, micro- or nanoseconds, and texts of
-the source become ISO 8601::
+Days, times and moments are exact; a value that cannot be exact is an error. Counts of days, milliseconds,
+microseconds or nanoseconds, and texts of the source, become ISO 8601::
 
     Date       2024-02-29
-    Timestamp  2024-02-29T13:37:00.250000            nine digits where there are nanoseconds
+    Timestamp  2024-02-29T13:37:00.250000            nine digits if the source counts nanoseconds
     Time       13:37:00.250000  26:15:00  -00:30:00  hours may be above 23 and below 0, as in MySQL's TIME
 
-Years are 0001 to 9999. PostgreSQL's infinity is a day far beyond: Debezium sends 9223372036825200000 µs, or the
-text +294247-01-10T04:00:00Z. A Time reaches from -838:59:59 to 838:59:59, which is the range of MySQL.
+Years are 0001 to 9999. PostgreSQL's infinity is outside this range: Debezium sends it as 9223372036825200000
+µs, or as the text +294247-01-10T04:00:00Z. A Time ranges from -838:59:59 to 838:59:59, as in MySQL.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal types; MySQL manual, the TIME type.
 """
@@ -78,15 +79,15 @@ _INTEGER: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
 _EXACT_MAX: Final = 1 << 53
-"""Up to here a double holds every whole number."""
+"""A double represents every whole number up to this one exactly."""
 _KINDS: Final = {"Decimal": Decimal, "Date": Date, "Time": Time, "Timestamp": Timestamp}
-"""Scalars of decoded values, by their kind."""
+"""Scalars of decoded values, by kind of decoding."""
 
 
 _SECONDS: Final = r":[0-5]\d(?::(?:[0-5]\d|60)(?:\.\d{1,12})?)?"
-"""Minutes and what is behind them. A leap second is one."""
+"""Pattern of minutes, seconds and fraction; the second 60 is a leap second."""
 _CLOCK: Final = rf"(?:(?:[01]\d|2[0-3]){_SECONDS}|24:00(?::00(?:\.0{{1,12}})?)?)"
-"""A time of day; 24:00 is the end of it."""
+"""Pattern of a time of day; 24:00 is the end of a day."""
 _ZONE: Final = r"(?:Z|[+-][01]\d(?::?[0-5]\d(?::?[0-5]\d)?)?)?"
 _DAY: Final = re.compile(r'"(\d{4}-\d\d-\d\d)"', re.ASCII)
 _MOMENT: Final = re.compile(rf'"(\d{{4}}-\d\d-\d\d)[T ]({_CLOCK}{_ZONE})"', re.ASCII)
@@ -98,7 +99,7 @@ def written_date(raw: bytes) -> bytes:
     """Return a day that the source wrote as text.
 
     Raises:
-        ValueUnfit: It is no day of the years, or in another form.
+        ValueUnfit: The text is not a day in the years 0001 to 9999.
     """
     found = _DAY.fullmatch(_written("Date", raw))
     if found is None or not _is_day(found[1]):
@@ -107,10 +108,10 @@ def written_date(raw: bytes) -> bytes:
 
 
 def written_timestamp(raw: bytes) -> bytes:
-    """Return a moment that the source wrote as text; a space before its time becomes a T.
+    """Return a moment that the source wrote as text, with a T between day and time.
 
     Raises:
-        ValueUnfit: It is no moment of the years, or in another form.
+        ValueUnfit: The text is not a moment in the years 0001 to 9999.
     """
     found = _MOMENT.fullmatch(_written("Timestamp", raw))
     if found is None or not _is_day(found[1]):
@@ -119,10 +120,10 @@ def written_timestamp(raw: bytes) -> bytes:
 
 
 def written_time(raw: bytes) -> bytes:
-    """Return a time that the source wrote as text.
+    """Return a time of day, or a span of hours, that the source wrote as text.
 
     Raises:
-        ValueUnfit: It is no time, beyond the hours, or in another form.
+        ValueUnfit: The text is not a time, or is outside the range of MySQL's TIME.
     """
     text = _written("Time", raw)
     if _TIME_OF_DAY.fullmatch(text) is None:
@@ -133,7 +134,7 @@ def written_time(raw: bytes) -> bytes:
 
 
 def _written(scalar: str, raw: bytes) -> str:
-    """Return a JSON text with its quotes, without the escapes that no character here needs."""
+    """Return a JSON string with its quotes and without escapes; valid days and times need none."""
     if raw[:1] != b'"':
         raise cannot_represent(scalar, raw)
     if b"\\" not in raw:
@@ -154,7 +155,7 @@ def _is_day(text: str) -> bool:
 
 
 def _whole(value: object) -> int:
-    """Return an argument of type Long, given as a number or as decimal text."""
+    """Parse an argument of type Long: a whole number or decimal text."""
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value, re.ASCII):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -165,7 +166,7 @@ def _whole(value: object) -> int:
 
 
 def _digits(scalar: str, pattern: re.Pattern[str], value: object) -> str:
-    """Return an argument that is a number, given as its digits or as a whole number."""
+    """Parse a numeric argument, a string of digits or a whole number; return it as a string."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str) and pattern.fullmatch(value):
@@ -176,7 +177,7 @@ def _digits(scalar: str, pattern: re.Pattern[str], value: object) -> str:
 
 
 def _string(scalar: str, value: object) -> str:
-    """Return an argument that is a string; what it says is read where its column is known."""
+    """Check that an argument is a string; it is parsed later, when its column is known."""
     if not isinstance(value, str):
         raise ValueError(f"{scalar} cannot represent {str(value)[:40]!r}: must be a string")
     return value
@@ -226,34 +227,34 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
     ),
     Json: _scalar("JSON", "Any JSON value, as the source wrote it, byte for byte."),
 }
-"""For Strawberry's ``scalar_map``."""
+"""The scalars by annotation, for Strawberry's ``scalar_map``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """How the values of a column come."""
+    """The conversion of a column's values to a scalar."""
 
     name: str
-    """Forms of equal name give equal text."""
+    """Identity of the form: forms with equal names convert values equally."""
     scalar: object
-    """Its annotation."""
+    """The scalar, as a Python annotation."""
     convert: Callable[[bytes], bytes]
-    """As ``text``, of a value that was sent."""
+    """Function that converts the JSON text of a value that the source sent."""
     unavailable: Unavailable = DEFAULT
-    """Tells values that were not."""
+    """Recognizes the placeholder of a value that the source did not send."""
 
     def text(self, raw: bytes) -> bytes:
-        """Return the JSON text of the answer for the JSON text in an image, which is not null.
+        """Convert the JSON text of a value in an image, which is not null, to the JSON text of the answer.
 
-        It is null for a value that the source did not send; `Change.unavailable` names its column.
+        The result is null for a value that the source did not send; `Change.unavailable` lists its column.
 
         Raises:
-            ValueUnfit: The scalar cannot hold the value.
+            ValueUnfit: The scalar cannot represent the value.
         """
         return NULL if self.unavailable.is_one(raw) else self.convert(raw)
 
     def value(self, raw: bytes) -> object:
-        """Return the same as a resolver returns it; raises as ``text``."""
+        """Return the converted value as a resolver returns it; raises like ``text``."""
         text = raw if raw == NULL else self.text(raw)
         if text == NULL:
             return None
@@ -297,10 +298,11 @@ def _float(raw: bytes) -> bytes:
         raise cannot_represent("Float", raw)
     if _INTEGER.fullmatch(raw):
         if abs(int(raw)) > _EXACT_MAX:
-            # graphql-core takes no whole number that is none of a double's.
+            # graphql-core refuses a whole number that a double cannot represent exactly.
             return repr(float(raw)).encode()
         if raw == b"-0":
-            return b"-0.0"  # readers that tell whole numbers from others would lose the sign
+            # Parsers that read whole numbers as integers would lose the sign.
+            return b"-0.0"
     return raw
 
 
@@ -340,7 +342,7 @@ _BASES: Final = {
     "TIME": ColumnForm("Time", Time, written_time),
     "TIMESTAMP": ColumnForm("Timestamp", Timestamp, written_timestamp),
 }
-"""By the first word of an SQL type."""
+"""Forms by the first word of an SQL type."""
 
 _BYTES: Final = ColumnForm("bytes", str, _base64)
 
@@ -351,15 +353,15 @@ _ENCODED: Final = {
     "debezium.ZonedTime": _BASES["TIME"],
     "debezium.ZonedTimestamp": _BASES["TIMESTAMP"],
 }
-"""Forms of encodings, whatever SQL type a column of them has."""
+"""Forms by encoding; they apply to columns of any SQL type."""
 
 
 def column_form(column: Column, placeholders: tuple[str, ...] = ()) -> ColumnForm:
-    """Return how the values of a column come; ``JSON`` where its type or encoding is not known.
+    """Return the conversion of a column's values; the scalar is ``JSON`` if its type is unknown.
 
     Args:
         column: The column.
-        placeholders: The placeholders for values that were not sent, as its schema says.
+        placeholders: Texts that replace values that the source did not send, from the schema of the log.
     """
     form = _form_of(column)
     if not placeholders:

@@ -70,7 +70,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 _OWN_STYLE: Final = "'sha256-hxMHPWsJKxnbIchS5PxfP/9Ipo9IhwZEbB+Wb8Dt+uw='"
-"""Hash of the only style element that RapiDoc 9.3.8 creates; a browser logs the hash of one that it refuses."""
+"""Hash of the only style element that RapiDoc 9.3.8 creates; browsers log the hash of a refused one."""
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=("rapidoc-9.3.8.min.js",),
