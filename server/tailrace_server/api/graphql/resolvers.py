@@ -492,7 +492,7 @@ class Context:
 
 
 def bodies_of(selections: Iterable[Any]) -> frozenset[str]:
-    """Return the bodies that a selection may need according to its field names at any depth."""
+    """Return the bodies that a selection may need, by the names of its fields at any depth."""
     found = set()
     for each in selections:
         name = str(getattr(each, "name", "")).removesuffix("Text")

@@ -1,21 +1,23 @@
-"""The GraphQL schema of a catalog, made from the schema of its log.
+"""Generation of a catalog's GraphQL schema from the schema of its log.
 
 ::
 
     entity type order_line ─▶ stem OrderLine
         type OrderLine              a row: a nullable field for each column
-        type OrderLineChange        a change of one: the head, before, after
-        onOrderLineChange           live
-        onOrderLineSchemaChange     live, changes of its columns
-        orderLineChanges            history
-        orderLine, orderLines       a row, and the table, as of a version
+        type OrderLineChange        a change of a row: the head, before, after
+        onOrderLineChange           subscription: changes of rows
+        onOrderLineSchemaChange     subscription: changes of the columns
+        orderLineChanges            query: history
+        orderLine, orderLines       queries: one row, and the table, as of a version
 
-Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source
-has dropped has no field any more; older rows show it in their JSON. The result is immutable; a newer schema of
-the log gives a new one, while subscriptions of the old one continue as they began.
+Every field of a row is nullable, because a row may be older than a column and then has no value for it. A
+column that the source has dropped has no field; its values in older rows are visible in the JSON bodies. A
+GraphQL schema is immutable. When the schema of the log changes, a new GraphQL schema is built, and open
+subscriptions keep the old one.
 """
 
-# Strawberry reads annotations at run time; as values they need no name to be looked up.
+# Strawberry evaluates annotations at run time. So this module has no `from __future__ import annotations`,
+# which would make them strings.
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Optional
@@ -65,6 +67,7 @@ _RESERVED: Final = (
     *("JSON", "Connection", "Edge", "CatchUp", "OverrunPolicy"),
     *TEST_TYPES,
 )
+"""Names of types that every schema has, so that no entity type may take them."""
 
 
 def build(
@@ -73,20 +76,22 @@ def build(
     before: CatalogSchema | None = None,
     part: tuple[names.CatalogNames, Collection[str]] | None = None,
 ) -> CatalogSchema:
-    """Make the schema of a catalog.
+    """Build the GraphQL schema of a catalog.
 
     Args:
-        schema: That of the log now; None for the system log, which has no entity types of its own.
-        earlier: Those that its older versions were written with, oldest first.
-        before: The schema that this one follows. Types of rows that have not changed are taken from it.
-        part: The names of the catalog, and the stems of the entity types that the schema is to have; None: all.
+        schema: The current schema of the log; None for the system log, which has no entity types.
+        earlier: The schemas of older versions of the log, oldest first.
+        before: The previous GraphQL schema. Its types of unchanged rows are reused.
+        part: The names of the catalog, and the stems of the entity types to include; None includes all.
     """
+    # 1. Choose the entity types to include.
     named = catalog_names(schema) if part is None else part[0]
     stems = {
         stem: entity_type
         for stem, entity_type in named.stems.items()
         if part is None or stem in part[1]
     }
+    # 2. Create the types and fields of each entity type.
     history = histories(earlier) if stems else {}
     rows: dict[str, RowType] = {}
     made_types: dict[str, tuple[type, type, type]] = {}
@@ -100,6 +105,7 @@ def build(
         assert schema is not None
         row = _row_type(stem, entity_type, schema, earlier, history)
         name = f"{stem}Change"
+        # Creating a type is expensive: reuse the previous one if the row's columns and readings are equal.
         if before is not None and before.rows.get(name) == row:
             made_types[name] = before.types[name]
         else:
@@ -120,12 +126,14 @@ def build(
         for field, kind, resolver in zip(named.tables[stem], kinds, (_ROW, _ROWS), strict=True):
             queries[field] = _rows_field(kind, resolver, stems[stem])
             tables[field] = stems[stem]
+    # 3. Create the schema, and add the conditions on rows.
     made = strawberry.Schema(
         query=_root("Query", {**_COMMON, **({} if schema is None else _OF_CATALOG), **queries}),
         subscription=_root("Subscription", live),
         config=StrawberryConfig(scalar_map=SCALARS),
     )
-    # graphql-core executes documents that are validated already, which Strawberry's own door does not.
+    # `_schema` is the graphql-core schema: graphql-core can execute a document that is already validated, which
+    # Strawberry's `execute` cannot.
     wheres = add_conditions(made, rows, scopes, pages, tables)
     return CatalogSchema(
         *(made, made._schema, scopes, pages, tables, rows, made_types, wheres), frozenset(stems)
@@ -133,7 +141,7 @@ def build(
 
 
 def catalog_names(schema: LogSchema | None) -> names.CatalogNames:
-    """Return the names of all entity types of a catalog."""
+    """Return the GraphQL names of all entity types of a catalog."""
     types = () if schema is None else schema.entity_types
     return names.CatalogNames(types, _RESERVED, (*_COMMON, *_OF_CATALOG, "changes"))
 
@@ -164,7 +172,7 @@ def _row_type(
 
 
 def _change_type(stem: str, row: RowType) -> type:
-    """Return the type of a row's changes. One without columns yet has the head alone."""
+    """Return the type of a row's changes; without columns it has only the fields of the head."""
     namespace: dict[str, Any] = {"__annotations__": {}, "is_type_of": classmethod(types.is_capture)}
     if row.fields:
         of_row = _object(
@@ -358,7 +366,7 @@ async def _read_row(
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that have a value; a condition also where it is null, which is refused later."""
+    """Return the arguments with a value; a null ``where`` is kept, so that it is refused later."""
     return {
         name: value
         for name, value in arguments.items()
@@ -366,7 +374,7 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Shared by all fields: what Strawberry makes of arguments is most of what a field costs, in time and memory.
+# Shared by all fields: most of the time and memory of a field is spent on Strawberry's arguments.
 _SUBSCRIBE: Final[Any] = StrawberryResolver(_subscribe)
 _READ: Final[Any] = StrawberryResolver(_read)
 _ROWS: Final[Any] = StrawberryResolver(_read_rows)
@@ -374,9 +382,9 @@ _ROW: Final[Any] = StrawberryResolver(_read_row)
 
 
 def _live(change: type, scope: Scope) -> Any:
-    """Return a subscription field, which declares arguments and a type; documents.py compiles it.
+    """Return a subscription field. It only declares arguments and a type; documents.py compiles its selection.
 
-    The type is nullable: acknowledgement and heartbeats come without a change.
+    The type is nullable, because results with an acknowledgement or a heartbeat have no change.
     """
     about = "everything" if scope.area is None else f"area {scope.area.name}"
     if scope.entity_type is not None:
@@ -395,7 +403,7 @@ def _live(change: type, scope: Scope) -> Any:
 
 
 def _history(connection: type) -> Any:
-    """Return a field of history; nullable, so that one that fails leaves the others of its operation."""
+    """Return a field of history; nullable, so that its failure leaves the operation's other fields intact."""
     return strawberry.field(
         resolver=_READ,
         graphql_type=connection | None,
@@ -408,7 +416,7 @@ def _history(connection: type) -> Any:
 
 
 def _rows_field(kind: type, resolver: Any, entity_type: str) -> Any:
-    """Return a field of a table or of one row; nullable, as those of history are."""
+    """Return a field of a table or of one row; nullable, for the same reason as a field of history."""
     what = "Rows" if resolver is _ROWS else "One row"
     return strawberry.field(
         resolver=resolver,
@@ -421,7 +429,10 @@ def _rows_field(kind: type, resolver: Any, entity_type: str) -> Any:
 
 
 def _object(name: str, fields: Mapping[str, Any], entity_type: str | None) -> type:
-    """Return an object type; fields keep their names as they are."""
+    """Return an object type whose fields keep their GraphQL names.
+
+    Columns get generated attribute names, since a column may be named like an attribute of a class.
+    """
     namespace: dict[str, Any] = {"__annotations__": {}}
     for place, (field_name, field) in enumerate(fields.items()):
         field.graphql_name = field_name

@@ -1,4 +1,4 @@
-"""The selection set of a subscription, compiled once: fragments merged, directives evaluated.
+"""The selection set of a subscription, compiled once: fragments are merged and directives evaluated.
 
 ::
 
@@ -6,8 +6,8 @@
       ─▶ SelectionSet("onProductChange", (HeadField("a", "version"), HeadField("cursor", "cursor"),
                                           RowField("after", …)))
 
-The steps are CollectFields and MergeSelectionSets of the specification (section 6.3.2), for a document that has
-been validated. Two documents with equal selections are sent the same bytes.
+The steps are CollectFields and MergeSelectionSets of the specification (section 6.3.2), for a valid document.
+Two documents with equal selections share the same encoded bytes.
 """
 
 from __future__ import annotations
@@ -47,15 +47,17 @@ _TEXTS: Final = {f"{body}Text": body for body in BODIES}
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """``__typename``."""
+    """A member ``__typename``."""
 
     key: str
+    """Response key."""
     name: str
+    """Name of the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadField:
-    """A field of `Change`."""
+    """A member that is a field of the interface `Change`."""
 
     key: str
     field: str
@@ -63,7 +65,7 @@ class HeadField:
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """A body as JSON, or as the text of it."""
+    """A member that is a body as JSON, or as a string with its text."""
 
     key: str
     body: str
@@ -72,7 +74,7 @@ class BodyField:
 
 @dataclass(frozen=True, slots=True)
 class ColumnField:
-    """A column of a row."""
+    """A column in the selection of a row."""
 
     key: str
     names: ColumnNames
@@ -81,7 +83,7 @@ class ColumnField:
 
 @dataclass(frozen=True, slots=True)
 class RowField:
-    """A body as a typed row."""
+    """A member that is a body as a typed row, with its selected columns."""
 
     key: str
     body: str
@@ -94,7 +96,7 @@ Member: TypeAlias = TypeName | HeadField | BodyField | RowField
 
 @dataclass(frozen=True, slots=True)
 class SelectionSet:
-    """The members of each event of a subscription."""
+    """The compiled selection of a subscription field: the members of each payload, in order."""
 
     key: str
     """Response key of the subscription field."""
@@ -102,7 +104,7 @@ class SelectionSet:
 
     @property
     def bodies(self) -> frozenset[str]:
-        """The bodies that it needs."""
+        """Names of the bodies that the selection needs."""
         found = {each.body for each in self.members if isinstance(each, BodyField | RowField)}
         if any(isinstance(each, HeadField) and each.field == UNAVAILABLE for each in self.members):
             found |= {*TOLD_FROM}
@@ -110,7 +112,7 @@ class SelectionSet:
 
     @property
     def identity(self) -> str:
-        """A text that two selections share if and only if they are sent the same bytes."""
+        """Text that is equal for two selections if and only if their encoded bytes are equal."""
         return repr((self.key, tuple(map(_identity, self.members))))
 
 
@@ -130,15 +132,16 @@ def _identity(member: Member | ColumnField) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The one field of a subscription."""
+    """The only field of a subscription operation."""
 
     node: FieldNode
+    """Its first occurrence."""
     nodes: tuple[FieldNode, ...]
-    """All its occurrences, whose selections are merged."""
+    """All of its occurrences; their selections are merged."""
 
 
 class Collector:
-    """Collects the fields of one operation, with one set of variables."""
+    """Collects the selected fields of one operation for one set of variables."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class Collector:
     def fields(
         self, type_name: str, sets: Iterable[SelectionSetNode | None]
     ) -> dict[str, list[FieldNode]]:
-        """Return the fields that an object of a type shows, by response key, in order."""
+        """Return the selected fields of an object type by response key, in order of first occurrence."""
         found: dict[str, list[FieldNode]] = {}
         visited: set[str] = set()
         for each in sets:
@@ -181,8 +184,8 @@ class Collector:
                     if condition is None or self._applies(condition.name, type_name):
                         self._collect(type_name, node.selection_set, found, visited)
                 case FragmentSpreadNode():
-                    # The specification spreads a fragment once in a selection set. Without that a few lines
-                    # of fragments could ask for billions of fields.
+                    # The specification spreads a fragment only once in a selection set. Otherwise a few lines
+                    # of fragments could select billions of fields.
                     name = node.name.value
                     if name in visited:
                         continue
@@ -192,7 +195,8 @@ class Collector:
                         self._collect(type_name, fragment.selection_set, found, visited)
 
     def _shown(self, node: Any) -> bool:
-        # The schema declares no other directives for fields and fragments, so validation has refused them.
+        # Validation has refused all other directives, because the schema declares none for fields and
+        # fragments.
         skip = get_directive_values(GraphQLSkipDirective, node, self._variables)
         if skip and skip["if"]:
             return False
@@ -211,10 +215,10 @@ class Collector:
 
 
 def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
-    """Return the field of a subscription.
+    """Return the only field of a subscription operation.
 
     Raises:
-        InvalidRequest: Directives leave it without one.
+        InvalidRequest: Directives exclude the field.
     """
     found = collector.fields("Subscription", [operation.selection_set])
     if len(found) != 1:
@@ -224,12 +228,12 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
 
 
 def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> SelectionSet:
-    """Return the selection of a subscription field."""
+    """Return the compiled selection of a subscription field."""
     node = root.node
     key = (node.alias or node.name).value
     row = built.rows.get(_type_of(node.name.value))
     type_name = "CatalogChange" if row is None else _type_of(node.name.value)
-    # Response keys are in the order of their first occurrence, and so are the members of each frame.
+    # The members of each frame are in the order in which their response keys first occur.
     members: list[Member] = []
     fields = collector.fields(type_name, [each.selection_set for each in root.nodes])
     for member_key, nodes in fields.items():
@@ -238,8 +242,8 @@ def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Sele
             members.append(TypeName(member_key, type_name))
         elif name in HEAD:
             members.append(HeadField(member_key, name))
-        # A typed row: its own selection set decides which columns are shown. All occurrences of the field are
-        # merged, as validation has made sure that they can be.
+        # A typed row has a selection set of its own. All occurrences of the field are merged; validation has
+        # made sure that this is possible.
         elif row is not None and name in ("before", "after"):
             inner = collector.fields(row.name, [each.selection_set for each in nodes])
             cells = tuple(

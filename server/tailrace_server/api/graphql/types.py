@@ -1,9 +1,10 @@
-"""The types that every catalog has; those of its entity types are made in schema.py.
+"""The GraphQL types that every catalog has; schema.py generates the types of its entity types.
 
-Sources of the resolvers are the engine's own values: a `Capture`, a `CatalogInfo`, a record of statistics.
+Resolvers read from the engine's values: a `Capture`, a `CatalogInfo`, or a record of statistics.
 """
 
-# Strawberry reads annotations at run time; as values they need no name to be looked up.
+# Strawberry evaluates annotations at run time. So this module has no `from __future__ import annotations`,
+# which would make them strings.
 import asyncio
 from dataclasses import dataclass
 from enum import Enum
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @strawberry.enum(name="Area", description="What kind of thing a record is about.")
 class AreaEnum(Enum):
-    """As `tailrace.criteria.Area`, by name."""
+    """The GraphQL enum of `tailrace.criteria.Area`, with the same names."""
 
     SCHEMA = "SCHEMA"
     DATA = "DATA"
@@ -37,7 +38,7 @@ class AreaEnum(Enum):
     name="Operation", description="What happened to it. EXPIRE is a removal by time-to-live."
 )
 class OperationEnum(Enum):
-    """As `tailrace.criteria.Operation`, by name."""
+    """The GraphQL enum of `tailrace.criteria.Operation`, with the same names."""
 
     UPSERT = "UPSERT"
     REMOVE = "REMOVE"
@@ -50,7 +51,7 @@ class OperationEnum(Enum):
     description="The level that a capture speaks of: catalog, row, or column by its role.",
 )
 class ContainerTypeEnum(Enum):
-    """As `tailrace.criteria.ContainerType`, by name."""
+    """The GraphQL enum of `tailrace.criteria.ContainerType`, with the same names."""
 
     CATALOG = "CATALOG"
     ENTITY = "ENTITY"
@@ -62,7 +63,7 @@ class ContainerTypeEnum(Enum):
 
 @strawberry.enum(name="CaptureKind", description="What a change stands for.")
 class CaptureKindEnum(Enum):
-    """As `tailrace.criteria.CaptureKind`, by name."""
+    """The GraphQL enum of `tailrace.criteria.CaptureKind`, with the same names."""
 
     CHANGE = "CHANGE"
     STATE = "STATE"
@@ -73,7 +74,7 @@ class CaptureKindEnum(Enum):
     name="Transition", description="How a change moved its row, as a condition on rows sees it."
 )
 class TransitionEnum(Enum):
-    """As `tailrace.criteria.Transition`, by name."""
+    """The GraphQL enum of `tailrace.criteria.Transition`, with the same names."""
 
     ENTER = "ENTER"
     UPDATE = "UPDATE"
@@ -83,7 +84,7 @@ class TransitionEnum(Enum):
 
 @strawberry.enum(name="Initial", description="What a subscription begins with.")
 class InitialEnum(Enum):
-    """As `tailrace.criteria.Initial`, by name."""
+    """The GraphQL enum of `tailrace.criteria.Initial`, with the same names."""
 
     STATE = "STATE"
 
@@ -93,7 +94,7 @@ class InitialEnum(Enum):
     description="What a subscription gets that begins behind what is published.",
 )
 class CatchUpEnum(Enum):
-    """As `tailrace.criteria.CatchUp`, by name."""
+    """The GraphQL enum of `tailrace.criteria.CatchUp`, with the same names."""
 
     ALL = "ALL"
     LATEST = "LATEST"
@@ -105,7 +106,7 @@ class CatchUpEnum(Enum):
     "overtaken it.",
 )
 class OverrunPolicyEnum(Enum):
-    """As `tailrace.criteria.OverrunPolicy`, by name."""
+    """The GraphQL enum of `tailrace.criteria.OverrunPolicy`, with the same names."""
 
     RESYNC = "RESYNC"
     LATEST = "LATEST"
@@ -117,7 +118,7 @@ class OverrunPolicyEnum(Enum):
     description="One alternative of what is wanted: its fields are AND, the values of a list any-of.",
 )
 class CriteriaInput:
-    """As proto/tailrace/v1 has it."""
+    """The input of one criteria; its fields are those of ``Criteria`` in proto/tailrace/v1."""
 
     area: AreaEnum | None = None
     entity_type: list[str] | None = strawberry.field(default=None, description="Exact names.")
@@ -145,10 +146,10 @@ class CriteriaInput:
 
 
 def image_of(capture: Capture, body: str) -> bytes | None:
-    """Return a body.
+    """Return a body of a capture by name; None if the capture has no such body.
 
     Raises:
-        ValueUnfit: It was left out, being too large.
+        ValueUnfit: The bodies were omitted because they were too large.
     """
     if capture.omitted_bytes:
         raise omitted(capture.omitted_bytes)
@@ -157,7 +158,7 @@ def image_of(capture: Capture, body: str) -> bytes | None:
 
 
 def is_capture(cls: type, value: object, info: object) -> bool:
-    """Say that a capture is one of whatever type the field has."""
+    """Return True if the value is a capture: it can be of every type of change."""
     return isinstance(value, Capture)
 
 
@@ -195,7 +196,7 @@ def _container_type(root: Any) -> ContainerTypeEnum | None:
 
 @strawberry.interface(name="Change", description="What every change has, typed or not.")
 class ChangeInterface:
-    """The head of a capture."""
+    """The interface of all changes: the fields of a capture without its bodies."""
 
     version: Long = strawberry.field(description="Version of the catalog: +1 per transaction.")
     index: int = strawberry.field(description="Place of the record in its version; 0 is the lead.")
@@ -241,9 +242,9 @@ class ChangeInterface:
 
 
 UNAVAILABLE: Final = "unavailable"
-"""The field of `ChangeInterface` that is computed from bodies."""
+"""Name of the field of `ChangeInterface` that is computed from bodies."""
 TOLD_FROM: Final = ("before", "after")
-"""Those bodies."""
+"""The bodies from which the field `UNAVAILABLE` is computed."""
 HEAD: Final = (
     *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
     *(
@@ -258,7 +259,7 @@ HEAD: Final = (
     ),
     UNAVAILABLE,
 )
-"""Fields of `ChangeInterface`."""
+"""Names of the fields of `ChangeInterface`."""
 BODIES: Final = ("change", "before", "after")
 
 
@@ -283,7 +284,7 @@ def _text_body(name: str) -> Any:
 
 @strawberry.type(description="A change of anything in the catalog, its bodies as JSON.")
 class CatalogChange(ChangeInterface):
-    """A capture, untyped."""
+    """A change of any entity type, with bodies as JSON and as text."""
 
     change: Json | None = _json_body("change")
     before: Json | None = _json_body("before")
@@ -297,7 +298,7 @@ class CatalogChange(ChangeInterface):
 
 @strawberry.type(name="Position", description="Place of a record.")
 class PositionObject:
-    """Version and index."""
+    """A position: version and index of a record."""
 
     version: Long
     index: int
@@ -305,7 +306,7 @@ class PositionObject:
 
 @strawberry.type(description="Relay's page information.")
 class PageInfo:
-    """The place of a page in its range."""
+    """The page information of Relay: neighbours and cursors of a page."""
 
     has_next_page: bool
     has_previous_page: bool
@@ -315,7 +316,7 @@ class PageInfo:
 
 @strawberry.type(description="A change in a page of history.")
 class CatalogChangeEdge:
-    """Edge of `CatalogChangeConnection`."""
+    """An edge of `CatalogChangeConnection`."""
 
     cursor: str
     node: CatalogChange
@@ -323,17 +324,17 @@ class CatalogChangeEdge:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge of any connection."""
+    """An edge as resolvers return it, for any type of connection."""
 
     cursor: str
     node: Capture
 
 
 class HistoryPage:
-    """A page of history: what the fields of every connection are read from."""
+    """A page of history, from which the fields of every connection type are resolved."""
 
     def __init__(self, captures: "list[Capture]", page_info: PageInfo, **facts: Any) -> None:
-        """Keep the captures in the order they are to be listed."""
+        """Store the captures, in the order of the list, and the other values of the page."""
         self.captures = captures
         self.page_info = page_info
         self.anchor: int = facts["anchor"]
@@ -347,7 +348,7 @@ class HistoryPage:
 
 @strawberry.interface(name="ChangePage", description="What every page of history says.")
 class ChangePage:
-    """The facts around the edges."""
+    """The interface of all pages of history: their fields other than edges."""
 
     page_info: PageInfo
     anchor: Long = strawberry.field(
@@ -367,10 +368,10 @@ class ChangePage:
 
 
 class TablePage:
-    """Rows of a table: what the fields of every such type are read from."""
+    """A page of a table's rows, from which the fields of every table type are resolved."""
 
     def __init__(self, edges: list[Edge], page_info: PageInfo, **facts: Any) -> None:
-        """Keep the rows in the order they are to be listed."""
+        """Store the rows, in the order of the list, and the other values of the page."""
         self.edges = edges
         self.page_info = page_info
         self.version: int = facts["version"]
@@ -381,17 +382,17 @@ class TablePage:
 
 
 def is_table(cls: type, value: object, info: object) -> bool:
-    """Say that rows are of whatever table the field has."""
+    """Return True if the value is a page of rows: it can be of every table type."""
     return isinstance(value, TablePage)
 
 
 def is_connection(cls: type, value: object, info: object) -> bool:
-    """Say that a page is one of whatever type the field has."""
+    """Return True if the value is a page of history: it can be of every connection type."""
     return isinstance(value, HistoryPage)
 
 
 def edges_of(root: Any) -> "AsyncIterator[Edge]":
-    """Yield the edges of a page, letting others have their turn: the loop serves live subscriptions too."""
+    """Yield the edges of a page, and yield the event loop between them to live subscriptions."""
     if isinstance(root, TablePage):
         return _in_turns(root.edges)
     return _in_turns(Edge(str(capture.cursor), capture) for capture in root.captures)
@@ -405,16 +406,17 @@ async def _in_turns(edges: "Iterable[Edge]") -> "AsyncIterator[Edge]":
 
 
 _EDGES_AT_ONCE: Final = 16
+"""Edges that are resolved before other tasks get their turn."""
 
 
 def edges_field(edge: Any) -> Any:
-    """Return the field of a connection's edges."""
+    """Return the field ``edges`` of a connection or table type."""
     return strawberry.field(resolver=edges_of, graphql_type=list[edge])
 
 
 @strawberry.type(description="A page of history, of whole records.")
 class CatalogChangeConnection(ChangePage):
-    """Relay's connection over changes of any kind."""
+    """The connection of untyped changes, in Relay's form."""
 
     edges: list[CatalogChangeEdge] = edges_field(CatalogChangeEdge)
 
@@ -423,7 +425,7 @@ class CatalogChangeConnection(ChangePage):
 
 @strawberry.type(name="Catalog", description="A catalog as it stands now.")
 class CatalogObject:
-    """From `CatalogInfo`."""
+    """A catalog, from `CatalogInfo`."""
 
     name: str
     uuid: strawberry.ID
@@ -436,7 +438,7 @@ class CatalogObject:
 
 
 def catalog_of(info: "CatalogInfo") -> CatalogObject:
-    """Return a catalog as GraphQL has it."""
+    """Return the GraphQL object of a catalog."""
     return CatalogObject(
         name=info.name,
         uuid=strawberry.ID(str(info.uuid)),
@@ -451,7 +453,7 @@ def catalog_of(info: "CatalogInfo") -> CatalogObject:
     name="Column", description="A column of an entity type. Its ordinal is 1 + its place."
 )
 class ColumnObject:
-    """From the schema of the log."""
+    """A column in the schema of the log."""
 
     name: str
     field: str | None = strawberry.field(description="Its field in this GraphQL schema.")
@@ -469,7 +471,7 @@ class ColumnObject:
 
 @strawberry.type(description="An entity type and its columns.")
 class EntityType:
-    """From the schema of the log."""
+    """An entity type in the schema of the log."""
 
     name: str
     type: str | None = strawberry.field(description="Its type in this GraphQL schema.")
@@ -478,7 +480,7 @@ class EntityType:
 
 @strawberry.type(name="Schema", description="The schema of a catalog at a version.")
 class SchemaObject:
-    """From the schema of the log."""
+    """The schema of the log as of a version."""
 
     id: int
     entity_types: list[EntityType]
@@ -488,7 +490,7 @@ class SchemaObject:
     name="Statistics", description="Figures of a catalog, or of the whole server, of this moment."
 )
 class StatisticsObject:
-    """Sums over what is observed."""
+    """Figures of one observed catalog, or their sums over all."""
 
     published_version: Long | None = strawberry.field(description="Null for the whole server.")
     committed_version: Long | None

@@ -1,18 +1,18 @@
-"""Subscriptions and queries over ``graphql-transport-ws``.
+"""GraphQL subscriptions and queries over the sub-protocol ``graphql-transport-ws``.
 
-`api.websocket` enforces the rules of the sub-protocol; here a subscribe becomes an operation.
+`api.websocket` enforces the rules of the sub-protocol; this module runs the operations.
 
-A compiled subscription is sent the frames that all subscribers of an equal selection share; only the id
-around them is its own. Queries of one connection are answered one after the other: an answer is made once the
-answer before it has been read far enough that there is room.
+All subscriptions with an equal selection share the same encoded payloads; only the id around a payload differs.
+Queries of one connection are answered one after the other: the server builds an answer only when the client has
+read enough of the previous one that the socket has room.
 
-Acknowledgement and heartbeats are the ``extensions`` of a result whose data is null (docs/adr/0061).
+Acknowledgement and heartbeats are sent in the ``extensions`` of a result whose data is null (docs/adr/0061).
 
 ::
 
     {"data": {"onProductChange": null}, "extensions": {"heartbeat": {"publishedVersion": …, "resumeCursor": …}}}
 
-A subscription that asks for ``signals: true`` gets them, in order with its changes.
+A subscription with the argument ``signals: true`` receives them, in order with its changes.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 
 
 class GraphqlSocketFace:
-    """The face of one socket of a catalog."""
+    """The face of one WebSocket: runs the GraphQL operations of a client on one catalog."""
 
     takes_tokens = False
 
     def __init__(
         self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer, entrance: Entrance
     ) -> None:
-        """Bind a peer to a catalog; unread answers share a budget."""
+        """Bind a peer to a catalog; ``answers`` is the shared budget of unread answers."""
         self.entrance = entrance
         self._catalog = catalog
         self._answers = answers
         self._peer = peer
         self._turn = asyncio.Lock()
-        """Of queries, so that a client that does not read holds one answer, however many it requests."""
+        """Held by the one query that runs, so that a client that does not read has only one answer in memory."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     def error_payload(self, error: TailraceError) -> object:
-        """Return a list of GraphQL errors."""
+        """Return the GraphQL errors of an error."""
         return error_list(error)
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
-        """Keep what is asked for; the document is looked at in ``run``, which may wait."""
+        """Parse the request; its document is validated in ``run``, which may wait."""
         try:
             operation.state = asked_of(payload)
         except InvalidRequest as error:
@@ -82,8 +82,8 @@ class GraphqlSocketFace:
         """Serve one operation until it ends.
 
         Raises:
-            TailraceError: It ends with this error.
-            ReaderGone: The client has gone.
+            TailraceError: The operation ends with this error.
+            ReaderGone: The client has disconnected.
         """
         catalog = self._catalog
         prepared = await catalog.prepare(operation.state, self.entrance.principal)
@@ -94,13 +94,14 @@ class GraphqlSocketFace:
                 await self._answer(operation, await catalog.execute(prepared, self._peer))
             return
         live = await catalog.begin(prepared, self._peer)
-        del prepared  # its document, with the schema, and its variables have been used
+        # Free the variables, and the document with its schema: a subscription may live for days.
+        del prepared
         operation.answered()
         catalog.documents.compiled += 1
         await self._pump(operation, live)
 
     async def _answer(self, operation: SocketOperation, answer: bytes) -> None:
-        """Send an answer; one that is not read has a part in the budget of answers."""
+        """Send an answer; until the client has read it, it is charged to the budget of unread answers."""
         holder = UnreadAnswer(operation.interrupt)
         self._answers.hold(holder, len(answer))
         try:
@@ -109,7 +110,7 @@ class GraphqlSocketFace:
             self._answers.hold(holder, 0)
 
     async def _pump(self, operation: SocketOperation, live: Live) -> None:
-        """Send a compiled subscription until it ends."""
+        """Send the changes and signals of a subscription until it ends."""
         subscription = live.subscription
         subscription.on_end = on_end(operation.interrupt)
         operation.serves(subscription)
@@ -128,13 +129,14 @@ class GraphqlSocketFace:
                     await operation.nexts(payloads_of(message))
                 elif live.signalled:
                     await operation.next(heartbeat_signal(live.key, message))
-                del message  # the next one may have to wait for the room of this one
+                # Free the message before waiting: the next one may need its memory.
+                del message
         finally:
             subscription.cancel()
 
 
 def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
-    """Return the payloads of a message; that of a large capture, which comes alone, is not copied."""
+    """Return the payloads of a message; a single payload, which may be large, is not copied."""
     if message.count == 1 and message.data.find(SEPARATOR) == len(message.data) - len(SEPARATOR):
         return (memoryview(message.data)[: -len(SEPARATOR)],)
     payloads = message.data.split(SEPARATOR)
@@ -145,14 +147,14 @@ def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
 
 
 def in_one_line(text: bytes) -> bytes:
-    """Return a text of JSON without line ends: they are between tokens only, where a space means the same."""
+    """Return JSON text with line ends replaced by spaces; in JSON they occur only between tokens."""
     return text.translate(_LINE_ENDS) if b"\n" in text or b"\r" in text else text
 
 
 def acknowledgement_signal(
     key: str, value: SubscribeAcknowledgement, catalog: GraphqlCatalog
 ) -> bytes:
-    """Return the payload that acknowledges a subscribe; ``key`` is the name of its field in the answer."""
+    """Return the payload that acknowledges a subscribe; ``key`` is the response key of its field."""
     found = json_responses.acknowledgement(
         value,
         send_deadline_s=catalog.engine.settings.send_deadline_s,
@@ -162,7 +164,7 @@ def acknowledgement_signal(
 
 
 def state_complete_signal(key: str, value: StateComplete) -> bytes:
-    """Return the payload behind the last row of a state."""
+    """Return the payload that follows the last row of an initial state."""
     return _signal(key, "stateComplete", json_responses.state_complete(value))
 
 

@@ -1,4 +1,4 @@
-"""The types of ``where``: an input for each entity type, made of its columns.
+"""The input types of the argument ``where``: one for each entity type, with a field for each column.
 
 ::
 
@@ -6,8 +6,7 @@
 
     input ProductWhere { price: DecimalTests  state: StringTests  and: [ProductWhere!] … }
 
-Fields of an input are made when somebody looks at them first, so
-that types which nobody asks for cost nothing.
+The fields of an input type are created on first use, so that unused types cost almost nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 _ORDER: Final = ("gt", "gte", "lt", "lte")
 _NUMBERS: Final[Mapping[object, str]] = {int: "Int", BigInt: "BigInt", float: "Float"}
-"""Scalars of columns of numbers, by name; any other number is a Decimal."""
+"""Scalar → kind of tests, for columns of numbers; other numbers have the kind Decimal."""
 _KINDS: Final = {
     Family.TEXT: "String",
     Family.BOOLEAN: "Boolean",
@@ -73,7 +72,7 @@ _ALL_KINDS: Final = (
     "Null",
 )
 TEST_TYPES: Final = tuple(f"{kind}Tests" for kind in _ALL_KINDS)
-"""Names of the types of tests, which all entity types share."""
+"""Names of the input types of tests, which all entity types share."""
 
 
 def add_conditions(
@@ -83,22 +82,23 @@ def add_conditions(
     histories: Mapping[str, Scope],
     tables: Mapping[str, str],
 ) -> dict[str, WhereType]:
-    """Give fields of a schema their argument ``where``, and the schema its types.
+    """Add the input types of conditions to a schema, and give its fields their argument ``where``.
 
     Args:
-        made: The schema, whose fields have an argument of that name already; those of no entity type lose it.
-        rows: Type of a change → its row.
-        scopes: Subscription field → what it is about.
-        histories: Field of history → what it is about.
-        tables: Field of a table, or of one row of it → its entity type.
+        made: The schema. Its fields have a placeholder argument ``where``, which is replaced, or removed from
+            fields that do not belong to one entity type.
+        rows: Type of a change → type of its row.
+        scopes: Subscription field → part of the catalog that it covers.
+        histories: Field of history → part of the catalog that it covers.
+        tables: Field of a table or of one row → entity type.
 
     Returns:
-        Entity type → what its ``where`` means. One without columns has none.
+        Entity type → fields of its ``where``. An entity type without columns has no entry.
     """
     core, scalar = made._schema, made.schema_converter.from_scalar
     assert core.query_type is not None
     assert core.subscription_type is not None
-    # 1. The types: those of tests are shared, and those of entity types stand on them.
+    # 1. Add the input types. All entity types share the types of tests.
     tests = _test_types(scalar)
     for kind in (*tests.values(), *_scalars(scalar)):
         core.type_map.setdefault(kind.name, kind)
@@ -110,7 +110,8 @@ def add_conditions(
             core.type_map[kind.name] = kind
             found[row.entity_type] = WhereType(columns)
             arguments[row.entity_type] = GraphQLArgument(kind, description=_DESCRIPTION)
-    # 2. The fields. Resolvers are shared by all, and so is what their argument is declared as.
+    # 2. Replace the argument of each field. All fields share a few resolvers, so the resolvers cannot declare
+    #    the input type of each entity type themselves.
     of_field = {name: scope.rows_of for name, scope in {**scopes, **histories}.items()}
     of_field |= tables
     for name, field in {**core.query_type.fields, **core.subscription_type.fields}.items():
@@ -129,7 +130,7 @@ _DESCRIPTION: Final = (
 
 
 def _columns_of(row: RowType) -> dict[str, tuple[str, str]]:
-    """Return field of a ``where`` → column and kind of tests."""
+    """Return field of ``where`` → column, and kind of the tests on that column."""
     fields = names.beside(row.fields, (*JOINED, INVERTED))
     return {
         field: (row.fields[of][0][0], _kind_of(row.fields[of][1].now))
@@ -169,7 +170,7 @@ def _where_type(
 
 
 def _scalars(scalar: Callable[[Any], GraphQLScalarType]) -> list[GraphQLScalarType]:
-    """Return the types of values that tests have; the schema lists them, whatever columns there are."""
+    """Return the scalars of the values in tests; every schema has all of them."""
     standard = (GraphQLInt, GraphQLFloat, GraphQLString, GraphQLBoolean)
     return [*standard, *map(scalar, _OURS)]
 
@@ -177,7 +178,7 @@ def _scalars(scalar: Callable[[Any], GraphQLScalarType]) -> list[GraphQLScalarTy
 def _test_types(
     scalar: Callable[[Any], GraphQLScalarType],
 ) -> dict[str, GraphQLInputObjectType]:
-    """Return the types of tests by kind; those of one column are joined by AND."""
+    """Return the input types of tests by kind; the tests of one column are joined by AND."""
     values = {each.name: each for each in _scalars(scalar)}
     return {
         kind: GraphQLInputObjectType(
