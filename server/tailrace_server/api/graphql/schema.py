@@ -431,7 +431,7 @@ def _rows_field(kind: type, resolver: Any, entity_type: str) -> Any:
 def _object(name: str, fields: Mapping[str, Any], entity_type: str | None) -> type:
     """Return an object type whose fields keep their GraphQL names.
 
-    Columns get generated attribute names, since a column may be named like an attribute of a class.
+    Columns get generated attribute names, so a column may have any GraphQL name.
     """
     namespace: dict[str, Any] = {"__annotations__": {}}
     for place, (field_name, field) in enumerate(fields.items()):

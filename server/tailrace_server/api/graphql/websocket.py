@@ -64,7 +64,7 @@ class GraphqlSocketFace:
         self._answers = answers
         self._peer = peer
         self._turn = asyncio.Lock()
-        """Held by the one query that runs, so that a client that does not read has only one answer in memory."""
+        """Held by the query that runs, so that a client that does not read has only one answer in memory."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     def error_payload(self, error: TailraceError) -> object:
