@@ -216,10 +216,7 @@ def _bounds(
 async def _read(
     history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[Capture], bool, int]:
-    """Return captures, True if there are more, and their size in bytes.
-
-    A capture above ``capture_bytes_max`` is returned without its bodies.
-    """
+    """Return captures, True if there are more, and their bytes; bodies of too large captures are omitted."""
     captures: list[Capture] = []
     size = 0
     async for frames in history:
@@ -431,11 +428,7 @@ class Context:
         raise CatalogUnknown(self.catalog, [each.name for each in infos])
 
     async def schema(self, version: int | None) -> types.SchemaObject:
-        """Return the schema of the log at a version, with the GraphQL names of its types and columns.
-
-        Args:
-            version: The version; None, or one above the newest, means the newest published version.
-        """
+        """Return the schema of the log at a version (None = the newest), with its GraphQL names."""
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
         view = await self.engine.view(self.caller, self.catalog, action=Action.SCHEMA)

@@ -16,8 +16,7 @@ GraphQL schema is immutable. When the schema of the log changes, a new GraphQL s
 subscriptions keep the old one.
 """
 
-# Strawberry evaluates annotations at run time. So this module has no `from __future__ import annotations`,
-# which would make them strings.
+# No `from __future__ import annotations` here: Strawberry needs annotations as values, not as strings.
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Optional

@@ -3,8 +3,7 @@
 Resolvers read from the engine's values: a `Capture`, a `CatalogInfo`, or a record of statistics.
 """
 
-# Strawberry evaluates annotations at run time. So this module has no `from __future__ import annotations`,
-# which would make them strings.
+# No `from __future__ import annotations` here: Strawberry needs annotations as values, not as strings.
 import asyncio
 from dataclasses import dataclass
 from enum import Enum
@@ -405,8 +404,7 @@ async def _in_turns(edges: "Iterable[Edge]") -> "AsyncIterator[Edge]":
         yield edge
 
 
-_EDGES_AT_ONCE: Final = 16
-"""Edges that are resolved before other tasks get their turn."""
+_EDGES_AT_ONCE: Final = 16  # Then other tasks get their turn.
 
 
 def edges_field(edge: Any) -> Any:
