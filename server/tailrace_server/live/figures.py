@@ -96,8 +96,7 @@ def figures_of(
     """Return the current figures of a subscription.
 
     An ``early`` subscription starts above the published version, so its lag is 0. A subscription ``in_state``
-    is
-    receiving rows of a state; its lag counts from the version of the state.
+    is receiving rows of a state; its lag counts from the version of the state.
     """
     lag = NO_LAG if early else lag_behind(safe, view)
     return SubscriptionStatistics(
@@ -143,8 +142,7 @@ class DeliveryCounts:
         """Count captures that were delivered together.
 
         ``committed_at`` is the monotonic time of the first capture's commit, in seconds. A commit from before
-        the
-        subscription was opened is history and gives no latency: that would measure how late the subscriber
+        the subscription was opened is history and gives no latency: that would measure how late the subscriber
         came.
         """
         self.captures += captures

@@ -109,8 +109,7 @@ class Intake:
         # Compare with the floor first: the floor of a new ring may be above ``routed``.
         if self.next.row < ring.floor:
             # Only eviction for want of room is an overrun. The ring also drops runs whose segment was deleted
-            # or
-            # could not be read, and that is not the fault of a slow subscriber.
+            # or could not be read, and that is not the fault of a slow subscriber.
             overrun = self.mode is Mode.LIVE and self.next.row < ring.pushed_out
             self._enter_resync()
             return RefillResult.OVERRUN if overrun else RefillResult.BEHIND
@@ -187,8 +186,7 @@ class Intake:
 
         The point never decreases, since a subscriber may have received it as a cursor to resume from. The next
         mark moves with the point over rows without a match in the ring. Otherwise an overrun would read these
-        rows
-        from the log, where they may be trimmed by then.
+        rows from the log, where they may be trimmed by then.
         """
         # Captures in the queue were not delivered; all captures before the queue were.
         if self.queue:

@@ -2,8 +2,7 @@
 
 A record is the newest of its key in a range of the log, wherever in the range a reader begins. So readers with
 the same criteria share a pass. The pass must begin at the reader's place or before it, and the reader's ring
-must
-cover the end of the pass, where the reader continues live.
+must cover the end of the pass, where the reader continues live.
 """
 
 from __future__ import annotations

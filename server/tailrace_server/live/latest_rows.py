@@ -1,8 +1,7 @@
 """The newest record of each key among the matched records of a range of the log.
 
 One pass reads the heads of the matched records, oldest first, and keeps the row of each key's newest record.
-New
-rows are joined with the kept rows by a stable sort, so later records win::
+New rows are joined with the kept rows by a stable sort, so later records win::
 
     kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by hash
     new       ▂▂▂▂▂▂                   rows in the order of the log

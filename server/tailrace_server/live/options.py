@@ -73,8 +73,7 @@ class SubscribeAcknowledgement:
     """Epoch of the named subscription's reader; 0 for an unnamed one."""
     where_version: int | None = None
     """Version of the schema by which the names in conditions were resolved, for conditions that gave none; None
-    if
-    no condition needs it."""
+    if no condition needs it."""
     state_version: int | None = None
     """Version of the state that is delivered first; None if only changes are delivered."""
 

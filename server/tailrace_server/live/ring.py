@@ -10,10 +10,9 @@ whole runs, oldest first, so the captures of a record are never split.
 
 Routing stays one batch ahead of the fastest subscription. A subscription is *hungry* when it has queued all
 routed captures and is sending the last of them. While a subscription is hungry, the observer continues to
-route,
-so the fastest subscription never waits. While none is hungry, the observer routes at most a small part of a
-ring:
-more would only evict runs that slower subscriptions still need, and these would have to read the log.
+route, so the fastest subscription never waits. While none is hungry, the observer routes at most a small part
+of a
+ring: more would only evict runs that slower subscriptions still need, and these would have to read the log.
 
 A subscription whose overrun policy is LATEST or DISCONNECT is *impatient*: while one is attached, routing waits
 for no subscription. The policy applies once the ring has overtaken the subscription. If the ring waited for it,
@@ -137,8 +136,7 @@ class Ring:
         run = self._runs[self._base]
         assert run is not None
         # Evicted runs leave a None at the front, and the list is cut only when half of it is None: so a drop
-        # takes
-        # constant time on average.
+        # takes constant time on average.
         self._runs[self._base] = None
         self._base += 1
         self.captures -= len(run)

@@ -6,14 +6,11 @@ The router matches an alternative of a publisher's criteria in one of two ways:
   costs (its classes x publishers that match them). Publishers that match the same classes share one array.
 * *by key*, if the alternative names keys. A table of booleans, by the top bits of key hashes, leaves few
   candidates. A dict of hashes has their publishers. Then the key itself is compared. The cost does not grow
-  from
-  1 to 100,000 keys.
+  from 1 to 100,000 keys.
 
 A publisher may have alternatives of both kinds, for instance if a grant of one key narrows a request without
-keys;
-it receives the matches of both. A publisher whose criteria need images (columns, conditions) runs the
-``select``
-of its predicate, or uses the index of conditions.
+keys; it receives the matches of both. A publisher whose criteria need images (columns, conditions) runs the
+``select`` of its predicate, or uses the index of conditions.
 
 For each publisher the router finds exactly what ``select`` of its predicate returns; a test compares both for
 generated criteria.
@@ -154,12 +151,11 @@ class Router:
         """Yield (id, captures) for every predicate that matches something in a batch.
 
         ``decoded`` are the images that conditions need, if they are decoded already. A predicate that had to
-        read
-        images is also yielded without captures: that was work, after which the caller may yield to other tasks.
+        read images is also yielded without captures: that was work, after which the caller may yield to other
+        tasks.
 
         An exception of a predicate is yielded in place of its captures, and the others continue. Predicates may
-        be
-        added and removed during the iteration, which may yield these or not.
+        be added and removed during the iteration, which may yield these or not.
         """
         # 1. The cheap kinds come first, so that their publishers are served before any image is parsed. A
         #    predicate with matches by key and alternatives by class is yielded once, after those by class.

@@ -3,17 +3,13 @@
 ::
 
     tables by name ─▶ blocks of a table ─▶ messages, then the changes from V + 1 on
-                                        read in a task       cut when they are requested
+                      read in a task       cut when they are requested
 
-                      The log after V is not read during this phase. The subscription's intake is at V + 1 from
-                      the beginning. So the
-                      subscription notices when retention removes V + 1, and ends at once: the remaining rows
-                      would be of no use.
+The log after V is not read during this phase. The subscription's intake is at V + 1 from the beginning. So the
+subscription notices when retention removes V + 1, and ends at once: the remaining rows would be of no use.
 
-                      The next capture is identified by its place (row and ordinal), never by its number in a
-                      block. A block that was
-                      released is made again, perhaps from another base, and may then begin and end at other
-                      rows.
+The next capture is identified by its place (row and ordinal), never by its number in a block. A block that was
+released is made again, perhaps from another base, and may then begin and end at other rows.
 """
 
 from __future__ import annotations
@@ -93,8 +89,7 @@ class StatePhase:
         """Number of captures in the block."""
         self._noted = 0
         """The value of ``_next`` when ``_last`` and ``_passed`` were set. They are set only when they are
-        needed,
-        since setting them for each message would cost more than the message."""
+        needed, since setting them for each message would cost more than the message."""
         self._headers: MatchedBlock | None = None
         """The captures of the block without bodies; None until a capture of the block is too large."""
         self._used_at = 0.0
@@ -169,8 +164,7 @@ class StatePhase:
         """Return the next message or `StateComplete`; None if there is none yet.
 
         After None the subscription is woken when there may be a message. Nothing is consumed: another call
-        returns
-        the same message until ``take`` is called. Without demand only `StateComplete` can be returned.
+        returns the same message until ``take`` is called. Without demand only `StateComplete` can be returned.
 
         Args:
             demand: Most captures of the message; None: any number.

@@ -1,15 +1,15 @@
-"""An index of the conditions on one table: it finds those that may match a batch, and the rows to evaluate.
+"""An index of the conditions on one table: it finds the conditions that may match a batch, and their rows.
 
-A condition that is an equality, an ``IN`` or a range on one column, alone or joined by AND, is true only where
-that part is. So its rows are found by it, and the others are not looked at::
+If a condition is an equality, an ``IN`` or a range on one column, alone or joined by AND with other parts, it
+is true only where that part is true. So the part looks up the rows, and other rows are not evaluated::
 
     tenant = 't17'                 the values of `tenant` in the batch, each once ──▶ its rows
     price BETWEEN 2 AND 5          the values of `price` in the batch, sorted     ──▶ its rows
-    tenant = 't17' AND price > 4   the values of `tenant` ──▶ rows, of which those with `price > 4`
-    name LIKE '%a%'                nothing                ──▶ all rows are judged
+    tenant = 't17' AND price > 4   the values of `tenant` ──▶ rows; `price > 4` is evaluated on these
+    name LIKE '%a%'                no lookup              ──▶ all rows are evaluated
 
-A row whose image before is missing, or whose value in the looked-up column is unknown, is a candidate for every
-condition. Only such rows cost more, not the rest of their batch.
+A row is *open* if its before-image is missing or its value in the looked-up column is unknown. An open row
+is a candidate for every condition. Only open rows cost more, not the rest of their batch.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _NOTHING = np.empty(0, np.intp)
 
 
 class ConditionIndex:
-    """The conditions on one table."""
+    """The index of the conditions on one table."""
 
     def __init__(self) -> None:
         """Begin without conditions."""
         self._indexed: dict[RowCondition, Indexed] = {}
         self._columns: Counter[Column] = Counter()
-        """Those that conditions need, and how many do."""
+        """The columns that conditions need, each with the number of conditions."""
         self._new: dict[Indexed, None] = {}
-        """Those that are not fitted yet."""
+        """Conditions that are not bound to a schema yet."""
         self._schemas: Sequence[Sequence[Column]] = ()
-        """The columns of the schemas that the others are bound to."""
+        """The columns of the schemas to which all other conditions are bound."""
         self._whole: dict[Indexed, None] = {}
-        """Those that are found by nothing."""
+        """Conditions without a lookup; they are evaluated on every row."""
         self._kinds: WeakValueDictionary[object, ConditionKind] = WeakValueDictionary()
-        """The kinds of the others, by what they are equal in."""
+        """The kinds of conditions, by their attributes; equal kinds are one object."""
         self._partly: dict[Sequence[Column], dict[Indexed, None]] = {}
-        """Those of the others that have a rest, by the columns that they need."""
+        """Conditions with a lookup and a rest, by the columns that the conditions need."""
         self._tables: dict[tuple[Column, bool], PointTable | RangeTable] = {}
-        """By column, and whether its values are looked up or ranges of them."""
+        """The lookup tables, by column and True for values, False for ranges."""
 
     def __len__(self) -> int:
         """Return the number of different conditions."""
@@ -69,16 +69,16 @@ class ConditionIndex:
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The columns that its conditions need."""
+        """The columns that the conditions need."""
         return tuple(self._columns)
 
     @property
     def ids(self) -> Iterable[int]:
-        """The predicates that have a condition, some of them several times."""
+        """The ids of the predicates that have a condition; ids may be repeated."""
         return (id for one in self._indexed.values() for id in one.ids)
 
     def add(self, condition: RowCondition, id: int) -> None:
-        """Add a condition of a predicate; the predicate may have it already."""
+        """Add a condition of a predicate; nothing happens if the predicate has the condition already."""
         one = self._indexed.get(condition)
         if one is None:
             one = self._indexed[condition] = Indexed(condition)
@@ -87,7 +87,7 @@ class ConditionIndex:
         one.ids[id] = None
 
     def remove(self, condition: RowCondition, id: int) -> None:
-        """Remove a condition of a predicate; the predicate may have lost it already."""
+        """Remove a condition of a predicate; nothing happens if it was removed already."""
         one = self._indexed.get(condition)
         if one is None:
             return
@@ -99,13 +99,14 @@ class ConditionIndex:
             self._forget_columns(one)
 
     def find(self, typed: TypedImages) -> ConditionLookup:
-        """Return what is found in a batch, whose columns are decoded as far as they are not yet."""
+        """Look up the rows of a batch; columns that the conditions need are decoded first."""
         self._fit(typed)
         typed.decode(self._columns)
         found = ConditionLookup(typed, self._indexed, tuple(self._whole))
         for (column, _), table in self._tables.items():
             found.add(table.find(typed.column(column)), table.asking, typed.open_rows((column,)))
-        # An unknown value may leave the rest of a condition undecided, also where the part looked up is NULL.
+        # An unknown value may leave the rest of a condition undecided, even where the looked-up column is NULL.
+        # So rows with an unknown value in any column of the condition are candidates too.
         for columns, ones in self._partly.items():
             if typed.misses_values(columns):
                 open_ones = typed.open_rows(columns)
@@ -114,7 +115,7 @@ class ConditionIndex:
         return found
 
     def _fit(self, typed: TypedImages) -> None:
-        """Fit all conditions to a schema that is new, or else those that are new."""
+        """Bind all conditions to the schemas of a batch, or only new ones if the schemas are known."""
         schemas = typed.written
         is_same = len(schemas) == len(self._schemas) and all(
             one is other for one, other in zip(schemas, self._schemas, strict=True)
@@ -122,7 +123,9 @@ class ConditionIndex:
         self._schemas = schemas
         for one in tuple(self._new if is_same else self._indexed.values()):
             row_filter: RowFilter | None = None
-            with suppress(ConditionRefused, ColumnsChanged):  # its own subscriptions are told
+            with suppress(
+                ConditionRefused, ColumnsChanged
+            ):  # evaluation raises it for its own subscriptions
                 row_filter = typed.fitted(one.condition)
             if row_filter is not one.row_filter:
                 self._take_out(one)
@@ -152,8 +155,8 @@ class ConditionIndex:
         table.add(one)
 
     def _chosen(self, one: Indexed) -> LookupTerm | None:
-        """Return what a condition is found by: of several values those that the fewest others ask for."""
-        # So `state = 'open' AND tenant = 't17'` is found by the tenant, whichever comes first.
+        """Return the lookup of a condition: of several, the one whose values the fewest conditions share."""
+        # So `state = 'open' AND tenant = 't17'` is looked up by the tenant, in whichever order it was written.
         if len(one.found_by) < 2:
             return one.found_by[0] if one.found_by else None
 
@@ -189,37 +192,37 @@ class ConditionIndex:
 
 
 class Hits:
-    """The conditions that one lookup table has matched."""
+    """The conditions that one lookup table has matched in a batch."""
 
     def __init__(self, finder: Finder, open_rows: RowsFound) -> None:
-        """Take it, and the rows that are for everybody of the table."""
+        """Set the result of a lookup, and the open rows: candidates for each condition of the table."""
         self._finder = finder
         self._open_rows = open_rows
         self.numbers: dict[Indexed, list[int]] = {}
-        """By condition, what of the finder's is its own."""
+        """The finder's numbers that belong to each condition."""
         for number, owners in finder.owners():
             for one in owners:
                 self.numbers.setdefault(one, []).append(number)
 
     @property
     def is_open(self) -> bool:
-        """Return whether some rows are for everybody of the table."""
+        """True if the table has open rows in this batch."""
         return len(self._open_rows.places) > 0
 
     @property
     def grouped(self) -> GroupedRows | None:
-        """All rows by number; None: some are of several numbers, or for everybody."""
+        """All rows, grouped by number; None if a row may have several numbers, or there are open rows."""
         return None if self.is_open else self._finder.grouped
 
     def rows(self, count: int, numbers: Sequence[int]) -> RowsFound:
-        """Return the rows of some numbers, and those for everybody; ``count`` rows there are."""
+        """Return the rows of some numbers, and the open rows; ``count`` is the number of rows in the batch."""
         if len(numbers) == 1 and not self.is_open:
             return self._finder.rows(numbers[0])
         return joined(count, [*map(self._finder.rows, numbers), self._open_rows])
 
 
 class ConditionLookup:
-    """The conditions of an index that may match something of a batch."""
+    """The conditions of an index that may match something in a batch."""
 
     def __init__(
         self,
@@ -227,7 +230,7 @@ class ConditionLookup:
         indexed: dict[RowCondition, Indexed],
         whole: Sequence[Indexed],
     ) -> None:
-        """Begin with the conditions that are evaluated on every row."""
+        """Begin with ``whole``, the conditions that are evaluated on every row."""
         self.typed = typed
         self.whole = whole
         self._indexed = indexed
@@ -235,7 +238,7 @@ class ConditionLookup:
         self._open: dict[Indexed, RowsFound] = {}
 
     def add(self, finder: Finder, asking: Iterable[Indexed], open_rows: RowsFound) -> None:
-        """Add what one table has found, and the rows that are for everybody of the table."""
+        """Add the matches of one table, whose conditions are ``asking``, and its open rows."""
         hits = Hits(finder, open_rows)
         if hits.is_open:
             for one in asking:
@@ -243,14 +246,14 @@ class ConditionLookup:
         self._hits.append(hits)
 
     def open_all(self, one: Indexed, open_rows: RowsFound) -> None:
-        """Add rows that one condition has to be evaluated for in any case."""
+        """Set the rows for which one condition must be evaluated, whatever the lookup says."""
         self._open[one] = open_rows
 
     def __iter__(self) -> Iterator[tuple[Indexed, Hits | None]]:
-        """Yield the conditions that were found by a lookup, with their rows; None: to be evaluated."""
+        """Yield each condition that may match, with its hits; None in place of hits: it must be evaluated."""
         for hits in self._hits:
             for one in hits.numbers:
-                # A grant treats what is undecided in another way: that is done where rows are evaluated.
+                # A condition with a grant's part treats undecided rows differently; only evaluation does that.
                 is_judged = one in self._open or (hits.is_open and one.condition.is_granted)
                 yield one, None if is_judged else hits
         for one, rows in self._open.items():
@@ -258,7 +261,7 @@ class ConditionLookup:
                 yield one, None
 
     def places(self, condition: RowCondition) -> NDArray[np.intp] | None:
-        """Return the rows that come into question for a condition, rising; None: every row does."""
+        """Return the candidate rows of a condition in rising order; None: every row is a candidate."""
         one = self._indexed.get(condition)
         if one is None or one.part is None:
             return None

@@ -1,11 +1,11 @@
-"""The matched rows that conditions get from the index, without an evaluation of each condition.
+"""The matches of many conditions in a batch, computed from the index without evaluating each condition.
 
-Conditions of one kind, whose readers are shown the same columns, differ in the value alone that they are found
-by. So the rows of all of them are looked at together, once, and each is handed its part::
+Conditions of one kind, whose readers see the same columns, differ only in the value that they are looked up by.
+So the rows of all of them are evaluated together, once, and each condition gets its part of the result::
 
-    found by value     t1: 0 4   t2: 1   t3: 2 3 5         of 10,000 conditions `tenant = ? AND price > 4`
-    price > 4          yes  no   yes     no yes yes        worked out once
-    told               t1: 0     t2: 1   t3: 3 5
+    looked up by value   t1: 0 4   t2: 1   t3: 2 3 5       for 10,000 conditions `tenant = ? AND price > 4`
+    price > 4            yes  no   yes     no yes yes      evaluated once
+    matches              t1: 0     t2: 1   t3: 3 5
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchHead
 
 _FEW: Final = 4
-"""So many conditions of a kind look at their own rows alone."""
+"""Up to this many conditions of a kind, each evaluates its own rows."""
 
 
 class MatchedRows(NamedTuple):
-    """Rows of a batch, rising, each with its code of ``transitions``."""
+    """Matched rows of a batch in rising order, each with its code as in ``transitions``."""
 
     rows: NDArray[np.int32]
     codes: NDArray[np.uint8]
 
 
 class GroupedMatches:
-    """The matches of the conditions of one kind in a batch; their readers see the same columns."""
+    """The matches of the conditions of one kind in a batch, for readers that see the same columns."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class GroupedMatches:
         shown: Visibility | None,
         count: int,
     ) -> None:
-        """Work out what is the same for all of them.
+        """Evaluate the common part of the conditions, if there are enough of them.
 
         Args:
             head: The head of the batch.
-            typed: The images of one of its entity types.
-            hits: What is found of them in one column.
+            typed: The images of one entity type of the batch.
+            hits: The rows that a lookup has matched by one column.
             kind: The kind of the conditions.
-            shown: What their readers are shown; None: all.
-            count: How many conditions there are.
+            shown: The columns and rows that the readers see; None: all.
+            count: Number of conditions.
         """
         self._head = head
         self._typed = typed
@@ -67,20 +67,23 @@ class GroupedMatches:
         self._kind = kind
         self._shown = shown
         self._allowed: NDArray[np.uint8] | None = None
-        """By row, which of its images meet the rest; None: it is asked of few rows at a time."""
+        """For each row, bits for the images that meet the rest of the condition; None: evaluated for few rows
+        at a time."""
         self._is_visible: NDArray[np.bool_] | None = None
-        """By row, whether it has changed something that is shown; None: the same."""
+        """For each row, True if the change is visible to the readers; None: evaluated for few rows at a
+        time."""
         self._all_matches: MatchedRows | None = None
-        """The matched rows of all numbers of the table, and …"""
+        """The matched rows of all numbers of the lookup, one number after the other."""
         self._bounds: list[int] = []
-        """… the begin of each one's rows, and the end of the last one's."""
+        """Offsets into ``_all_matches``: the first row of each number, and the end of the last number's
+        rows."""
         self.is_shared = count > _FEW
-        """True if all of them were matched as a group; else each evaluates its own rows."""
+        """True if the common part is evaluated once for all conditions; else each evaluates its own rows."""
         if self.is_shared:
             self._match_all()
 
     def of(self, numbers: Sequence[int]) -> MatchedRows:
-        """Return the matches of a condition that was found by some numbers of the table; may be empty."""
+        """Return the matches of a condition that has some numbers of the lookup; may be empty."""
         if self._all_matches is not None and len(numbers) == 1:
             (rows, codes), bounds = self._all_matches, self._bounds
             part = slice(bounds[numbers[0]], bounds[numbers[0] + 1])
@@ -91,7 +94,7 @@ class GroupedMatches:
         )
 
     def _match_all(self) -> None:
-        # 1. What is asked of a row is the same for every condition.
+        # 1. Evaluate the rest and the visibility for all rows: both are the same for every condition.
         typed, shown = self._typed, self._shown
         if self._kind.rest:
             self._allowed = typed.bits(self._kind.rest, self._kind.columns, None)
@@ -101,7 +104,8 @@ class GroupedMatches:
             is_visible = np.zeros(len(self._head.versions), np.bool_)
             is_visible[kept] = True
             self._is_visible = is_visible[typed.rows]
-        # 2. Rows that are grouped by values are looked at all at once. What is left of a group lies together.
+        # 2. Match rows that are grouped by value all at once. The order stays, so the matches of a group are
+        #    still neighbours, and cumulative counts give the new bounds.
         grouped = self._hits.grouped
         if grouped is None:
             return
@@ -115,14 +119,14 @@ class GroupedMatches:
             )
 
     def _match(self, found: RowsFound) -> tuple[MatchedRows, NDArray[np.bool_] | None]:
-        """Return the codes of some rows, and the rows that match; None: all."""
+        """Return some rows with their codes, and a mask of the rows that match; None: all match."""
         places, bits = found
         is_match: NDArray[np.bool_] | None = None
         rows = self._typed.rows[places]
         if self._kind.rest:
             bits = bits & (
                 self._allowed_at(places) | np.uint8(MAY_HAVE_BEEN)
-            )  # all values are known here
+            )  # no value is unknown here; a row without a before-image keeps its bit
             is_match = bits != 0
         codes = codes_of(bits)
         if self._kind.is_granted:

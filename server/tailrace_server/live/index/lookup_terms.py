@@ -1,13 +1,13 @@
 """The values or the range of one column by which the rows of a condition can be looked up.
 
-A condition is true only where each of its parts is that are joined by AND. So one part is enough to find the
-rows that come into question, and the rest is asked of those rows alone. Many conditions have the same rest, and
-are of one *kind* then: it is worked out once for all of them::
+If a condition has parts that are joined by AND, it is true only where each part is true. So a lookup by one
+part finds all candidate rows, and only on these the *rest* of the condition is evaluated. Conditions with the
+same rest are of one *kind*; the rest is evaluated once for all of them::
 
     tenant = 't17'                   tenant: 't17'          no rest
     tenant = 't17' AND price > 4     tenant: 't17'          rest: price > 4
     price >= 2 AND price < 5         price: from 2 to 5     no rest
-    name LIKE 'a%' OR price = 3      nothing
+    name LIKE 'a%' OR price = 3      no lookup
 """
 
 from __future__ import annotations
@@ -36,82 +36,82 @@ _GREATER: Final = Operator.GREATER, Operator.GREATER_OR_EQUAL
 
 
 class RangeEnd(NamedTuple):
-    """An end of a range."""
+    """The begin or the end of a range."""
 
     value: Any
-    """As of ``sortable``."""
+    """The value, as ``sortable`` converts it."""
     is_behind: bool
-    """True if the range begins, or ends, right behind the value, and not right before it."""
+    """True if the range begins or ends just after the value; False if just before the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupTerm:
-    """The values or the range."""
+    """The values or the range of a column that a part of a condition selects."""
 
     column: Column
     rest: tuple[Mask, ...] = ()
     """The rest of the condition, which matched rows have to meet too."""
     values: tuple[Any, ...] | None = None
-    """As of ``plain``; None: a range."""
+    """The values, as ``plain`` converts them; None for a range."""
     begins: tuple[RangeEnd, ...] = ()
-    """The range begins at the last of them; none: below all values."""
+    """The begins of all comparisons; the range begins at the highest, or below all values if there is none."""
     ends: tuple[RangeEnd, ...] = ()
-    """It ends at the first of them; none: above all values."""
+    """The ends of all comparisons; the range ends at the lowest, or above all values if there is none."""
     is_empty: bool = False
-    """True if no value is in the range, whatever its ends."""
+    """True if no value is in the range, whatever ``begins`` and ``ends`` are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ConditionKind:
-    """The common part of conditions that are looked up by one column; an index keeps equal ones once."""
+    """The common attributes of conditions that are looked up by one column; an index has equal kinds once."""
 
     rest: tuple[Mask, ...]
     """The rest of the condition."""
     columns: tuple[Column, ...]
-    """Those that conditions of this kind need."""
+    """The columns that conditions of this kind need."""
     asked: tuple[Column, ...]
-    """Those of them that readers have named."""
+    """The columns that the readers' own conditions name."""
     is_granted: bool
-    """True if a grant has part in them."""
+    """True if a part of the conditions comes from a grant."""
 
 
 class Indexed:
-    """A condition on one table."""
+    """A condition in the index of one table."""
 
     __slots__ = ("condition", "found_by", "ids", "kind", "part", "row_filter")
 
     def __init__(self, condition: RowCondition) -> None:
-        """Take a condition, with the columns that it is bound to; no reader uses it yet."""
+        """Begin with a condition and the columns that it is bound to; no predicate has the condition yet."""
         self.condition = condition
         self.ids: dict[int, None] = {}
-        """Predicates that have it."""
+        """Ids of the predicates that have the condition; a dict for its order."""
         self.row_filter: RowFilter | None = condition.row_filter
-        """The condition, bound to the schema of now; None: it does not fit."""
+        """The condition, bound to the current schema; None if it does not fit the schema."""
         self.found_by = looked_up(condition.row_filter)
-        """The lookups to choose from; empty: the condition is evaluated on each row."""
+        """The lookups to choose from; empty if the condition must be evaluated on each row."""
         self.part: LookupTerm | None = None
-        """Which of these its index has chosen."""
+        """The lookup that the index has chosen; None if there is none."""
         self.kind: ConditionKind | None = None
-        """The part in common with other conditions; None: the index does not have the condition yet."""
+        """The attributes in common with other conditions; None while the condition is not in a table."""
 
     def fit(self, row_filter: RowFilter | None) -> None:
-        """Take what judges it by a schema; None: it does not fit."""
+        """Set the condition as bound to a new schema; None if it does not fit the schema."""
         self.row_filter = row_filter
         self.found_by = () if row_filter is None else looked_up(row_filter)
 
     @property
     def columns(self) -> Sequence[Column]:
-        """The columns that are read for it."""
+        """The columns that are read for the condition."""
         return self.condition.columns if self.row_filter is None else self.row_filter.columns
 
     @property
     def values(self) -> Sequence[Any]:
-        """The values that it is looked up by."""
+        """The values that the condition is looked up by; empty for a range or without a lookup."""
         return () if self.part is None else self.part.values or ()
 
 
 def looked_up(row_filter: RowFilter) -> tuple[LookupTerm, ...]:
-    """Return what a condition can be found by: equalities or else a range, any of them."""
+    """Return the lookups that a condition allows: its equalities, or if there is none, a range."""
     columns = {each.name: each for each in row_filter.columns}
     parts = [*_conjuncts(row_filter.mask)]
     found = []
@@ -140,16 +140,17 @@ def looked_up(row_filter: RowFilter) -> tuple[LookupTerm, ...]:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return values as such that Python can tell apart exactly: moments and days as their numbers."""
+    """Return values in a type with an exact Python equivalent: times and dates become integers."""
     if pa.types.is_temporal(array.type):
         return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
     return array
 
 
 def sortable(array: pa.Array) -> pa.Array:
-    """Return values as such that Arrow can search among, in the same order; there is no NULL among them."""
+    """Return values in a type that Arrow can search, in the same order; there must be no NULL."""
     if pa.types.is_decimal(array.type):
-        # Arrow does not search among decimals, but among bytes: the highest first, the sign turned over.
+        # Arrow cannot search decimals, but can search bytes. Big-endian bytes with the sign bit flipped
+        # have the order of the numbers.
         width = array.type.byte_width
         data = np.frombuffer(array.buffers()[1], np.uint8).reshape(-1, width)
         turned = data[array.offset : array.offset + len(array), ::-1].copy()
@@ -159,7 +160,7 @@ def sortable(array: pa.Array) -> pa.Array:
             pa.binary()
         )
     if pa.types.is_floating(array.type):
-        return pc.add(array, pa.scalar(0, array.type))  # -0.0 is 0.0
+        return pc.add(array, pa.scalar(0, array.type))  # -0.0 becomes 0.0
     return plain(array)
 
 
@@ -168,7 +169,7 @@ def _array_of(scalar: pa.Scalar) -> pa.Array:
 
 
 def _conjuncts(mask: Mask) -> Iterator[Mask]:
-    """Yield the conditions that are all to be true."""
+    """Yield the parts of a condition that are joined by AND."""
     if isinstance(mask, AllOf):
         for part in mask.parts:
             yield from _conjuncts(part)
@@ -177,14 +178,14 @@ def _conjuncts(mask: Mask) -> Iterator[Mask]:
 
 
 def _values(asked: AskedColumn, borders: Sequence[Border | None]) -> tuple[Any, ...] | None:
-    """Return those of some values that the column can have; None: they cannot be looked up."""
+    """Return the values that the column can have, without the others; None: values cannot be looked up."""
     if asked.kind is not None:
         return None
     found = []
     for border in borders:
         if border is None or border.side is not Side.AT or border.scalar is None:
             continue  # no value is equal to it
-        # Floats have values that are no keys, as NaN; numbers beyond Arrow's come as texts.
+        # NaN is not equal to itself, so floats are no keys. Numbers beyond Arrow's are columns of texts.
         kind = border.scalar.type
         if pa.types.is_floating(kind) or pa.types.is_decimal256(kind):
             return None
@@ -193,7 +194,7 @@ def _values(asked: AskedColumn, borders: Sequence[Border | None]) -> tuple[Any, 
 
 
 def _has_order(comparison: Compared) -> bool:
-    """Return whether a comparison takes a range of a column's values."""
+    """Return True if a comparison selects a range of the column's values."""
     border = comparison.border
     if comparison.asked.kind is not None or border is None:
         return False
@@ -203,24 +204,24 @@ def _has_order(comparison: Compared) -> bool:
 
 
 def _range(column: Column, comparisons: Sequence[Compared], rest: tuple[Mask, ...]) -> LookupTerm:
-    """Return the range that comparisons with values of a column take together."""
+    """Return the range of a column that several comparisons select together."""
     begins: list[RangeEnd] = []
     ends: list[RangeEnd] = []
     is_empty = False
     for each in comparisons:
         operator, border = each.operator, each.border
         assert border is not None
-        # 1. What is compared is below or above all values: it takes all of them, or none.
+        # 1. The compared value is below or above all values of the column: the comparison selects all, or none.
         if border.side in (Side.BELOW, Side.ABOVE) or border.scalar is None:
             is_empty |= operator not in (_GREATER if border.side is Side.BELOW else _LESS)
             continue
         value = sortable(_array_of(border.scalar))[0].as_py()
-        # 2. It is the gap behind a value: all others are above it or below it.
+        # 2. The compared value is in the gap after a value of the column: no value is equal to it.
         if border.side is Side.BEHIND:
             is_empty |= operator is Operator.EQUAL
             (ends if operator in _LESS else begins).append(RangeEnd(value, is_behind=True))
             continue
-        # 3. It is a value.
+        # 3. The compared value is a value of the column.
         if operator not in _LESS:
             begins.append(RangeEnd(value, is_behind=operator is Operator.GREATER))
         if operator not in _GREATER:

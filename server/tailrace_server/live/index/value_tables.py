@@ -1,11 +1,12 @@
-"""The rows of a batch that are found for conditions by the values of one column.
+"""Lookup tables: the rows of a batch that conditions match by the values of one column.
 
-Images of n rows are numbered as in ``typed_images``: 0 to n - 1 are those before, n to 2n - 1 those after. They
-are grouped by the values that are asked for, all at once. Of a range they lie together in the order of values,
-and become rows when these are asked for::
+Images of n rows are numbered as in ``typed_images``: 0 to n - 1 are the before-images, n to 2n - 1 the
+after-images. A lookup by values groups all images by value at once. A lookup by ranges sorts the images by
+value, so the images of a range are neighbours; they are turned into rows only when the rows of the range are
+requested::
 
-    tenant   t1 t2 t2 | t1 t2 t3    t1: row 0 was and is in; t2: row 1 the same, 2 was in; t3: row 2 is in
-    price     5  9  2 |  6  1  2    sorted: 4 2 5 0 3 1; from 1 to 4: images 4 2 5: row 1 is in, row 2 was too
+    tenant   t1 t2 t2 | t1 t2 t3    t1: row 0 was and is in; t2: row 1 was and is in, 2 was in; t3: row 2 is in
+    price     5  9  2 |  6  1  2    sorted: 4 2 5 0 3 1; from 1 to 4: images 4 2 5: row 1 is in, 2 was and is
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ if TYPE_CHECKING:
     from tailrace_server.live.index.lookup_terms import Indexed
 
 _NONE: Final = -1
-"""The number of values that no condition names."""
+"""The code of a value that no condition names, and the highest rank of an empty range."""
 _SMALL_RANKS_MAX: Final = (1 << 16) - 1
-"""Numbers up to this are sorted in one pass or two."""
+"""Ranks up to this are sorted as 16-bit integers, which numpy sorts in one or two passes."""
 
 
 class Finder(Protocol):
-    """The rows of one batch that a lookup table has matched."""
+    """The result of a lookup: the rows of one batch, by numbers that stand for values or ranges."""
 
     def owners(self) -> Iterator[tuple[int, Iterable[Indexed]]]:
-        """Yield numbers of what was found, each with those that ask for it."""
+        """Yield each number that has rows, with the conditions that look it up."""
 
     def rows(self, number: int) -> RowsFound:
-        """Return the rows of one of these numbers."""
+        """Return the rows of one number."""
 
     @property
     def grouped(self) -> GroupedRows | None:
-        """All of it, if no row is of two numbers but by its two images; None: some may be."""
+        """All rows, grouped by number; None if one image may have several numbers."""
 
 
 class GroupedRows(NamedTuple):
-    """The rows of one number after the other."""
+    """Rows grouped by number."""
 
     found: RowsFound
     bounds: list[int]
@@ -55,7 +56,7 @@ class GroupedRows(NamedTuple):
 
 
 def joined(count: int, parts: Sequence[RowsFound]) -> RowsFound:
-    """Return the rows of several parts; ``count`` rows there are."""
+    """Return the union of several sets of rows; ``count`` is the number of rows in the batch."""
     bits = np.zeros(count, np.uint8)
     for each in parts:
         bits[each.places] |= each.bits
@@ -64,24 +65,24 @@ def joined(count: int, parts: Sequence[RowsFound]) -> RowsFound:
 
 
 class PointTable:
-    """Conditions by the values of one column that they ask for."""
+    """The conditions that are looked up by values of one column."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without conditions."""
         self.asking: dict[Indexed, None] = {}
         self._owners: dict[Any, dict[Indexed, None]] = {}
         self._listed: tuple[pa.Array, list[dict[Indexed, None]]] | None = None
-        """The values, and who asks for each; made when they are needed."""
+        """The values, and the conditions of each value; made when they are needed."""
 
     def add(self, one: Indexed) -> None:
-        """Add a condition, which is looked up by values."""
+        """Add a condition."""
         self.asking[one] = None
         self._listed = None
         for value in one.values:
             self._owners.setdefault(value, {})[one] = None
 
     def remove(self, one: Indexed) -> None:
-        """Remove it."""
+        """Remove a condition."""
         del self.asking[one]
         self._listed = None
         for value in one.values:
@@ -91,13 +92,13 @@ class PointTable:
                 del self._owners[value]
 
     def askers(self, values: Sequence[Any]) -> int:
-        """Count how many conditions ask for some values."""
+        """Return how many conditions are looked up by some values."""
         return sum(len(self._owners.get(value, ())) for value in values)
 
     def find(self, array: pa.Array) -> Finder:
-        """Return what is found of a column's values, those before and those after."""
+        """Look up the values of a column: those of all before-images, then those of all after-images."""
         values = plain(array)
-        # What a commit of a few rows costs must not grow with the conditions, and they need no arrays.
+        # The cost of a commit with few rows must not grow with the number of conditions.
         if len(values) < len(self._owners):
             return _few_matches(values.to_pylist(), self._owners)
         if self._listed is None:
@@ -108,7 +109,7 @@ class PointTable:
 
 
 class _PointMatches:
-    """The rows by the values that they have."""
+    """The rows of a batch, grouped by value."""
 
     def __init__(self, grouped: GroupedRows, owners: Sequence[Iterable[Indexed]]) -> None:
         self.grouped = grouped
@@ -124,7 +125,7 @@ class _PointMatches:
 
 
 def _few_matches(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> _PointMatches:
-    """Look up fewer values than there are that are asked for."""
+    """Look up each value of the batch in the conditions' values, without arrays."""
     count = len(values) // 2
     by_value: dict[Any, dict[int, int]] = {}
     for image, value in enumerate(values):
@@ -144,20 +145,20 @@ def _few_matches(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]])
 
 
 def _many_matches(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]]) -> _PointMatches:
-    """Group images by the numbers of their values."""
+    """Group the images of a batch by the code of their value."""
     count = len(codes) // 2
     images = np.flatnonzero(codes != _NONE)
-    # 1. Sort them by value, row and side, all in one number.
+    # 1. Sort the images by value, row and side. All three are packed into one integer for one fast sort.
     keys = codes[images].astype(np.int64) * count + images % count
     keys = keys << 1 | (images >= count)
     keys.sort()
-    # 2. Both images of a row with one value are one.
+    # 2. Merge both images of a row that have the same value.
     pairs = keys >> 1
     firsts = _firsts(pairs)
     bits = np.where(keys & 1, np.uint8(IS_IN), np.uint8(WAS_IN))
     bits = np.bitwise_or.reduceat(bits, firsts) if len(firsts) else bits
     values, places = np.divmod(pairs[firsts], max(count, 1))
-    # 3. Where each value begins.
+    # 3. Find the first row of each value.
     firsts = _firsts(values)
     bounds = [*firsts.tolist(), len(values)]
     grouped = GroupedRows(RowsFound(places, bits), bounds)
@@ -165,14 +166,14 @@ def _many_matches(codes: NDArray[np.int32], owners: Sequence[Iterable[Indexed]])
 
 
 def _firsts(values: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Return the place of the first of each value in a sorted array."""
+    """Return the index at which each distinct value of a sorted array begins."""
     is_first = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
 class RangeTable:
-    """Conditions by the range of one column that they ask for.
+    """The conditions that are looked up by a range of one column.
 
     The ends of all ranges are borders, which cut the column's values into ranks::
 
@@ -181,22 +182,22 @@ class RangeTable:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without conditions."""
         self.asking: dict[Indexed, None] = {}
         self._ranks: _RankedRanges | None = None
 
     def add(self, one: Indexed) -> None:
-        """Add a condition, which is looked up by a range."""
+        """Add a condition."""
         self.asking[one] = None
         self._ranks = None
 
     def remove(self, one: Indexed) -> None:
-        """Remove it."""
+        """Remove a condition."""
         del self.asking[one]
         self._ranks = None
 
     def find(self, array: pa.Array) -> Finder:
-        """Return what is found of a column's values, those before and those after."""
+        """Look up the values of a column: those of all before-images, then those of all after-images."""
         images = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
         values = sortable(array.drop_null())
         if self._ranks is None:
@@ -205,7 +206,7 @@ class RangeTable:
 
 
 class _RankedRanges:
-    """Ranges as ranks, lowest and highest, both inclusive."""
+    """The ranges of all conditions as ranks: the lowest and the highest of each, inclusive."""
 
     def __init__(self, asking: list[Indexed], kind: pa.DataType) -> None:
         self.asking = asking
@@ -225,7 +226,8 @@ class _RankedRanges:
         self.highest[np.array([part.is_empty for part in parts], np.bool_)] = _NONE
 
     def ranks_of(self, values: pa.Array) -> NDArray[np.int64]:
-        # A border is once on the left of its value and once not; others see the same from both sides.
+        # A value equal to border number b has b borders on its left and b + 1 if it counts itself: an odd sum.
+        # A value between two borders has the same number from both sides: an even sum.
         left, right = (
             pc.search_sorted(self.borders, values, side=side).to_numpy().astype(np.int64)
             for side in ("left", "right")
@@ -234,7 +236,7 @@ class _RankedRanges:
 
 
 class _RangeMatches:
-    """The images in the order of their ranks."""
+    """The images of a batch in the order of their ranks."""
 
     grouped = None
 
