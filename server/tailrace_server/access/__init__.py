@@ -1,1 +1,1 @@
-"""The doors: authentication, grants, quotas and the audit."""
+"""Access to the server: authentication, grants, quotas and the audit."""

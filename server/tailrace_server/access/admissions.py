@@ -1,4 +1,4 @@
-"""The admissions of a server: each subscription and read is recorded, and is charged to quotas."""
+"""Admission of subscriptions and reads: each is recorded in the audit and charged to quotas."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tailrace_server.resources.faults import ServerFault
 
 _VALUES_SHOWN = 100
-"""Of each list in criteria, which may name 100,000 keys."""
+"""Most values of each list in criteria that a line has; criteria may name 100,000 keys."""
 
 
 class RecordedAdmissions:
-    """Admits for one engine."""
+    """The admission of subscriptions and reads to one engine."""
 
     def __init__(self, audit: Audit, quotas: Quotas | None = None) -> None:
-        """Record there, and charge to those quotas."""
+        """Record in an audit, and charge to quotas; the default quotas are off."""
         self._audit = audit
         self._quotas = quotas or Quotas()
 
@@ -48,7 +48,7 @@ class RecordedAdmissions:
         asked: Sequence[Criteria],
         content: Content,
     ) -> RecordedAdmission:
-        """Return what a subscription is admitted with."""
+        """Return the admission of a subscription, nothing charged yet."""
         return RecordedAdmission(self._audit, self._quotas, caller, peer, catalog, asked, content)
 
     def history(
@@ -59,14 +59,14 @@ class RecordedAdmissions:
         asked: Sequence[Criteria],
         content: Content,
     ) -> RecordedAdmission:
-        """Return what a read of history is admitted with."""
+        """Return the admission of a read of history, nothing charged yet."""
         return RecordedRead(self._audit, self._quotas, caller, peer, catalog, asked, content)
 
     @contextmanager
     def action(
         self, caller: Principal, peer: Peer, catalog: str, action: str, subject: str, reason: str
     ) -> Iterator[None]:
-        """Record what an operator does, or may not do."""
+        """Record an operator's action if the body succeeds, or its refusal."""
         try:
             yield
         except TailraceError as error:
@@ -75,12 +75,12 @@ class RecordedAdmissions:
         self._audit.operator_action(caller, peer, action, subject, reason, catalog)
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return that nothing can be recorded, if so."""
+        """Return the fault that the audit cannot be written, if it cannot."""
         return self._audit.faults()
 
 
 class RecordedAdmission:
-    """One subscription."""
+    """The admission of one subscription, from its request to its end."""
 
     __slots__ = (
         "_asked",
@@ -108,7 +108,7 @@ class RecordedAdmission:
         asked: Sequence[Criteria],
         content: Content,
     ) -> None:
-        """Take nothing yet."""
+        """Begin without a charge; ``asked`` are the criteria of the request."""
         self._audit = audit
         self._quotas = quotas
         self._caller = caller
@@ -118,7 +118,7 @@ class RecordedAdmission:
         self._content = content
         self._taken: Taken | None = None
         self._id = ""
-        """Of what has begun and not ended; empty before and after."""
+        """The id of the subscription or read while it is open; empty before and after."""
 
     def __enter__(self) -> Self:
         return self
@@ -126,21 +126,30 @@ class RecordedAdmission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """Record a refusal; what was left by any error has nothing to give back any more."""
+        """On an error, release the quotas; record the error if it is a refusal."""
         if error is not None:
             self._give_back()
         if isinstance(error, TailraceError):
             self._audit.refused(error, self._peer, self._caller, self._catalog)
 
     def take(self, effective: Sequence[Criteria]) -> None:
-        """Take what it needs, and note what it is served by."""
+        """Charge the quotas for the criteria as granted, ``effective``.
+
+        Raises:
+            QuotaExceeded: A quota is used up; nothing was charged.
+            ServerFull: The audit is required and cannot be written.
+        """
         self._audit.refuse_unrecorded()
         self._effective = effective
         if self._quotas.is_on:
             self._taken = self._take(sum(len(each.primary_key) for each in effective))
 
     def began(self, id: str, start: str = "") -> None:
-        """Record the criteria, which are not kept for longer."""
+        """Record the begin with its criteria, and release the criteria.
+
+        Raises:
+            ServerFull: The audit is required and its queue is full.
+        """
         self._id = id or uuid4().hex
         if self._audit.is_on:
             fields = {
@@ -165,11 +174,11 @@ class RecordedAdmission:
             self._taken = None
 
     def passed(self, nbytes: int) -> float:
-        """Let the next bytes go at once."""
+        """Return 0: the bytes of a subscription are not limited."""
         return 0.0
 
     def ended(self, ending: Callable[[], Ending]) -> None:
-        """Record why, and what was given."""
+        """Release the quotas, and record the reason of the end and the delivered amounts."""
         self._give_back()
         if not self._id:
             return
@@ -190,7 +199,7 @@ class RecordedAdmission:
 
 
 def _words(criteria: Sequence[Criteria]) -> list[str]:
-    """Return what each alternative selects, as a reviewer reads it, and how many more there are."""
+    """Return a text for each alternative of criteria, and one for the number of omitted alternatives."""
     words = [one_in_words(each, values_shown=_VALUES_SHOWN) for each in criteria[:_VALUES_SHOWN]]
     if len(criteria) > _VALUES_SHOWN:
         words.append(f"{len(criteria) - _VALUES_SHOWN:,} more")
@@ -198,7 +207,7 @@ def _words(criteria: Sequence[Criteria]) -> list[str]:
 
 
 class RecordedRead(RecordedAdmission):
-    """One read of history."""
+    """The admission of one read of history."""
 
     __slots__ = ()
 
@@ -211,7 +220,7 @@ class RecordedRead(RecordedAdmission):
         return self._quotas.take(self._caller, address, {"history_reads": 1, "keys": keys})
 
     def passed(self, nbytes: int) -> float:
-        """Charge the bytes, and let the next wait until a second has room for them."""
+        """Charge delivered bytes; return the seconds to wait before the next ones."""
         if not self._quotas.is_on:
             return 0.0
         return self._quotas.history(self._caller, address_of(self._peer), nbytes)

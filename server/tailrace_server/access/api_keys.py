@@ -108,7 +108,7 @@ def write_keys(file: Path, keys: dict[str, ApiKey]) -> None:
                 opened.write(_HEAD + "".join(lines))
                 opened.flush()
                 os.fsync(opened.fileno())
-            # Whoever could read the old file can read the new one: a server may run as somebody else.
+            # Keep mode and owner: the server may run as another user, who must still be able to read the file.
             with contextlib.suppress(FileNotFoundError):
                 old = file.stat()
                 os.chmod(temporary, old.st_mode & 0o777)
@@ -176,7 +176,7 @@ class ApiKeys:
         return Identity(IdentityKind.API_KEY, "", name, key_id=key.sha256)
 
     def accepts(self, identity: Identity) -> bool:
-        """Return whether the file still has the identity's key, unchanged."""
+        """Return True if the file still has the identity's key, unchanged."""
         key = self._keys.get(identity.name)
         return key is not None and key.sha256 == identity.key_id
 

@@ -1,6 +1,6 @@
-"""The audit of a server: it decides which events are recorded. The door and the engine's admissions call it.
+"""The audit of a server: the events that are recorded. The door and the engine's admissions report them.
 
-If the audit is off, nothing is made or stored.
+If the audit is off, no line is made.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ _STDERR: Final = "stderr"
 _LOOK_EVERY_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 _AGAIN_AFTER_S: Final = 60.0
-"""The same proof from the same place is recorded once in so long: a client that polls proves it every time."""
+"""Seconds in which a repeated authentication is not recorded again: a client that polls authenticates each
+time."""
 _PROOFS_MAX: Final = 10_000
-"""Proofs that are remembered for that."""
+"""Most authentications that are remembered for this."""
 
 _log = structlog.get_logger("tailrace.audit")
 _Line = TypeVar("_Line", bound=AuditLine)
 
 
 class Audit:
-    """The record of one server process."""
+    """The audit of one server process."""
 
     def __init__(
         self,
         settings: AuditSettings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the file and begin; ``close`` ends it.
+        """Open the file and record the start; the caller must ``close`` the audit.
 
         Raises:
             CannotStart: The file cannot be opened.
@@ -68,10 +69,11 @@ class Audit:
         self._settings = settings = settings or AuditSettings()
         self._monotonic = monotonic
         self._proofs: OrderedDict[tuple[str, str, str], float] = OrderedDict()
-        """When each was recorded last, the oldest first."""
+        """Monotonic time of the last record of each authentication (principal, address, transport), oldest
+        first."""
         self._trail: AuditTrail | None = None
         self.has_given_up = False
-        """True if it has stopped the server."""
+        """True if the audit has stopped the server, because it could not be written."""
         if settings.audit is not None:
             path = None if str(settings.audit) == _STDERR else settings.audit
             self._trail = AuditTrail(AuditFile(path), settings.audit_queue_bytes, monotonic)
@@ -81,11 +83,11 @@ class Audit:
 
     @property
     def is_on(self) -> bool:
-        """True if anything is recorded."""
+        """True if events are recorded."""
         return self._trail is not None
 
     def authenticated(self, caller: Principal, peer: Peer) -> None:
-        """Record that somebody has proven who they are."""
+        """Record an authentication; at most once a minute for the same principal, address and transport."""
         if self._trail is None:
             return
         proof, now = (caller.name, address_of(peer), peer.transport), self._monotonic()
@@ -101,21 +103,21 @@ class Audit:
     def refused(
         self, error: TailraceError, peer: Peer, caller: Principal | None = None, catalog: str = ""
     ) -> None:
-        """Record a refusal; ``caller`` None: no identity was proven."""
+        """Record a refusal; ``caller`` is None if no identity was proven."""
         self.put(Refused, caller, peer, catalog, code=error.code, reason=str(error))
 
     def policy_loaded(self, file: str, grants: int, fingerprint: str) -> None:
-        """Record that a policy is in force from now on; ``fingerprint`` is the file's SHA-256."""
+        """Record that a policy is in force now; ``fingerprint`` is the SHA-256 of its file."""
         self.put(PolicyLoaded, file=file, grants=grants, fingerprint=fingerprint)
 
     def keys_changed(self, source: str, added: Sequence[str], removed: Sequence[str]) -> None:
-        """Record which keys of a file or an issuer are accepted from now on, and which no more; by name."""
+        """Record the names of the keys of a file or issuer that are newly accepted, or no longer accepted."""
         self.put(KeysChanged, source=source, added=tuple(added), removed=tuple(removed))
 
     def operator_action(
         self, caller: Principal, peer: Peer, action: str, subject: str, reason: str, catalog: str
     ) -> None:
-        """Record what an operator has done."""
+        """Record an action of an operator."""
         self.put(
             OperatorAction, caller, peer, catalog, action=action, subject=subject, reason=reason
         )
@@ -128,7 +130,7 @@ class Audit:
         catalog: str = "",
         **fields: Any,
     ) -> bool:
-        """Record an event; return False if it could not be, and has to be (`audit_required`)."""
+        """Record an event; return False if that failed and the audit is required (`audit_required`)."""
         if self._trail is None:
             return True
         name, proven_by, issuer = _who(caller)
@@ -145,10 +147,10 @@ class Audit:
         return self._trail.put(line) or not self._settings.audit_required
 
     def refuse_unrecorded(self) -> None:
-        """Refuse a use while the audit cannot be written, if it is required.
+        """Refuse a use while a required audit cannot be written.
 
         Raises:
-            ServerFull: It is, and it does.
+            ServerFull: The audit is required and cannot be written now.
         """
         if self._trail is None or not self._settings.audit_required:
             return
@@ -157,11 +159,11 @@ class Audit:
             raise unrecorded(found.reason)
 
     def statistics(self) -> TrailStatistics | None:
-        """Return the figures of this moment; None where nothing is recorded."""
+        """Return the current figures; None if the audit is off."""
         return None if self._trail is None else self._trail.statistics()
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return that nothing can be written, if so."""
+        """Return the fault that the audit cannot be written, if it cannot."""
         found = self.statistics()
         if found is None or not found.standing_still_s:
             return ()
@@ -175,13 +177,13 @@ class Audit:
         return (ServerFault("audit_not_written", str(self._settings.audit), reason),)
 
     async def run(self, stop: Callable[[], None]) -> None:
-        """Look every second until cancelled."""
+        """Call ``look`` every second until cancelled."""
         while True:
             self.look(stop)
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def look(self, stop: Callable[[], None]) -> None:
-        """Call ``stop``, once, if a required audit has stood still for its patience."""
+        """Call ``stop``, once, if a required audit could not be written for `audit_patience_s`."""
         found, patience_s = self.statistics(), self._settings.audit_patience_s
         if self.has_given_up or not self._settings.audit_required or found is None:
             return
@@ -195,14 +197,14 @@ class Audit:
             stop()
 
     def close(self) -> None:
-        """Write what is queued, for a moment at most, and end."""
+        """Write the queued lines, for two seconds at most, and close the file."""
         if self._trail is not None:
             self._trail.put(AuditStopped(time=moment()))
             self._trail.close(_CLOSE_S)
 
 
 def unrecorded(reason: str) -> ServerFull:
-    """Return why nothing is given now."""
+    """Return the error of a use that is refused because it cannot be recorded."""
     return ServerFull(
         f"the audit cannot be written ({reason}), and this server gives nothing unrecorded (audit_required); "
         "try again later"
@@ -210,7 +212,7 @@ def unrecorded(reason: str) -> ServerFull:
 
 
 def _who(caller: Principal | None) -> tuple[str, str, str]:
-    """Return name, kind and issuer."""
+    """Return the name, kind and issuer of a caller; empty texts for None."""
     if caller is None:
         return "", "", ""
     identity = getattr(caller, "identity", None)
@@ -220,7 +222,7 @@ def _who(caller: Principal | None) -> tuple[str, str, str]:
 
 
 def address_of(peer: Peer) -> str:
-    """Return the address without its port. One of IPv6 without brackets has none."""
+    """Return the address without its port. An IPv6 address without brackets has no port."""
     host, _, port = peer.address.rpartition(":")
     has_port = port.isdigit() and bool(host) and (":" not in host or host.endswith("]"))
     return host.strip("[]") if has_port else peer.address

@@ -1,4 +1,4 @@
-"""The trail of the audit: its lines, the queue that they wait in, and the thread that writes them to a file.
+"""The trail of the audit: its lines, their queue, and the thread that writes them to a file.
 
 ::
 
@@ -8,15 +8,16 @@
                     counted; a later line               tried again every second
                     reports the number
 
-Each event has a class; its fields are the members of a line, and docs/audit.md lists them. No line has a
-credential: the audit records the proven identity, not the proof.
+Each event has a class; its fields are the members of the line, and docs/audit.md lists them. No line contains a
+credential: the audit records the proven identity, not its proof.
 
-Lines that any stranger can cause (refusals, proofs) may fill half of the queue at most, so that a flood of
-them leaves room for the lines of callers who were let in.
+Strangers can cause two kinds of lines, refusals and authentications. These may fill at most half of the queue,
+so a flood of them leaves room for the lines of admitted callers.
 
-The file is opened for appending, so after it was emptied in place (logrotate's ``copytruncate``) the next line
-is its first. Before each write the path is checked: if it names another file or none (``create``), the path is
-opened again. A line whose first part went to a file that is gone is written again, whole.
+The file is opened for appending. So after the file was emptied in place (logrotate's ``copytruncate``) the next
+line is its first. Before each write the path is checked: if it names another file or none (``create``), the
+path is opened again. If the first part of a line went to the old file, the whole line is written to the new
+one.
 """
 
 from __future__ import annotations
@@ -43,28 +44,28 @@ if TYPE_CHECKING:
 
 
 LOGGER: Final = "tailrace.audit"
-"""Tells the audit's lines from others, where both go to stderr."""
+"""Name of the logger in each line; it distinguishes the audit from the log if both go to stderr."""
 
 _encode: Final = Encoder().encode
 
 
 _AGAIN_S: Final = 1.0
 _HANGS_S: Final = 5.0
-"""A write that takes longer has stopped: a full pipe, or a storage that does not answer."""
+"""Seconds after which a write counts as stuck: a full pipe, or a storage that does not answer."""
 _BATCH_BYTES: Final = 256 << 10
 _LINE_BYTES: Final = 100
-"""Of memory for a line in the queue, beside its text."""
+"""Bytes of memory that a queued line takes in addition to its text."""
 
 _log = structlog.get_logger("tailrace.audit")
 
 
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _MODE: Final = 0o640
-"""Its records are about people, so only owner and group may read them."""
+"""The mode of a new file: its lines are about people, so only owner and group may read them."""
 
 
 class AuditTrail:
-    """Lines on their way to the file. Any thread may put one."""
+    """The queue of lines and the thread that writes them. Any thread may call ``put``."""
 
     def __init__(
         self,
@@ -76,25 +77,25 @@ class AuditTrail:
         """Start the thread; ``close`` ends it.
 
         Args:
-            file: Where it writes.
-            bytes_max: Of the queue.
+            file: The file to write.
+            bytes_max: Most bytes in the queue.
             monotonic: The clock.
-            again_s: How soon it tries again to write.
+            again_s: Seconds until a failed write is tried again.
         """
         self._again_s = again_s
         self._file = file
         self._bytes_max = bytes_max
         self._monotonic = monotonic
         self._changed = threading.Condition()
-        # All below is read and written under the condition's lock.
+        # The lock of the condition guards all attributes below.
         self._lines: deque[bytes] = deque()
         self._queued_bytes = 0
-        """Of the queue, with what the thread has taken from it and not written."""
+        """Bytes of the queue, including the lines that the thread has taken and not written yet."""
         self._written = self._lost = 0
         self._lost_untold = 0
-        """Lines lost since a line last said so."""
+        """Number of lost lines that no line in the file reports yet."""
         self._writing_since: float | None = None
-        """When the write began that has not returned; None: there is none."""
+        """Monotonic time at which the current write began; None if no write is running."""
         self._failing_since: float | None = None
         self._reason = ""
         self._closing = False
@@ -102,10 +103,11 @@ class AuditTrail:
         self._thread.start()
 
     def put(self, line: AuditLine) -> bool:
-        """Queue a line; return False if it is lost, as the queue has no room. Never waits for the file."""
+        """Queue a line; return False if the queue is full and the line is lost. Never waits for the file."""
         data = line.encoded()
         share = 2 if isinstance(line, _FROM_ANYBODY) else 1
         with self._changed:
+            # The report of lost lines must precede this line, so both need room.
             told = self._telling_of_lost()
             needed = _charged(data) + (_charged(told) if told else 0)
             if self._closing or self._queued_bytes + needed > self._bytes_max // share:
@@ -120,7 +122,7 @@ class AuditTrail:
         return True
 
     def statistics(self) -> TrailStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         now = self._monotonic()
         with self._changed:
             since, reason = self._failing_since, self._reason
@@ -136,7 +138,7 @@ class AuditTrail:
             )
 
     def close(self, deadline_s: float) -> None:
-        """Write what is queued and end; a line that is not written in time is lost, and the log says so."""
+        """Write the queued lines and end. Lines that are not written in time are lost; the log reports them."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -156,7 +158,7 @@ class AuditTrail:
         self._queued_bytes += _charged(data)
 
     def _telling_of_lost(self) -> bytes | None:
-        """Return the line with the number of lost ones; None if none were."""
+        """Return the line that reports the number of lost lines; None if no line was lost."""
         if not self._lost_untold:
             return None
         return AuditResumed(time=moment(), lost=self._lost_untold).encoded()
@@ -170,10 +172,10 @@ class AuditTrail:
                 self._queued_bytes -= sum(map(_charged, batch))
 
     def _next(self) -> list[bytes] | None:
-        """Wait for lines and take some; None once it is closed and there are none."""
+        """Wait for lines and return some; None when the queue is closed and empty."""
         with self._changed:
             while not self._lines:
-                # What was lost while nothing could be written is told although nothing new happens.
+                # Report lines that were lost while the file could not be written, even if no new event comes.
                 if told := self._telling_of_lost():
                     self._push(told)
                     self._lost_untold = 0
@@ -188,7 +190,7 @@ class AuditTrail:
             return batch
 
     def _write(self, data: bytes) -> bool:
-        """Write lines, however long the file takes none; return False if it is closed before they are."""
+        """Write lines, and retry until that succeeds; return False if the trail was closed before."""
         place = 0
         while place < len(data):
             with self._changed:
@@ -203,7 +205,7 @@ class AuditTrail:
         return True
 
     def _fails(self, error: OSError) -> bool:
-        """Tell that nothing can be written, and wait a moment; return False if it is closed meanwhile."""
+        """Log that the file cannot be written, and wait before a retry; return False if closed meanwhile."""
         reason = error.strerror or str(error)
         with self._changed:
             self._writing_since = None
@@ -227,27 +229,28 @@ class AuditTrail:
 
 @dataclass(frozen=True, slots=True)
 class TrailStatistics:
-    """The audit's queue, now."""
+    """The figures of the audit's queue at one moment."""
 
     written: int
-    """Lines written, since the process began."""
+    """Number of lines written since the process began."""
     lost: int
-    """Lines that did not fit into the queue, since it began."""
+    """Number of lines lost since the process began, because the queue was full."""
     queued_bytes: int
     standing_still_s: float
-    """For how long nothing could be written; 0 while it can."""
+    """Seconds since the file could last be written; 0 while it can."""
     reason: str
-    """Why; empty while it can."""
+    """Why the file cannot be written; empty while it can."""
 
 
 class AuditFile:
-    """An open file, or stderr. One thread writes at a time."""
+    """The open file of the audit, or stderr. One thread writes at a time."""
 
     def __init__(self, path: Path | None) -> None:
         """Open a file for appending; None = stderr.
 
         Raises:
-            CannotStart: It cannot be opened, or is a pipe, which would keep the server waiting for a reader.
+            CannotStart: The file cannot be opened, or is a named pipe, on which the server would wait for a
+                reader.
         """
         self._path = path
         try:
@@ -261,23 +264,24 @@ class AuditFile:
             ) from error
 
     def append(self, data: bytes, start: int) -> int:
-        """Write lines from a place in them on, as much as the file takes now; return how far it came.
+        """Write ``data`` from ``start`` on, as much as the file accepts now; return the new place in ``data``.
 
         Raises:
-            OSError: It takes nothing.
+            OSError: The file cannot be written.
         """
         begun = start > 0 and data[start - 1] != ord("\n")
         if self._path is not None and self._is_another(begun):
             self._reopen(self._path)
+            # The new file has no part of the current line, so go back to the line's begin.
             start = data.rfind(b"\n", 0, start) + 1
         return start + os.write(self._descriptor, memoryview(data)[start:])
 
     def close(self) -> None:
-        """Close it; nothing is written afterwards."""
+        """Close the file; nothing may be written afterwards."""
         os.close(self._descriptor)
 
     def _is_another(self, begun: bool) -> bool:
-        """Return whether what is at the path now has nothing of what was written here."""
+        """Return True if the path names another file, no file, or a file that was emptied inside of a line."""
         assert self._path is not None
         mine = os.fstat(self._descriptor)
         try:
@@ -297,41 +301,41 @@ def _opened(path: Path) -> int:
 
 
 class AuditLine(Struct, kw_only=True, tag_field="event"):
-    """The common members of all lines."""
+    """The members that all lines have."""
 
     time: str
-    """When it happened: ISO 8601, UTC, microseconds."""
+    """Time of the event: ISO 8601, UTC, microseconds."""
     logger: str = LOGGER
-    """`tailrace.audit`; the lines of the log have another value."""
+    """Always `tailrace.audit`; the lines of the log have another value."""
     principal: str = ""
-    """The proven name; `anonymous` where no identity is asked for; empty: the server itself."""
+    """The proven name of the caller; `anonymous` if no identity is required; empty for the server itself."""
     kind: str = ""
-    """How it was proven: `jwt`, `api_key` or `certificate`; `anonymous`; empty for the server itself."""
+    """Kind of the proof: `jwt`, `api_key`, `certificate` or `anonymous`; empty for the server itself."""
     issuer: str = ""
-    """The issuer of the name: the `iss` of a JWT; empty for others."""
+    """The issuer of the name: the `iss` of a JWT; empty for other kinds."""
     address: str = ""
-    """The peer's address; behind a trusted proxy, the one that the proxy names."""
+    """Address of the peer; behind a trusted proxy, the address that the proxy reports."""
     transport: str = ""
-    """How it came: `grpc`, `rest_websocket`, `rest_events`, `rest`, `graphql_websocket` …"""
+    """Transport of the request: `grpc`, `rest_websocket`, `rest_events`, `rest`, `graphql_websocket` …"""
     catalog: str = ""
-    """The catalog that was asked for, as it was asked for."""
+    """Name of the requested catalog, as it was requested."""
 
     @classmethod
     def event(cls) -> str:
-        """Return the event's name."""
+        """Return the name of the event."""
         return str(cls.__struct_config__.tag)
 
     def encoded(self) -> bytes:
-        """Return the line, with its end."""
+        """Return the line as JSON, with its line end."""
         try:
             return _encode(self) + b"\n"
         except UnicodeEncodeError:
-            # Half a character, as a path or a certificate may have: the line is more than its form.
+            # A lone surrogate, which a path or a certificate may contain. An escaped line is better than none.
             return _encode(_written_out(to_builtins(self))) + b"\n"
 
 
 def _written_out(value: object) -> object:
-    """Return a value of JSON in which what is no text has the form of an escape."""
+    """Return a JSON value whose lone surrogates are escaped."""
     match value:
         case str():
             return value.encode(errors="backslashreplace").decode()
@@ -344,137 +348,138 @@ def _written_out(value: object) -> object:
 
 
 class Authenticated(AuditLine, tag="authenticated"):
-    """Somebody proved who they are; once a minute for the same principal, address and transport."""
+    """A caller was authenticated; at most once a minute for the same principal, address and transport."""
 
     expires_at: float | None = None
-    """When the proof expires, seconds since 1970; null: never."""
+    """Time at which the credential expires, in seconds since 1970; null if it does not expire."""
 
 
 class Refused(AuditLine, tag="refused"):
-    """Something was asked for and not given: at the door, or by the engine."""
+    """A request was refused, by the authentication or by the engine."""
 
     code: str = ""
-    """The machine code of the error that the caller got."""
+    """Machine code of the error that the caller received."""
     reason: str = ""
-    """Its text."""
+    """Text of the error."""
 
 
 class Subscribed(AuditLine, tag="subscribed"):
     """A subscription was opened."""
 
     id: str = ""
-    """The subscription's id, as its `ended` has it too."""
+    """Id of the subscription; its `ended` line has the same id."""
     asked: Sequence[str] = ()
-    """The request in words, one text for each alternative; of more than 100 values the number of the rest."""
+    """The requested criteria in words, a text for each alternative. At most 100 values of a list are named; a
+    number replaces the others."""
     effective: Sequence[str] = ()
-    """The part of them that is granted."""
+    """The granted part of the criteria, in the same form."""
     content: str = ""
-    """The bodies that were asked for."""
+    """The requested bodies."""
     start: str = ""
-    """The first position that can come."""
+    """The first position that can be delivered."""
 
 
 class Ended(AuditLine, tag="ended"):
     """A subscription ended."""
 
     id: str = ""
-    """The subscription's id."""
+    """Id of the subscription."""
     code: str = ""
-    """Why: the machine code of its last error; `SUBSCRIPTION_CLOSED`: the subscriber left."""
+    """Machine code of the error that ended it; `SUBSCRIPTION_CLOSED` if the subscriber left."""
     reason: str = ""
-    """The same in words."""
+    """Text of that error."""
     captures: int = 0
-    """Captures that were handed to the transport."""
+    """Number of captures that were passed to the transport."""
     bytes: int = 0
-    """Their bytes."""
+    """Bytes of these captures."""
     cursor: str = ""
-    """The last cursor: everything before it was handed over."""
+    """The last cursor: everything before it was passed to the transport."""
 
 
 class HistoryBegun(AuditLine, tag="history_begun"):
-    """A read of history or of state began; one for each page."""
+    """A read of history or of state began; a line for each page."""
 
     id: str = ""
-    """The read's id, as its `history_ended` has it too."""
+    """Id of the read; its `history_ended` line has the same id."""
     asked: Sequence[str] = ()
-    """As of `subscribed`."""
+    """The requested criteria in words, as in `subscribed`."""
     effective: Sequence[str] = ()
-    """As of `subscribed`."""
+    """The granted part of the criteria, as in `subscribed`."""
     content: str = ""
-    """The bodies that were asked for."""
+    """The requested bodies."""
     start: str = ""
-    """Of state: the version that it is of; empty for history."""
+    """Version of the state that is read; empty for history."""
 
 
 class HistoryEnded(AuditLine, tag="history_ended"):
     """A read of history or of state ended."""
 
     id: str = ""
-    """The read's id."""
+    """Id of the read."""
     code: str = ""
-    """The machine code of the error that ended it; empty: it was read to its end, or left by its reader."""
+    """Machine code of the error that ended the read; empty if it was complete, or the reader left."""
     reason: str = ""
-    """The same in words."""
+    """Text of that error."""
     captures: int = 0
-    """Captures that were handed to the transport."""
+    """Number of captures that were passed to the transport."""
     bytes: int = 0
-    """Their bytes."""
+    """Bytes of these captures."""
     cursor: str = ""
-    """The cursor of the last capture, of state the page behind the last row; empty before the first."""
+    """Cursor of the last capture; for state, the cursor after the last row; empty if nothing was passed."""
 
 
 class PolicyLoaded(AuditLine, tag="policy_loaded"):
     """The policy was read, at start or because its file changed."""
 
     file: str = ""
-    """Its path."""
+    """Path of the policy file."""
     grants: int = 0
-    """How many grants it has."""
+    """Number of grants in the file."""
     fingerprint: str = ""
     """SHA-256 of the file, in hexadecimal."""
 
 
 class KeysChanged(AuditLine, tag="keys_changed"):
-    """The keys that callers are checked against changed."""
+    """The set of accepted keys changed."""
 
     source: str = ""
-    """The file or issuer that they are of."""
+    """The file or the issuer of the keys."""
     added: Sequence[str] = ()
-    """Names or ids of keys that are accepted from now on."""
+    """Names or ids of the keys that are accepted from now on."""
     removed: Sequence[str] = ()
-    """Those that are not any more."""
+    """Names or ids of the keys that are no longer accepted."""
 
 
 class OperatorAction(AuditLine, tag="operator_action"):
-    """An operator did something, or somebody changed or began to read a named subscription."""
+    """An operator acted, or a caller changed or began to read a named subscription."""
 
     action: str = ""
     """The action: `end_subscription`; `create_subscription`, `read_subscription`, `reset_subscription`,
     `pause_subscription`, `resume_subscription`, `delete_subscription`."""
     subject: str = ""
-    """To what: the id of a subscription, or the name of a named one."""
+    """The id of the subscription, or the name of the named subscription."""
     reason: str = ""
-    """Why, in the operator's words; of a reset where to."""
+    """The reason that the operator gave; for a reset, the new start."""
 
 
 class AuditStarted(AuditLine, tag="audit_started"):
     """The server began to record."""
 
     pid: int = 0
-    """Its process."""
+    """Process id of the server."""
     version: str = ""
-    """Its version."""
+    """Version of the server."""
 
 
 class AuditResumed(AuditLine, tag="audit_resumed"):
-    """Lines were lost before this one: they did not fit into the queue."""
+    """Lines were lost before this one, because the queue was full."""
 
     lost: int = 0
-    """How many."""
+    """Number of lost lines."""
 
 
 class AuditStopped(AuditLine, tag="audit_stopped"):
-    """The server stopped in good order: the last line of its process."""
+    """The server stopped in an orderly way. This is the last line of its process."""
 
 
 _FROM_ANYBODY: Final = (Authenticated, Refused)
@@ -485,5 +490,5 @@ def _charged(data: bytes) -> int:
 
 
 def moment() -> str:
-    """Return now as lines have it: ``2026-11-26T02:25:09.000731Z``."""
+    """Return the current time in the form of the lines: ``2026-11-26T02:25:09.000731Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

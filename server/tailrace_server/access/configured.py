@@ -1,4 +1,4 @@
-"""The door of a server, made from its settings; it renews keys and policy, and ends streams without a grant.
+"""The door of a server, made from settings: it reloads keys and policy, and ends streams without a grant.
 
 Each change of the keys and of the policy in force is recorded in the audit.
 """
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 _LOOK_EVERY_S: Final = 0.5
-"""How often files are looked at, and streams."""
+"""Seconds between two checks of the files and of the streams."""
 _STREAMS_AT_ONCE: Final = 2_000
-"""Looked at before others have a turn, in about a millisecond."""
+"""Streams that are checked before other tasks run; this takes about a millisecond."""
 _log = structlog.get_logger("tailrace.access")
 
 
@@ -124,7 +124,8 @@ class Access:
                 self._rules.record()
                 await _end_refused(engine)
                 self.door.close_refused()
-                # Whatever was opened until here was granted by what has changed by now.
+                # Streams that are open now may still have the old grants. The revision is noted before the
+                # check, so a change during the check causes another check.
                 if revision != self.door.revision:
                     revision = self.door.revision
                     await engine.end_what_is_not_granted()
@@ -153,7 +154,7 @@ class _WatchedFile:
         self._taken = self._before = seen
 
     async def look(self) -> bool:
-        """Reload the file if it has changed; return whether it was reloaded. An error in the file is logged."""
+        """Reload the file if it has changed; return True if it was reloaded. An error in the file is logged."""
         now = await asyncio.to_thread(_state_of, self._file)
         stood_still, self._before = now == self._before, now
         if now == self._taken or not stood_still:

@@ -1,4 +1,4 @@
-"""The door: from credentials to a principal, or an error that says what was wrong with them.
+"""The door: it turns credentials into a principal, or an error that says what is wrong with them.
 
 ::
 
@@ -7,8 +7,9 @@
                               └── no authenticator configured: anonymous                     ▼
                                                                           engine.subscribe(principal, …)
 
-A principal is asked again and again while its stream is open: it expires, its key may be removed, and the
-policy may change. It may have what the policy in force grants its identity; without one, all to read.
+A principal is checked repeatedly while its stream is open: its token expires, its key may be removed, and the
+policy may change. A principal may read what the policy in force grants its identity; without a policy,
+everything.
 """
 
 from __future__ import annotations
@@ -41,80 +42,80 @@ MISSING: Final = (
     "no credential came, and this server asks for one: send `authorization: Bearer TOKEN`"
 )
 _GRANTS_KEPT: Final = 1_000
-"""Catalogs whose grants a principal remembers."""
+"""Most catalogs whose grants a principal caches."""
 _UNFIT_TOLD_MAX: Final = 1_000
-"""Most grants and reasons that are logged: tokens may have anything in them."""
+"""Most warnings that are logged about claims. Claims are arbitrary, so their number needs a bound."""
 _TOKEN_CHARACTERS_MAX: Final = 16 << 10
-"""Of the longest token that is looked at."""
+"""Characters of the longest token that is accepted."""
 
 _log = structlog.get_logger("tailrace.access")
 
 
 class Authenticator(Protocol):
-    """One way to prove who somebody is."""
+    """One way to authenticate callers: by JWT, API key or certificate."""
 
     async def identify(self, credentials: Credentials) -> Identity | None:
-        """Return who it is; None where the credentials are of another kind.
+        """Return the identity that the credentials prove; None if they are of another kind.
 
         Raises:
-            Unauthenticated: They are of this kind, and prove nothing; says why, never what came.
-            TokenExpired: They would, and their time is over.
+            Unauthenticated: The credentials are of this kind and wrong; the error never contains them.
+            TokenExpired: The credentials are valid but for their expiry.
         """
 
     def recognise(self, credentials: Credentials) -> Identity | None:
-        """Return who it is where no signature has to be checked for that; None of all others, wrong ones too.
+        """Return the identity if that needs no check of a signature; else None, also for wrong credentials.
 
         Raises:
-            TokenExpired: As ``identify``.
+            TokenExpired: The credentials are known and have expired.
         """
 
     def accepts(self, identity: Identity) -> bool:
-        """Return whether an identity that it has found would be found again: its key is still there."""
+        """Return True if the key that proves an identity is still accepted."""
 
 
 class HasCaller(Protocol):
-    """A connection that has a caller, or had one."""
+    """A connection that may have an authenticated caller."""
 
     @property
     def principal(self) -> Principal:
-        """Its caller.
+        """The caller of the connection.
 
         Raises:
-            TailraceError: It has none, or none any more.
+            TailraceError: The connection has no caller yet, or the caller is no longer accepted.
         """
 
     def refusal(self) -> TailraceError | None:
-        """Return why its caller is no longer let in; None while he is, or if there was none yet."""
+        """Return the error if the caller is no longer accepted; None if it is, or without a caller."""
 
 
 class Identified:
-    """The principal of a verified identity, which a newer token of the same sender may renew."""
+    """The principal of a verified identity; a newer token of the same caller may renew it."""
 
     def __init__(
         self, identity: Identity, authenticator: Authenticator, door: Door | None = None
     ) -> None:
-        """Keep who it is, who says so, and the door that knows the policy; None: one without."""
+        """Make the principal of an identity; ``door`` knows the policy, and None is a door without one."""
         door = door or Door()
         self.identity = identity
         self._authenticator = authenticator
         self._door = door
         self._granted: dict[str, Grant | None] = {}
-        """By catalog, as of ``_revision``."""
+        """The grants by catalog, as of ``_revision``."""
         self._revision = door.revision
         self._has_left = False
 
     @property
     def name(self) -> str:
-        """The name, for people to read."""
+        """The name of the identity, as text for people."""
         return str(self.identity)
 
     @property
     def expires_at(self) -> float | None:
-        """When its token expires, in seconds since 1970; None: never."""
+        """Time at which the token expires, in seconds since 1970; None: it does not expire."""
         return self.identity.expires_at
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return what the policy grants it; without one, all of the catalog, to read."""
+        """Return the grant of a catalog by the policy, or None. Without a policy, all of it may be read."""
         policy = self._door.policy
         if policy is None:
             return READ_ALL
@@ -126,7 +127,7 @@ class Identified:
         return self._granted[catalog]
 
     def refusal(self) -> TailraceError | None:
-        """Return why its streams must end; None while they may continue."""
+        """Return the error with which the caller's streams must end; None while they may continue."""
         expires_at = self.identity.expires_at
         if self._has_left:
             return Unauthenticated("the session was ended by who had begun it")
@@ -137,21 +138,21 @@ class Identified:
         return None
 
     def leave(self) -> None:
-        """End all of its streams."""
+        """Make ``refusal`` return an error from now on, so that all streams of the principal end."""
         self._has_left = True
 
     def renew(self, other: Principal) -> None:
-        """Go on with what another principal has proven, if that is the same somebody.
+        """Take over the newer identity of another principal, which must be the same caller.
 
         Raises:
-            NotPermitted: It is somebody else.
+            NotPermitted: The other principal is another caller.
         """
         if not isinstance(other, Identified) or not self.identity.is_same(other.identity):
             raise NotPermitted(
                 "the new token is of somebody else than the one that the stream was opened with"
             )
-        # Its claims may grant less. Then its streams have to be looked at, and with them all others: that is
-        # not done for each of the many renewals that change nothing.
+        # The claims of the newer token may grant less. Then the streams must be checked, which checks those of
+        # all callers. Most renewals change no grant, so compare the grants first.
         before = dict(self._granted)
         is_stale = self._revision != self._door.revision or len(before) > _GRANTS_KEPT
         self.identity = other.identity
@@ -163,32 +164,32 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class AnonymousByPolicy:
-    """The caller without proof, under a policy that says what it may do."""
+    """The caller without credentials, on a server whose policy grants something to such callers."""
 
     door: Door
 
     @property
     def name(self) -> str:
-        """Say so."""
+        """The name of all anonymous callers."""
         return "anonymous"
 
     @property
     def expires_at(self) -> float | None:
-        """Never."""
+        """None: there is no credential that could expire."""
         return None
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return what the policy grants everybody."""
+        """Return the grant of a catalog to anonymous callers; None if there is none."""
         policy = self.door.policy
         return None if policy is None else policy.grant(None, catalog)
 
     def refusal(self) -> TailraceError | None:
-        """Return None."""
+        """Return None: streams of anonymous callers end only by their grants."""
         return None
 
 
 class Door:
-    """Lets callers in. One for all faces of a server."""
+    """The authentication of callers, shared by all faces of a server."""
 
     def __init__(
         self,
@@ -198,36 +199,41 @@ class Door:
         quotas: Quotas | None = None,
         faults: Callable[[], tuple[ServerFault, ...]] = tuple,
     ) -> None:
-        """Ask these, in this order; none = everybody is anonymous. Each admission and refusal is recorded.
+        """Make a door whose admissions and refusals are recorded in the audit.
 
-        Without a policy it is as ``Identified.grant`` has it. ``faults`` returns what is wrong with keys.
+        Args:
+            authenticators: Tried in this order; if there are none, every caller is anonymous.
+            policy: The policy file; None: every caller may read everything.
+            audit: The audit; None: nothing is recorded.
+            quotas: The quotas; None: the defaults.
+            faults: Returns the faults of keys.
         """
         self._faults_of_keys = faults
         self._unfit_told: set[tuple[str, str]] = set()
-        """Grants by name, each with a reason, that were logged."""
+        """The warnings that were logged: name of the grant, and reason."""
         self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
         self.sockets: dict[HasCaller, Callable[[TailraceError], None]] = {}
-        """The functions that end open WebSockets whose callers are no longer let in."""
+        """Open WebSockets, each with the function that ends it when its caller is no longer accepted."""
         self._policy = policy
         self._audit = audit or Audit()
         self.anonymous: Principal = ANONYMOUS if policy is None else AnonymousByPolicy(self)
-        """The caller without proof, if such callers are let in."""
+        """The principal of callers without credentials, if such callers are admitted."""
         self.revision = 0
-        """Changes whenever somebody may be granted something else than before."""
+        """A number that changes whenever grants of some caller may have changed."""
 
     @property
     def policy(self) -> Policy | None:
-        """The policy in force; None: there is none."""
+        """The policy in force; None without a policy."""
         return None if self._policy is None else self._policy.policy
 
     def changed(self) -> None:
-        """Note that somebody may be granted something else."""
+        """Note that the grants of some caller may have changed."""
         self.revision += 1
 
     def tell_unfit_claims(self, policy: Policy, identity: Identity, catalog: str) -> None:
-        """Log the rules that speak of an identity and give it nothing, as a claim is no value; each once."""
+        """Log the rules that apply to an identity but grant nothing because a claim is unusable; each once."""
         for told in policy.unfit_claims(identity, catalog):
             if told not in self._unfit_told and len(self._unfit_told) < _UNFIT_TOLD_MAX:
                 self._unfit_told.add(told)
@@ -237,7 +243,7 @@ class Door:
                 )
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return what is wrong with the policy file, and with keys."""
+        """Return the faults of the policy file and of keys."""
         found = self._faults_of_keys()
         if self._policy is None or self._policy.error is None:
             return found
@@ -246,15 +252,16 @@ class Door:
 
     @property
     def is_open(self) -> bool:
-        """True if no identity is asked for, so that everybody who reaches the server is let in."""
+        """True if no identity is required, so that every caller is admitted."""
         return not self._authenticators
 
     async def admit(self, credentials: Credentials) -> Principal:
-        """Return whom the credentials prove.
+        """Return the principal that the credentials prove.
 
         Raises:
-            Unauthenticated: Nobody: there are none, or they are wrong.
-            TokenExpired: They were right once.
+            Unauthenticated: The credentials are missing or wrong.
+            TokenExpired: The credentials have expired.
+            QuotaExceeded: Too many wrong credentials came from the same address.
         """
         if self.is_open:
             return self.anonymous
@@ -265,27 +272,28 @@ class Door:
         return found
 
     def redeem(self, credentials: Credentials, find: Callable[[], Principal]) -> Principal:
-        """Return who is found by a ticket or a session, which were given to who had proven it before.
+        """Return the principal that ``find`` looks up by a ticket or session, and record the admission.
 
         Raises:
-            Unauthenticated, TokenExpired: Nobody is, or nobody any more.
+            Unauthenticated, TokenExpired: The ticket or session is unknown, or its caller is no longer
+                accepted.
         """
         peer = Peer(credentials.transport, credentials.address)
-        # One that is over is no guess: browsers show it again and again.
+        # Do not count it as a guess: a browser sends an expired session again and again.
         with self._recording_refusals(peer, counted=False):
             found = find()
         self._audit.authenticated(found, peer)
         return found
 
     def close_refused(self) -> None:
-        """Tell the sockets of callers that are no longer let in."""
+        """Close the WebSockets of callers that are no longer accepted."""
         for socket, close in tuple(self.sockets.items()):
             if (refusal := socket.refusal()) is not None:
                 close(refusal)
 
     @contextmanager
     def _recording_refusals(self, peer: Peer, *, counted: bool) -> Iterator[None]:
-        """Look at a credential in here: a refusal is recorded, a wrong one ``counted`` for its address."""
+        """Check a credential in the body: record a refusal, and if ``counted``, count it for the address."""
         try:
             yield
         except TailraceError as error:
@@ -295,7 +303,7 @@ class Door:
             raise
 
     def _recognised(self, credentials: Credentials) -> Principal | None:
-        """Return whose credential it is, where that costs next to nothing to tell."""
+        """Return the principal if no signature must be checked for that; else None."""
         if len(credentials.token or "") > _TOKEN_CHARACTERS_MAX:
             raise Unauthenticated(f"the token has more than {_TOKEN_CHARACTERS_MAX} characters")
         for each in self._authenticators:
@@ -309,7 +317,7 @@ class Door:
             if self.policy is not None and self.policy.grants_anything(None):
                 return self.anonymous
             raise Unauthenticated(MISSING)
-        # Before a signature is checked: that is what whoever guesses would have us do.
+        # Check the count of failures before any signature: else a caller who guesses could use up the CPU.
         self.quotas.refuse_after_failures(credentials.address)
         for each in self._authenticators:
             identity = await each.identify(credentials)

@@ -1,4 +1,4 @@
-"""The authentication of one connection: at its handshake, by a later message, and by each newer token."""
+"""The authentication of one connection: at its handshake, by a later message, or by a newer token."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ class Identity:
     claims: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The claims of a JWT or the names in a certificate; empty for API keys."""
     expires_at: float | None = None
-    """Seconds since 1970; None: never."""
+    """Time at which the credential expires, in seconds since 1970; None: it does not expire."""
     key_id: str = ""
     """The key that proves the identity; when that key is removed, the streams opened with it end."""
 
     def is_same(self, other: Identity) -> bool:
-        """Return whether both are the same caller, even if their tokens differ."""
+        """Return True if both are the same caller; their tokens may differ."""
         return self.key == other.key
 
     @property
@@ -61,7 +61,7 @@ def key_of(principal: Principal) -> tuple[str, ...]:
 
 
 def is_same(one: Principal, other: Principal) -> bool:
-    """Return whether two principals are the same caller, even if their credentials differ."""
+    """Return True if two principals are the same caller; their credentials may differ."""
     return key_of(one) == key_of(other)
 
 

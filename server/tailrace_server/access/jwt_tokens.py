@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from tailrace_server.access.key_sets import Issuer, IssuerKeys, PublicKey
 
 _SEEN_MAX: Final = 10_000
-"""Verified tokens that are known by their hash; about 1 KB each with their claims."""
+"""Most verified tokens that are cached; each takes about 1 KB with its claims."""
 _CLAIMS_BYTES_KEPT: Final = 4 << 10
-"""A token with more is verified each time."""
+"""Size of the largest token that is cached; a larger token is verified each time."""
 _KEYS_TRIED_MAX: Final = 8
-"""Keys that a token without a key id is tried with."""
+"""Most keys that are tried for a token without a key id."""
 _SUBJECT_MAX: Final = 255
 _UNREADABLE: Final = "the token is no JWT: it cannot be read"
 
@@ -113,7 +113,7 @@ class JwtTokens:
         return hashlib.blake2b(token.encode(), key=self._salt, digest_size=20).digest()
 
     def accepts(self, identity: Identity) -> bool:
-        """Return whether the issuer still has the key that signed the identity's token."""
+        """Return True if the issuer still has the key that signed the identity's token."""
         found = self._issuers.get(identity.issuer)
         return found is not None and found[1].has(identity.key_id)
 
@@ -165,7 +165,7 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
     """
     candidates = await keys.candidates(kid)
     if not candidates and keys.error:
-        # No fault of the caller's: it is to come again, and is not counted among those who guess.
+        # The caller is not at fault: the error is retriable and not counted as a wrong credential.
         raise TransportError("the keys of the token's issuer cannot be had now; try again")
     if not candidates:
         raise Unauthenticated("the token's key is none of its issuer's")
@@ -184,7 +184,7 @@ def _verify(token: str, key: PublicKey, algorithm: str) -> None:
         jws.deserialize_compact(token, key, [algorithm])
         return
     with warnings.catch_warnings():
-        # The name covers two curves; the key says which.
+        # joserfc warns because the name EdDSA covers two curves; the key determines the curve.
         warnings.simplefilter("ignore", SecurityWarning)
         jws.deserialize_compact(token, key, [algorithm])
 

@@ -1,21 +1,22 @@
-"""The issuers whose JWTs are accepted, and the public keys of each, cached while the issuer is away.
+"""The issuers whose JWTs are accepted, and their public keys, which are cached while an issuer is unreachable.
 
 The file of issuers::
 
     [[issuer]]
     issuer = "https://login.example/realms/shop"    # `iss` of its tokens, exactly
-    audience = "tailrace"                           # `aud` has it; of several, one of them
-    algorithms = ["RS256"]                          # those that are accepted, of ALGORITHMS
+    audience = "tailrace"                           # required in `aud`; a list: any of these
+    algorithms = ["RS256"]                          # the accepted ones, from ALGORITHMS
     keys = "https://login.example/jwks.json"        # or a file, JWKS or PEM; absent: OIDC discovery
-    leeway_s = 10                                   # for clocks that differ
+    leeway_s = 10                                   # tolerance for differing clocks
 
 Keys come from one of two places::
 
     file       read at the start, and again when it has changed
-    address    fetched in a thread, every `jwks_refresh_s`, and when a token names a key that is not there, then
-               at most every 30 s; bounded in time and size, and never led to plain text or a file
+    address    fetched in a thread, every `jwks_refresh_s`, and when a token names an unknown key, but then
+               at most every 30 s; bounded in time and size; redirects to plain text or a file are refused
 
-If the keys cannot be fetched again, the ones before stay in force: an issuer that is away locks no caller out.
+If the keys cannot be fetched again, the earlier keys stay in force, so an unreachable issuer locks no caller
+out.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-"""Signatures by a private key, checked by a public one. None of a shared secret, and not ``none``."""
+"""The algorithms that may be accepted, all with public keys; never shared secrets, never ``none``."""
 _MEMBERS: Final = frozenset({"issuer", "audience", "algorithms", "keys", "leeway_s"})
 _LEEWAY_MAX_S: Final = 300
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -68,31 +69,31 @@ _TIMEOUT_S: Final = 5.0
 _BYTES_MAX: Final = 256 << 10
 _KEYS_MAX: Final = 200
 _AGAIN_S: Final = 30.0
-"""Least time between two fetches that unknown keys cause."""
+"""Shortest time between two fetches that unknown keys cause, in seconds."""
 _KINDS: Final = ("RSA", "EC", "OKP")
-"""Of keys that sign; a JWKS may have others."""
+"""Types of keys that can sign; a JWKS may have keys of other types."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _log = structlog.get_logger("tailrace.access")
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """One issuer of tokens."""
+    """The settings of one issuer of tokens."""
 
     issuer: str
     audiences: tuple[str, ...]
-    """One of them must be in a token's ``aud``."""
+    """The accepted audiences; a token's ``aud`` must have at least one of them."""
     algorithms: tuple[str, ...]
     keys: Path | str | None
-    """A file, an address, or None: the issuer's discovery document names the address."""
+    """A file, or an address; None: the issuer's discovery document has the address."""
     leeway_s: float
 
 
 def read_issuers(file: Path) -> tuple[Issuer, ...]:
-    """Return the issuers that a file names.
+    """Return the issuers in a file.
 
     Raises:
-        ConfigError: It cannot be read, or says something that has no meaning; names file and place.
+        ConfigError: The file cannot be read or is not valid; the error names file and place.
     """
     try:
         value = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -153,10 +154,10 @@ def _keys(value: object, issuer: str, where: str, folder: Path) -> Path | str | 
 
 
 def require_address(text: str, where: str) -> None:
-    """Refuse what is no address of TLS; plain HTTP is for issuers on this machine.
+    """Require a text to be an https address, or an http address of this machine.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is no such address.
     """
     try:
         parts = urlsplit(text)
@@ -173,41 +174,41 @@ def require_address(text: str, where: str) -> None:
 
 
 class KeysUnavailable(Exception):
-    """The keys of an issuer cannot be had; says why."""
+    """The keys of an issuer cannot be fetched or read; the text has the reason."""
 
 
 class IssuerKeys:
-    """The keys of one issuer. All methods but the fetch itself run on the event loop."""
+    """The keys of one issuer. All methods run on the event loop, except for the fetch itself."""
 
     def __init__(self, issuer: Issuer) -> None:
-        """Read a file of keys; those at an address are fetched when they are first needed.
+        """Read the keys if they are in a file; keys at an address are fetched when they are first needed.
 
         Raises:
-            ConfigError: The file has none.
+            ConfigError: The file has no key, or cannot be read.
         """
         self._issuer = issuer
         self._keys: Mapping[str, PublicKey] = {}
-        """By thumbprint."""
+        """The keys by thumbprint."""
         self._fetching = asyncio.Lock()
         self._tried_at = float("-inf")
         """Monotonic time of the last fetch."""
         self._had_at = time.monotonic()
-        """When they were last had, or, before the first time, when they began to be wanted."""
+        """Monotonic time of the last successful fetch; before the first one, the time of the start."""
         self.error = ""
-        """Why the last fetch failed; empty where it did not."""
+        """Why the last fetch failed; empty if it succeeded."""
         if isinstance(issuer.keys, Path):
             self.reload()
 
     @property
     def file(self) -> Path | None:
-        """The file that they are in; None where they come from an address."""
+        """The file of the keys; None if the keys come from an address."""
         return self._issuer.keys if isinstance(self._issuer.keys, Path) else None
 
     def reload(self) -> None:
-        """Read the file again; one that cannot be read leaves the keys as they are.
+        """Read the file again; on an error the keys stay as they are.
 
         Raises:
-            ConfigError: It cannot be read, or has no key.
+            ConfigError: The file cannot be read, or has no key.
         """
         file = self.file
         assert file is not None
@@ -220,22 +221,22 @@ class IssuerKeys:
             raise ConfigError(f"keys: {file}: {error}") from error
 
     def fingerprints(self) -> Mapping[str, str]:
-        """Return the thumbprint of each key, by its id, or by itself where it has none."""
+        """Return the thumbprint of each key by key id; a key without an id is named by its thumbprint."""
         return {key.kid or thumbprint: thumbprint for thumbprint, key in self._keys.items()}
 
     @property
     def source(self) -> str:
-        """The issuer that they are of."""
+        """The issuer of the keys."""
         return self._issuer.issuer
 
     def has(self, thumbprint: str) -> bool:
-        """Return whether a key is still among them."""
+        """Return True if the issuer still has a key."""
         return thumbprint in self._keys
 
     async def candidates(self, kid: str | None) -> list[tuple[str, PublicKey]]:
-        """Return the keys that a token of a key id may be signed by, each with its thumbprint.
+        """Return the keys that may have signed a token with a key id, each with its thumbprint.
 
-        A token without a key id may be signed by any.
+        A token without a key id may be signed by any key.
         """
         found = self._named(kid)
         if not found and self.file is None:
@@ -251,13 +252,13 @@ class IssuerKeys:
         ]
 
     async def _fetch_unless_fresh(self) -> None:
-        """Fetch, once for all who wait, unless that was tried a moment ago."""
+        """Fetch the keys, once for all waiting callers, unless a fetch was tried in the last 30 s."""
         async with self._fetching:
             if time.monotonic() - self._tried_at >= _AGAIN_S:
                 await self._fetch()
 
     async def refresh(self, every_s: float) -> None:
-        """Fetch if the last fetch is so long ago; an issuer that failed is asked again sooner."""
+        """Fetch the keys if the last fetch was ``every_s`` ago; after an error, sooner."""
         if self.file is not None or self._fetching.locked():
             return
         due_s = min(every_s, _AGAIN_S) if self.error else every_s
@@ -270,7 +271,7 @@ class IssuerKeys:
         try:
             keys = await asyncio.to_thread(_fetched, self._issuer)
         except KeysUnavailable as error:
-            # Said when it begins; /health and the next line say when it is over.
+            # Log only the first of several failures; /health shows the fault, and a later line its end.
             if not self.error:
                 _log.error(
                     "keys of an issuer cannot be had", issuer=self._issuer.issuer, error=str(error)
@@ -285,11 +286,11 @@ class IssuerKeys:
 
     @property
     def age_s(self) -> float:
-        """Seconds since they were last had from their address, or since the start where they never were."""
+        """Seconds since the last successful fetch, or since the start if there was none."""
         return time.monotonic() - self._had_at
 
     def fault(self) -> ServerFault | None:
-        """Return that the issuer is away, if so."""
+        """Return the fault that the issuer is unreachable, if it is."""
         if not self.error:
             return None
         kept = f"its last {len(self._keys)} keys stay in force" if self._keys else "it has no keys"
@@ -301,10 +302,10 @@ class IssuerKeys:
 
 
 def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
-    """Return the keys at an issuer's address; called in a thread.
+    """Return the keys at an issuer's address. It runs in a thread.
 
     Raises:
-        KeysUnavailable: They cannot be had.
+        KeysUnavailable: The keys cannot be fetched.
     """
     address = issuer.keys
     if address is None:
@@ -324,7 +325,7 @@ def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
 
 
 class _OnlyAddresses(HTTPRedirectHandler):
-    """Follows redirects to what could be a setting: TLS anywhere, plain text on this machine, and no file."""
+    """A handler that follows redirects only of the same scheme, to addresses that settings may name."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -339,10 +340,10 @@ class _OnlyAddresses(HTTPRedirectHandler):
 
 
 class _Deadline:
-    """The time of one fetch: when it is over, its connections are cut.
+    """The deadline of one fetch, at which its connections are cut.
 
-    The time-out of a socket is for each read: a peer that sends a byte a second would keep us waiting for ever,
-    in a handshake or in a header.
+    The timeout of a socket applies to each read: a peer that sends one byte a second could delay a fetch for
+    ever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -364,10 +365,10 @@ class _Deadline:
             self._sockets.clear()
 
     def connect(self, *arguments: Any, **options: Any) -> socket.socket:
-        """Connect as ``socket.create_connection`` does."""
+        """Connect like ``socket.create_connection``, and remember the socket to cut it at the deadline."""
         opened = socket.create_connection(*arguments, **options)
         with self._lock:
-            # A second handle of the same connection: TLS takes the first one away.
+            # Remember a second handle of the same connection, because TLS detaches the first one.
             self._sockets.append(opened.dup())
             if self.is_over:
                 opened.shutdown(socket.SHUT_RDWR)
@@ -382,7 +383,7 @@ class _Deadline:
 
 
 def _opener(deadline: _Deadline) -> OpenerDirector:
-    """Return what opens addresses, whose connections end with the deadline."""
+    """Return an opener of addresses whose connections are cut at the deadline."""
 
     def within(kind: type[_Connection]) -> Callable[..., _Connection]:
         def made(*arguments: Any, **options: Any) -> _Connection:
@@ -410,7 +411,7 @@ def _read(address: str) -> bytes:
     try:
         with deadline, _opener(deadline).open(request, timeout=_TIMEOUT_S) as answer:
             data: bytes = answer.read(_BYTES_MAX + 1)
-    except Exception as error:  # http.client has errors of its own for answers that are no HTTP
+    except Exception as error:  # http.client raises other errors for answers that are not HTTP
         late = isinstance(getattr(error, "reason", error), TimeoutError)
         if deadline.is_over or late:
             reason = f"{address} did not answer within {_TIMEOUT_S:g} s"
@@ -437,10 +438,10 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _parse(data: bytes) -> Mapping[str, PublicKey]:
-    """Return the public keys of a JWKS or of a text in PEM, by thumbprint.
+    """Return the public keys of a JWKS or of a PEM text, by thumbprint.
 
     Raises:
-        KeysUnavailable: There is none.
+        KeysUnavailable: The data has no usable key, or is too large.
     """
     if len(data) > _BYTES_MAX:
         raise KeysUnavailable(f"more than {_BYTES_MAX} bytes")

@@ -1,7 +1,7 @@
-"""The policy: the grants of principals. Values, and what they come to for one identity.
+"""The policy: rules that grant callers access to catalogs, and the resulting grant of one identity.
 
-A claim is a value, never a pattern: a token's values are compared, and put into keys, as they are. A claim
-that is missing, empty, or of another type than text and whole number, gives nothing.
+A claim is a value, never a pattern: the values of a token are compared, and inserted into keys, as they are. A
+rule that inserts a claim grants nothing if the claim is missing, empty, or neither text nor whole number.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from tailrace_server.filters.claims import ClaimedCondition
 
 _PLACE: Final = re.compile(r"\{([^{}]+)\}")
-"""A claim in the text of a key."""
+"""A placeholder for a claim in the text of a key."""
 _SYSTEM_TYPES: Final = frozenset({"catalog"})
 _SHOWN: Final = 5
-"""Most texts of keys that are logged."""
+"""Most texts of keys that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The callers of a rule: all of its members must hold."""
+    """The callers that a rule applies to; every field that is set must match."""
 
     anonymous: bool = False
-    """Callers without proof only."""
+    """True if the rule applies only to callers without credentials."""
     issuer: str | None = None
     claims: tuple[tuple[str, tuple[str | int | bool, ...]], ...] = ()
-    """Name → values; the claim is one of them, or a list that has one."""
+    """Pairs of a claim's name and accepted values; the claim must be one of the values, or a list with one."""
     api_key: str | None = None
     certificate: str | None = None
 
     def takes(self, identity: Identity | None) -> bool:
-        """Return whether it speaks of an identity; None is anonymous."""
+        """Return True if the rule applies to an identity; None is an anonymous caller."""
         if identity is None or self.anonymous:
             return self.anonymous and identity is None
         wanted = (
@@ -76,32 +76,32 @@ class PolicyRule:
     """One grant of the policy file."""
 
     name: str
-    """For people: its own, or its place in the file."""
+    """A name for people: that in the file, or else the grant's number."""
     who: Who
     catalogs: tuple[str, ...]
-    """Shell patterns of names, case and all."""
+    """Shell patterns of catalog names, case-sensitive."""
     entity_types: frozenset[str] | None = None
     columns: Columns = ALL_COLUMNS
     primary_keys: tuple[str, ...] | None = None
-    """Texts of keys, in which ``{claim}`` is replaced by the value of a claim; None: all keys."""
+    """Texts of keys in which ``{claim}`` is replaced by the claim's value; None: all keys."""
     bodies: bool = True
     actions: frozenset[Action] = READING
     where: ClaimedCondition | None = None
-    """Only rows that meet it; None: all of them."""
+    """The condition that rows must meet; None: all rows are granted."""
 
     def is_for(self, catalog: str) -> bool:
-        """Return whether it is for a catalog."""
+        """Return True if the rule applies to a catalog."""
         return any(fnmatchcase(catalog, each) for each in self.catalogs)
 
     def allowance(self, identity: Identity | None) -> Allowance | None:
-        """Return what it gives to an identity that it speaks of; None: nothing, as a claim is missing."""
+        """Return the allowance of an identity that the rule applies to; None if a claim is unusable."""
         try:
             return self._filled(identity)
         except ClaimUnfit:
             return None
 
     def unfit_claim(self, identity: Identity | None) -> str | None:
-        """Return which claim of an identity makes it give nothing, and why; None: it gives something."""
+        """Return which claim of an identity is unusable, and why; None if there is no such claim."""
         try:
             self._filled(identity)
         except ClaimUnfit as unfit:
@@ -109,10 +109,10 @@ class PolicyRule:
         return None
 
     def _filled(self, identity: Identity | None) -> Allowance:
-        """Return what it gives.
+        """Return the allowance, with the claims of an identity inserted.
 
         Raises:
-            ClaimUnfit: Nothing.
+            ClaimUnfit: A claim is unusable, so the rule grants nothing.
         """
         claims = {} if identity is None else claims_of(identity)
         keys = None
@@ -128,18 +128,18 @@ class PolicyRule:
 
 
 class Policy:
-    """The rules of one policy file, as it was read."""
+    """The rules of one version of the policy file."""
 
     def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
-        """Keep the rules in the order of the file."""
+        """Make a policy of rules in the order of the file."""
         self.rules = rules
 
     def rules_for(self, identity: Identity | None) -> tuple[PolicyRule, ...]:
-        """Return the rules that speak of an identity; None is anonymous."""
+        """Return the rules that apply to an identity; None is an anonymous caller."""
         return tuple(rule for rule in self.rules if rule.who.takes(identity))
 
     def grant(self, identity: Identity | None, catalog: str) -> Grant | None:
-        """Return what an identity may have of a catalog; None: nothing, and it may not know of it."""
+        """Return the grant of an identity for a catalog; None: no access, and the catalog is hidden from it."""
         rules = self.rules_for(identity)
         if catalog == SYSTEM_CATALOG:
             return _system_grant(rules, identity)
@@ -148,18 +148,18 @@ class Policy:
         return Grant(found) if found else None
 
     def unfit_claims(self, identity: Identity | None, catalog: str) -> Iterator[tuple[str, str]]:
-        """Yield the name of each rule that gives an identity nothing of a catalog by a claim, and why."""
+        """Yield name and reason of each rule that grants nothing of a catalog because a claim is unusable."""
         for rule in self.rules_for(identity):
             if rule.is_for(catalog) and (why := rule.unfit_claim(identity)) is not None:
                 yield rule.name, why
 
     def grants_anything(self, identity: Identity | None) -> bool:
-        """Return whether it speaks of an identity at all."""
+        """Return True if any rule applies to an identity."""
         return bool(self.rules_for(identity))
 
 
 def _system_grant(rules: tuple[PolicyRule, ...], identity: Identity | None) -> Grant | None:
-    """Return what may be had of the log of catalogs: what happens to those that may be known."""
+    """Return the grant for the log of catalogs: the records of those catalogs that the caller may know."""
     given = [(rule, held) for rule in rules if (held := rule.allowance(identity)) is not None]
     allowances: list[Allowance] = []
     for rule, held in given:
@@ -171,17 +171,17 @@ def _system_grant(rules: tuple[PolicyRule, ...], identity: Identity | None) -> G
 
 
 def claims_of(identity: Identity) -> Mapping[str, Any]:
-    """Return the claims of an identity; a key or a certificate has the claim ``sub``, its name."""
+    """Return the claims of an identity; an API key or certificate has one claim, ``sub``, with its name."""
     if identity.kind is IdentityKind.JWT:
         return identity.claims
     return {"sub": identity.name}
 
 
 def keys_of(text: str, claims: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys that a text of the policy comes to; none where a claim of it is missing.
+    """Yield the keys that result from a text of the policy; none if a claim in the text is missing.
 
     A claim that is a list gives a key for each of its values. In a key of several columns, which is a JSON
-    array, each value takes its own place, whatever characters it has.
+    array, a value fills its own member, whatever characters the value contains.
     """
     names = list(dict.fromkeys(_PLACE.findall(text)))
     filled: list[dict[str, str | int]] = [{}]
@@ -198,7 +198,7 @@ def keys_of(text: str, claims: Mapping[str, Any]) -> Iterator[str]:
 
 def _filled(text: str, held: Mapping[str, str | int]) -> str:
     if text.startswith("["):
-        members = json.loads(text)  # the reader has made sure that it is one
+        members = json.loads(text)  # the reader of the file has checked that it is a JSON array
         return json.dumps(
             [_filled_member(each, held) for each in members],
             ensure_ascii=False,
@@ -215,12 +215,12 @@ def _filled_member(member: Any, held: Mapping[str, str | int]) -> Any:
 
 
 def _each(value: object) -> tuple[Any, ...]:
-    """Return the values of a claim: those of a list, or itself."""
+    """Return the values of a claim: the members of a list, or the claim itself."""
     if value is None:
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _same(wanted: str | int | bool, held: object) -> bool:
-    """Return whether a claim's value is the one that is wanted: of the same type, as 1 is not true."""
+    """Return True if a claim's value equals the wanted one and has the same type; 1 is not true."""
     return type(held) is type(wanted) and held == wanted

@@ -1,21 +1,22 @@
-"""The policy file: read whole, checked whole, and read again when it changes.
+"""The policy file: it is read and checked as a whole, and read again when it changes.
 
 ::
 
     [[grant]]
     name = "a customer's own orders"                  # for people
     who.issuer = "https://login.example/realms/shop"
-    who.claims = { role = "customer" }                # equal, or among the values of a list
+    who.claims = { role = "customer" }                # equal, or a member if the claim is a list
     catalogs = ["shop"]                               # shell patterns
     entity_types = ["orders"]                         # absent: all
-    hidden_columns = ["margin"]                       # or columns = [...]: these and no others
+    hidden_columns = ["margin"]                       # or columns = [...]: only these
     primary_key = "{sub}"                             # or a list; absent: all
     where = "tenant_id = {tenant} AND NOT draft"      # a condition on the row; needs entity_types
     bodies = true
     actions = ["subscribe", "history", "schema"]
 
-Who may instead be ``who.api_key``, ``who.certificate`` or ``who.anonymous = true``. Grants add up. A file that
-cannot be used is refused at the start; later the one before stays in force.
+Instead of an issuer, ``who`` may have ``who.api_key``, ``who.certificate`` or ``who.anonymous = true``. Grants
+add up. If the file is not valid at the start, the server does not start. If a changed file is not valid, the
+earlier policy stays in force.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ _PLACE: Final = re.compile(r"\{[^{}]+\}")
 
 
 def read_policy(file: Path) -> Policy:
-    """Return the policy that a file states.
+    """Return the policy in a file.
 
     Raises:
-        ConfigError: It cannot be read, or says something that has no meaning; names file and place.
+        ConfigError: The file cannot be read or is not valid; the error names file and place.
     """
     return _policy(file, _content(file))
 
@@ -83,27 +84,27 @@ def _policy(file: Path, content: bytes) -> Policy:
 
 
 class PolicyFile:
-    """A policy file, and the policy in force: the last one of it that could be used."""
+    """A policy file, and the policy in force: the last valid one that was read from the file."""
 
     def __init__(self, file: Path) -> None:
-        """Read it.
+        """Read the file.
 
         Raises:
-            ConfigError: It cannot be used.
+            ConfigError: The file cannot be read or is not valid.
         """
         self.file = file
         content = _content(file)
         self.policy = _policy(file, content)
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        """SHA-256 of the file that is in force."""
+        """SHA-256 of the version of the file that is in force."""
         self.error: str | None = None
-        """Why the file as it is now is not in force; None: it is."""
+        """Why the current file is not in force; None if it is in force."""
 
     def reload(self) -> None:
-        """Read it again; where it cannot be used, the policy before stays.
+        """Read the file again; on an error the earlier policy stays in force.
 
         Raises:
-            ConfigError: It cannot be used.
+            ConfigError: The file cannot be read or is not valid.
         """
         try:
             content = _content(self.file)

@@ -1,4 +1,4 @@
-"""A policy in words: what each grant says, and what an identity is granted and why."""
+"""A policy in words: a text for each grant, and why a grant applies to an identity or not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ACTIONS: Final = {
     Action.OPERATE: "operate",
 }
 _SHOWN: Final = 5
-"""Of a list of keys."""
+"""Most values of a list that a text names."""
 
 
 def policy_words(policy: Policy) -> Iterator[str]:
@@ -34,7 +34,7 @@ def policy_words(policy: Policy) -> Iterator[str]:
 
 
 def who_words(who: Who) -> str:
-    """Return the principals of a grant."""
+    """Return the callers of a grant in words."""
     if who.anonymous:
         return "everybody, without a credential,"
     if who.api_key is not None:
@@ -46,7 +46,7 @@ def who_words(who: Who) -> str:
 
 
 def rule_words(rule: PolicyRule) -> str:
-    """Return what a grant gives."""
+    """Return the actions, entity types, keys, catalogs and columns of a grant in words."""
     keys = "" if rule.primary_keys is None else f" with the key {_any_of(rule.primary_keys)}"
     types = "every entity type" if rule.entity_types is None else _any_of(sorted(rule.entity_types))
     bodies = "" if rule.bodies else ", without images"
@@ -59,7 +59,7 @@ def rule_words(rule: PolicyRule) -> str:
 
 
 def columns_words(columns: Columns) -> str:
-    """Return which columns are shown."""
+    """Return the visible columns in words."""
     if columns.are_all:
         return "all columns"
     names = ", ".join(sorted(columns.names))
@@ -67,7 +67,7 @@ def columns_words(columns: Columns) -> str:
 
 
 def why_words(policy: Policy, identity: Identity | None, catalog: str) -> Iterator[str]:
-    """Yield a line for each grant of a policy: whether it counts for an identity and a catalog, or why not."""
+    """Yield a line for each grant of a policy: whether it applies to an identity and a catalog, and why not."""
     for rule in policy.rules:
         if not rule.who.takes(identity):
             why = f"does not count: it is for {who_words(rule.who).rstrip(',')}"

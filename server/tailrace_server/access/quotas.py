@@ -1,11 +1,11 @@
-"""The quotas of each principal and each address, and their use.
+"""Quotas: bounds on the use of the server by each principal and each address.
 
-A use is charged to two accounts: that of its principal, and that of its address, which may have several times
-as much, since people share addresses. Anonymous callers have no account of their own. Whatever is taken is
-given back by `Taken`, once, however its use ends. A rate is a token bucket, which fills with time.
+Each use is charged to two accounts, that of the principal and that of the address. An address may use several
+times the quota of a principal, since people share addresses. Anonymous callers are charged to their address
+only. `Taken` releases what a use has taken, once, however the use ends. A rate is bounded by a token bucket.
 
-The number of accounts has a bound. The account that was used longest ago goes first, unless it holds something:
-those are at most as many as the open connections.
+The number of accounts is bounded. The least recently used account is dropped first, unless it holds something.
+Accounts that hold something are at most as many as the open connections.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 
 _HOST_BITS = 64
-"""Of an IPv6 address: whoever has one has the whole block, and a new address for each connection."""
+"""Bits of an IPv6 address that are ignored: a caller with one address has the whole block, and may use a new
+address for each connection."""
 
 
 _ACCOUNTS_MAX: Final = 50_000
 _AGAIN_S: Final = 5.0
-"""Seconds after which to come again for a held quota; the time of its return is unknown."""
+"""Seconds after which a caller should retry if a quota is used up, since the time of its release is unknown."""
 _MINUTE_S: Final = 60.0
 
 FAILURES: Final = "failed_authentications"
@@ -46,7 +47,7 @@ _CLASSES: Final = {
 
 
 def block_of(address: str) -> str:
-    """Return an IPv4 address as it is, the /64 of an IPv6 one, and any other text unchanged."""
+    """Return an IPv4 address as it is, the /64 block of an IPv6 address, and any other text unchanged."""
     try:
         found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
     except ValueError:
@@ -60,59 +61,59 @@ def block_of(address: str) -> str:
 
 
 class TokenBucket:
-    """Holds at most ``capacity``, and fills at ``rate`` a second. The clock is its caller's."""
+    """A bucket that holds at most ``capacity`` and fills at ``rate`` a second. The caller passes the time."""
 
     __slots__ = ("_at", "_level", "capacity", "rate")
 
     def __init__(self, rate: float, capacity: float, now: float) -> None:
-        """Begin full."""
+        """Make a full bucket."""
         self.rate = rate
         self.capacity = capacity
         self._level = capacity
         self._at = now
 
     def level(self, now: float) -> float:
-        """Return what it holds; below 0 it is in debt."""
+        """Return the amount in the bucket; a negative amount is a debt."""
         self._level = min(self.capacity, self._level + max(0.0, now - self._at) * self.rate)
         self._at = max(self._at, now)
         return self._level
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return in how many seconds it holds an amount; 0 now."""
+        """Return the seconds until the bucket holds an amount; 0 if it does now."""
         return max(0.0, (amount - self.level(now)) / self.rate)
 
     def take(self, amount: float, now: float) -> None:
-        """Take an amount, into debt where there is less."""
+        """Take an amount; the bucket goes into debt if it holds less."""
         self._level = self.level(now) - amount
 
 
 class Account:
-    """The use of one principal or one address."""
+    """The current use of the server by one principal or one address."""
 
     __slots__ = ("buckets", "distinct", "held")
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Make an account without use."""
         self.held: Counter[str] = Counter()
-        """By quota."""
+        """The held amount of each quota."""
         self.distinct: Counter[tuple[str, Hashable]] = Counter()
-        """The number of holders of each thing whose distinct ones count."""
+        """The number of holders of each thing, for quotas that count distinct things; by quota and thing."""
         self.buckets: dict[str, TokenBucket] = {}
 
 
 class Quotas:
-    """All accounts of a server. Lives on the event loop."""
+    """The quotas and all accounts of a server. They live on the event loop."""
 
     def __init__(
         self,
         settings: QuotaSettings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with no account."""
+        """Begin without accounts."""
         self._settings = settings = settings or QuotaSettings()
         self._monotonic = monotonic
         self._accounts: OrderedDict[tuple[str, ...], Account] = OrderedDict()
-        """The one used longest ago first."""
+        """The accounts, least recently used first."""
         self._limits: dict[str, float | None] = {
             "connections": settings.quota_connections,
             "streams": settings.quota_streams,
@@ -125,13 +126,13 @@ class Quotas:
         }
         self.is_on = any(limit is not None for limit in self._limits.values())
         self.used: Counter[tuple[str, str]] = Counter()
-        """The held quotas of now, by quota and class of principal."""
+        """The amounts that are held now, by quota and class of principal."""
         self.refused: Counter[tuple[str, str]] = Counter()
-        """How often there was no more, since the server began."""
+        """The number of refusals since the server began, by quota and class of principal."""
 
     @property
     def accounts(self) -> int:
-        """How many there are."""
+        """The number of accounts."""
         return len(self._accounts)
 
     def take(
@@ -141,16 +142,16 @@ class Quotas:
         amounts: Mapping[str, int],
         distinct: Mapping[str, Hashable] | None = None,
     ) -> Taken:
-        """Take amounts, by quota, until what is returned gives them back.
+        """Take amounts of quotas until the returned `Taken` gives them back.
 
         Args:
             caller: The caller; None: no identity is proven yet.
-            address: Its address, without a port.
-            amounts: How much of each quota.
-            distinct: Things whose distinct ones count, by quota.
+            address: The caller's address, without a port.
+            amounts: The amount of each quota.
+            distinct: By quota, a thing that is charged only if the account does not hold it already.
 
         Raises:
-            QuotaExceeded: One has less; nothing was taken.
+            QuotaExceeded: A quota is used up; nothing was taken.
         """
         taken = Taken(self, class_of(caller))
         if not self.is_on:
@@ -159,7 +160,7 @@ class Quotas:
         things = [
             (quota, thing) for quota, thing in (distinct or {}).items() if self._limits[quota]
         ]
-        # 1. Nothing is taken before all accounts have enough.
+        # 1. Check all accounts before anything is taken.
         accounts = self._of(caller, address)
         for account, share in accounts:
             for quota, amount in wanted:
@@ -181,24 +182,24 @@ class Quotas:
         """Count a request.
 
         Raises:
-            QuotaExceeded: There were as many in the last second as there may be.
+            QuotaExceeded: The caller or the address has made too many requests in the last second.
         """
         limit = self._limits[REQUESTS]
         if limit is not None:
             self._spend(caller, address, REQUESTS, 1, limit)
 
     def begin_history(self, caller: Principal | None, address: str) -> None:
-        """Refuse a read while earlier ones have more bytes than their seconds had.
+        """Refuse a read of history while earlier reads have exceeded the bytes per second.
 
         Raises:
-            QuotaExceeded: They have.
+            QuotaExceeded: The bucket of the caller or of the address is in debt.
         """
         limit = self._limits[HISTORY_BYTES]
         if limit is not None:
             self._spend(caller, address, HISTORY_BYTES, 0, limit)
 
     def history(self, caller: Principal | None, address: str, nbytes: int) -> float:
-        """Count bytes of history that were handed over; return how long to wait before the next, seconds."""
+        """Count delivered bytes of history; return the seconds to wait before the next ones."""
         limit = self._limits[HISTORY_BYTES]
         if limit is None:
             return 0.0
@@ -210,10 +211,10 @@ class Quotas:
         return wait_s
 
     def refuse_after_failures(self, address: str) -> None:
-        """Refuse to look at a credential from an address that has shown too many wrong ones.
+        """Refuse to check a credential from an address that has sent too many wrong ones.
 
         Raises:
-            QuotaExceeded: With the time after which one more is looked at.
+            QuotaExceeded: The address must wait; the error has the time.
         """
         limit = self._settings.quota_failed_authentications
         account = self._accounts.get(("address", block_of(address)))
@@ -226,7 +227,7 @@ class Quotas:
             raise QuotaExceeded(FAILURES, limit, limit - bucket.level(now), _rounded(wait_s))
 
     def failed(self, address: str) -> None:
-        """Count a credential that proved nothing; peers without an address are not counted."""
+        """Count a wrong credential; peers without an address are not counted."""
         limit = self._settings.quota_failed_authentications
         if limit is not None and address:
             now = self._monotonic()
@@ -257,7 +258,7 @@ class Quotas:
             raise QuotaExceeded(quota, limit * share, held, _AGAIN_S)
 
     def _of(self, caller: Principal | None, address: str) -> list[tuple[Account, int]]:
-        """Return the accounts that a use is charged to, and how many times the quota each may have."""
+        """Return the accounts that a use is charged to, each with the multiple of the quota that it may use."""
         found = []
         if address:
             block = ("address", block_of(address))
@@ -277,7 +278,7 @@ class Quotas:
         return account
 
     def _make_room(self) -> None:
-        """Forget the account that was used longest ago; those that hold something are as good as new."""
+        """Drop the least recently used account; one that holds something moves to the end instead."""
         for _ in range(len(self._accounts)):
             if len(self._accounts) <= _ACCOUNTS_MAX:
                 return
@@ -288,12 +289,12 @@ class Quotas:
 
 
 class Taken:
-    """The quotas that one use has taken; used by ``with``, or given back by hand."""
+    """The quotas that one use has taken; a context manager, or released by ``give_back``."""
 
     __slots__ = ("_counted", "_distinct", "_held", "_quotas", "of")
 
     def __init__(self, quotas: Quotas, of: str) -> None:
-        """Begin with nothing, for a class of principals."""
+        """Begin with nothing taken; ``of`` is the class of the principal."""
         self._quotas = quotas
         self.of = of
         self._held: list[tuple[Account, str, int]] = []
@@ -307,17 +308,17 @@ class Taken:
         self.give_back()
 
     def count(self, quota: str, amount: int) -> None:
-        """Count what was taken, once, whatever accounts it is charged to."""
+        """Add an amount to the figures of the server, once, however many accounts it is charged to."""
         self._quotas.used[quota, self.of] += amount
         self._counted.append((quota, amount))
 
     def note(self, account: Account, quota: str, amount: int) -> None:
-        """Take an amount from an account."""
+        """Charge an amount to an account."""
         account.held[quota] += amount
         self._held.append((account, quota, amount))
 
     def note_distinct(self, account: Account, quota: str, thing: Hashable) -> None:
-        """Take one of an account, if it does not hold the same thing already."""
+        """Charge 1 to an account, unless it holds the same thing already."""
         account.distinct[quota, thing] += 1
         if account.distinct[quota, thing] == 1:
             account.held[quota] += 1
@@ -343,7 +344,7 @@ def _give(account: Account, quota: str, amount: int) -> None:
 
 
 def class_of(caller: Principal | None) -> str:
-    """Return the class that metrics show of a principal, never its name."""
+    """Return the class of a principal for metrics, which never contain its name."""
     identity = getattr(caller, "identity", None)
     return _CLASSES[identity.kind] if isinstance(identity, Identity) else _ANONYMOUS
 
@@ -356,5 +357,5 @@ def _bucket(account: Account, quota: str, rate: float, capacity: float, now: flo
 
 
 def _rounded(seconds: float) -> float:
-    """Return a time to wait in milliseconds, never 0."""
+    """Return seconds rounded up to milliseconds, at least one."""
     return max(0.001, round(seconds + 0.0005, 3))

@@ -1,4 +1,4 @@
-"""The settings of the doors; docs/settings.md is made from these fields."""
+"""The settings of authentication, audit and quotas; docs/settings.md is made from these fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace_server.resources.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """The callers that are let in, and their grants. Without settings: every caller, and everything."""
+    """The accepted callers and their grants. Without these settings every caller may read everything."""
 
     identities: Path | None = setting(
         None,
@@ -40,7 +40,7 @@ class AccessSettings:
 
     @property
     def asks(self) -> bool:
-        """True if callers have to say who they are."""
+        """True if callers must prove an identity."""
         named = self.identities is not None or self.api_keys is not None
         return named or self.certificate_identities
 
@@ -73,7 +73,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaSettings:
-    """How much one principal may have. Off unless a number is given, but for failures."""
+    """The most that one principal may use. Each quota is off unless it is set, except for failures."""
 
     quota_connections: int | None = setting(
         None, "connections", "connections of one principal that are in use"

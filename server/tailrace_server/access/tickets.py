@@ -1,7 +1,8 @@
 """Tickets and handles: random texts that replace a token for a while.
 
 A handle replaces the credential of a caller where no token can be sent. The number of handles is bounded, in
-all and for each caller: a caller who makes many loses his own oldest first. A session of a page uses a handle.
+total and for each caller: a caller that makes too many loses its own oldest one. A session of a page is a
+handle.
 
 A ticket is a handle for an ``EventSource``, which cannot send a header. It is accepted once, and only for half
 a minute, so a copy in a proxy's log is worthless.
@@ -30,21 +31,21 @@ _LIFETIME_S: Final = 30.0
 
 
 class Handles:
-    """The handles of one kind. Lives on the event loop, whose time it uses."""
+    """The handles of one kind. They live on the event loop and use its time."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without handles."""
         self._held: dict[str, tuple[float, Principal]] = {}
-        """When each is over, by the loop's time, and whose it is; oldest first."""
+        """Expiry, by the event loop's time, and caller of each handle; oldest first."""
         self._of: dict[Hashable, dict[str, None]] = {}
-        """Those of each somebody, oldest first."""
+        """The handles of each caller, oldest first."""
 
     def __len__(self) -> int:
-        """Return how many there are, those that are over and not yet forgotten among them."""
+        """Return the number of handles, including expired ones that are not dropped yet."""
         return len(self._held)
 
     def make(self, principal: Principal, lifetime_s: float) -> str:
-        """Return a new one; where there are too many, the oldest goes."""
+        """Return a new handle; drop the oldest one if there are too many."""
         now = asyncio.get_running_loop().time()
         own = self._of.setdefault(key_of(principal), {})
         if len(own) >= _OF_ONE:
@@ -60,7 +61,7 @@ class Handles:
         return handle
 
     def extend(self, handle: str, lifetime_s: float) -> None:
-        """Let one that is there be over in so long from now."""
+        """Set the expiry of an existing handle to some seconds from now."""
         _, principal = self._held[handle]
         self._held[handle] = asyncio.get_running_loop().time() + lifetime_s, principal
 
@@ -73,7 +74,7 @@ class Handles:
         return None
 
     def forget(self, handle: str) -> None:
-        """Let a handle expire. Idempotent."""
+        """Drop a handle. Idempotent."""
         _, principal = self._held.pop(handle, (0.0, None))
         if principal is None:
             return
@@ -88,21 +89,23 @@ class Tickets:
     """The tickets of a server that are not used yet."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without tickets."""
         self._waiting = Handles()
 
     expires_in_ms: Final = round(_LIFETIME_S * 1000)
-    """How long a new one may wait for its use."""
+    """Time in which a new ticket must be used, in milliseconds."""
 
     def issue(self, principal: Principal) -> str:
-        """Return a new ticket; where too many wait, the oldest goes."""
+        """Return a new ticket; drop the oldest unused one if there are too many."""
         return self._waiting.make(principal, _LIFETIME_S)
 
     def redeem(self, ticket: str) -> Principal:
-        """Return whose ticket it is, once.
+        """Return the caller of a ticket, and invalidate the ticket.
 
         Raises:
-            Unauthenticated: It was used, is over, or never was; or its owner is no longer let in.
+            Unauthenticated: The ticket was used, has expired or never existed, or its caller is no longer
+                accepted.
+            TokenExpired: The token of the caller has expired.
         """
         principal = self._waiting.holder(ticket)
         self._waiting.forget(ticket)
