@@ -1,14 +1,14 @@
-"""Compaction: neighbouring small segments become large ones; readers notice only the speed.
+"""Compaction: small neighbouring segments are rewritten into large ones; for readers only the speed changes.
 
-Small commits make small record batches, and a batch costs the same to read whatever it holds. So published
-neighbours of fewer than 16,384 rows (and 16 MiB) are rewritten into segments of up to 65,536 rows (and 64 MiB),
-whose batches are full. Positions, running numbers and bytes of the records stay; commit timestamps are kept in
-the table of commits anyway. A compaction is due when 512 neighbours are small; a result that is still small is
-taken along by the next one, so a row is rewritten a few times at most.
+Small commits make small record batches, and reading a small batch costs about as much as reading a large one.
+So published neighbours of fewer than 16,384 rows (and 16 MiB) are rewritten into segments of up to 65,536 rows
+(and 64 MiB), whose batches are full. Positions, running numbers and bytes of the records do not change. A
+compaction is due when 512 neighbours are small. If a new segment is still small, the next compaction includes
+it, so a row is rewritten only a few times.
 
-The new files are named by checkpoint k + 1 only, and k + 1 is created exclusively: if another process takes the
-number and has changed the tables, what was written is deleted and the work begins again. The old files stay for
-``delete_grace``, for readers that still hold an older view.
+Checkpoint k + 1, which is created exclusively, is the first object that names the new files. If another process
+creates k + 1 first and has changed the tables, the new files are deleted and the work begins again. The old
+files are retained for ``delete_grace``, for readers with an older view.
 """
 
 from __future__ import annotations
@@ -51,22 +51,24 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
 
 SMALL_ROWS: Final = 16_384
-"""A segment of fewer rows and fewer than SMALL_BYTES is small: they are not even two full batches."""
+"""A segment is small if it has fewer rows than this, less than two full batches, and fewer than SMALL_BYTES."""
 
 SMALL_BYTES: Final = 16 << 20
-"""A segment of fewer bytes and fewer than SMALL_ROWS is small: few large rows are read well as they are."""
+"""A segment with at least this many bytes is not small, even with few rows: it is read fast enough."""
 
 LARGE_ROWS: Final = 65_536
-"""A new segment closes before what would take it past this: it is not small any more."""
+"""The most rows of a new segment."""
 
 LARGE_BYTES: Final = 64 << 20
-"""A new segment closes before what would take it past this, too: it is made in memory."""
+"""The most bytes of a new segment, which is made in memory."""
 
 DUE_SEGMENTS: Final = 512
-"""Small neighbours that make a compaction due: a row is rewritten three times or so, and few stay small."""
+"""Number of small neighbours that makes a compaction due. With this number, a row is rewritten about three
+times, and few segments stay small."""
 
 HELD_ENTRIES: Final = 4_096
-"""Entries that may wait for the records of an older one before a compaction moves these out of it."""
+"""The most entries whose deletion may wait for an older entry, because the log names records in that entry.
+Beyond this, a compaction moves these records into a segment."""
 
 COMPACT_FOLDER: Final = "segments/compact"
 
@@ -86,46 +88,49 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring batches that become one segment: places in the table, and of their segments."""
+    """Neighbouring segments that become one segment: the places of their batches and their own places."""
 
     batches: range
     segments: range
 
 
 def is_due(state: LogState) -> bool:
-    """Return whether some published neighbours are many and small enough to be compacted."""
+    """Return True if a run of small published segments is long enough to be compacted."""
     return any(len(run) >= DUE_SEGMENTS for run in _small_runs(state))
 
 
 def holds_entries(state: LogState) -> bool:
-    """Return True if entries cannot be deleted because an old entry carries records that the log names."""
+    """Return True if later entries cannot be deleted, since an old entry carries records that the log names."""
     segments = state.batches.segments
     return any(_is_old_entry(state, path) for path in segments.paths(0, published_segments(state)))
 
 
 def _is_old_entry(state: LogState, path: str) -> bool:
-    """Return True if a path is that of an entry which many later ones wait for."""
+    """Return True if a path belongs to an entry for whose deletion more than HELD_ENTRIES entries wait."""
     folder, _, name = path.partition("/")
     number = object_number(name) if folder == ENTRIES else None
     return number is not None and number < state.checkpoint_entry - HELD_ENTRIES
 
 
 def compact(path: Path, now: int) -> Compaction | None:
-    """Compact all small neighbours of a catalog; None if there are none. Any process may call it, at any time.
+    """Compact all small neighbouring segments of a catalog; return None if there are none.
+
+    Any process may call this at any time.
 
     Args:
         path: The catalog's folder.
-        now: µs since the epoch; the replaced files count as unnamed from then on.
+        now: Current time, µs since the epoch. The grace period of the replaced files begins.
 
     Raises:
-        LogCorrupted: A batch to be rewritten is damaged. Its segment stays, and the others are compacted.
-        LogFull: No room; nothing was changed.
+        LogCorrupted: A batch to rewrite is damaged. Its segment is retained; the other segments are compacted.
+        LogFull: The device has no room; nothing was changed.
     """
     damaged: dict[str, LogCorrupted] = {}
     while True:
         try:
             done = _compact(path, now, damaged)
         except LogCorrupted as error:
+            # Leave this segment out and begin again. The error is raised once all others are compacted.
             if error.path in damaged:
                 raise
             damaged[error.path] = error
@@ -136,9 +141,9 @@ def compact(path: Path, now: int) -> Compaction | None:
 
 
 def _compact(path: Path, now: int, damaged: Collection[str]) -> Compaction | None:
-    """Compact all small neighbours, without some damaged segments."""
+    """Compact all small neighbouring segments, except damaged ones; return None if there is nothing to do."""
     for _ in range(_ATTEMPTS):
-        # 1. Choose by a state that is read anew in each attempt: another process may have compacted or trimmed.
+        # 1. Choose segments. Each attempt reads the log anew: another process may have compacted or trimmed it.
         log = CommitLog.open(path)
         stretches = [
             stretch
@@ -148,7 +153,7 @@ def _compact(path: Path, now: int, damaged: Collection[str]) -> Compaction | Non
         ]
         if not stretches:
             return None
-        # 2. Put new segments in their place.
+        # 2. Replace them by new segments.
         if (done := rewrite(log, stretches, now)) is not None:
             return done
     return None
@@ -161,26 +166,30 @@ def rewrite(
     bodies_from: BodiesFrom | None = None,
     may_name: Callable[[CommitLog], bool] = lambda log: True,
 ) -> Compaction | None:
-    """Replace old segments by new ones; return None, with the log unchanged, if another process came first.
+    """Replace old segments by new ones.
+
+    Return None, with the log unchanged, if another process has changed the tables first.
 
     Args:
-        log: The log as it is now.
-        stretches: The published segments to rewrite, in the order of the log.
-        now: µs since the epoch.
-        bodies_from: First versions with bodies from now on: earlier bodies are left out. None: the same as
-            before.
-        may_name: Called with the log just before its next checkpoint names the new segments; False: give up.
+        log: The log, read to its end.
+        stretches: The published segments to rewrite, in log order.
+        now: Current time, µs since the epoch.
+        bodies_from: For each entity type, the first version that has bodies from now on; earlier bodies are
+            left out. None: no change.
+        may_name: Called with the log just before the checkpoint that names the new segments; False: give up.
 
     Raises:
-        LogCorrupted, LogFull: As ``compact``.
+        LogCorrupted: A batch to rewrite is damaged; the log is unchanged.
+        LogFull: The device has no room; the log is unchanged.
     """
     segments = log.state.batches.segments
     old = [segments[place] for stretch in stretches for place in stretch.segments]
     gone = log.state.bodies_from if bodies_from is None else bodies_from
     expired = ExpiredBodies(gone, log.schemas)
-    # 1. Write the new files. Nothing names them yet, so a failure or a kill changes nothing that readers see.
-    # 2. Name them all by one checkpoint. Until then the old files are the log, from then on the new ones.
-    # 3. If that failed, delete them. After a kill they are orphans, which retention finds by their number.
+    # 1. Write the new files. No object names them yet, so a failure or a kill changes nothing for readers.
+    # 2. Name all of them by one checkpoint: before it the old files are the log, after it the new ones.
+    # 3. If that fails, delete them. After a kill they are orphans, which retention finds by the number in their
+    #    names.
     written: list[SegmentReceipt] = []
     named = False
     try:
@@ -188,7 +197,8 @@ def rewrite(
             written.append(_rewrite(log, stretch, expired))  # noqa: PERF401 - kept if one fails
         named = _name(log, stretches, written, now, gone, may_name)
     except SegmentMissing:
-        # Another process has replaced or trimmed the old files, and their grace period is over.
+        # If another process has compacted or trimmed the log, the old files were deleted after their grace
+        # period, and the caller begins again. Otherwise they are lost.
         if CommitLog.open(log.path).state.revision == log.state.revision:
             raise
     finally:
@@ -206,9 +216,9 @@ def rewrite(
 
 
 def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> None:
-    """Delete files that no checkpoint names; keep all if that is not certain."""
-    # The device may fail, or the process be interrupted, after the checkpoint was created: then it names them,
-    # and without them the log would be damaged.
+    """Delete the new files that no checkpoint names; if the log cannot be read, delete nothing."""
+    # The device may fail, or the process be interrupted, after the checkpoint was created. Then the checkpoint
+    # names the files, and deleting them would damage the log.
     with suppress(LogError):
         named = set(CommitLog.open(log.path).state.batches.segments.paths())
         for receipt in written:
@@ -226,14 +236,14 @@ def _name(
 ) -> bool:
     """Create a checkpoint that names the new segments; return False if another compaction or a trim came first.
 
-    If a checkpoint that only sums up entries takes the number, the places in the tables are unchanged. Then the
-    files are renamed for the next number, and that checkpoint names them.
+    Another process may use the number for a checkpoint without a compaction or a trim. Then the places in the
+    tables are unchanged. So the files are renamed for the next number, and the checkpoint with it names them.
     """
     revision = log.state.revision
     for _ in range(_ATTEMPTS):
         if not may_name(log):
             return False
-        # 1. The checkpoint also lists the files to delete, which a log that follows does not keep in memory.
+        # 1. The new checkpoint has to contain the list of files to delete, which is not always in memory.
         log.read_newest_checkpoint()
         changed = _with_replaced(log.state, stretches, written, now)
         changed.bodies_from = bodies_from
@@ -243,19 +253,19 @@ def _name(
         log.advance()
         if log.state.revision != revision:
             return False
-        # 3. Files that were written for a number that exists without them count as orphans and may be deleted
-        #    by anybody. So they are renamed for the next number before it is tried.
+        # 3. The names contain the number that was used now. Any process may delete them as orphans. So rename
+        #    them for the next number before that is tried.
         for place, receipt in enumerate(written):
             path = f"{COMPACT_FOLDER}/{_file_name(log.state, receipt.path.split('-', 1)[1])}"
             if not log.store.move(receipt.path, path):
-                return False  # deleted as an orphan, since its number was taken
+                return False  # another process has deleted the file as an orphan
             written[place] = replace(receipt, path=path)
         log.store.make_durable(COMPACT_FOLDER)
     return False
 
 
 def _file_name(state: LogState, rest: str) -> str:
-    """Return the name of a file that the next checkpoint is to name."""
+    """Return a file name that begins with the number of the next checkpoint, which will name the file."""
     return f"{state.checkpoint + 1:020d}-{rest}"
 
 
@@ -267,10 +277,12 @@ def _path_of(state: LogState, stretch: Stretch) -> str:
 def _small_runs(state: LogState, besides: Collection[str] = ()) -> list[range]:
     """Return the runs of neighbouring small published segments, as places in the table of segments.
 
-    ``besides`` are paths of segments to leave out.
+    Args:
+        state: The log.
+        besides: Paths of segments to leave out.
     """
-    # Versions that are not published are left alone: a gate may still be at work on their segments. A large or
-    # damaged segment ends a run, since only neighbours may be joined: records stay in the order of the log.
+    # Segments with unpublished versions are left alone: the tables of a gate may still be written from them. A
+    # large or damaged segment ends a run: only neighbours may be joined, or the order of records would change.
     runs, start = [], 0
     segments = state.batches.segments
     stop = published_segments(state)
@@ -294,12 +306,12 @@ def published_segments(state: LogState) -> int:
 
 
 def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
-    """Cut a run of neighbouring segments where a new segment is full; stretches of few segments are left alone.
+    """Divide a run of neighbouring segments into stretches, each of which fits into one new segment.
 
     Args:
         state: The log.
         run: Places of the segments.
-        least: Segments that a stretch has at least.
+        least: The least segments of a stretch; shorter ones are left out.
     """
     lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
     owners = state.batches.columns[SEGMENT, : len(state.batches)]
@@ -312,7 +324,7 @@ def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
         )
         if full and place > start:
             if place - start >= least:
-                # Batches lie in the order of their segments, so those of a stretch are one range.
+                # Batches are in the order of their segments, so the batches of a stretch are one range.
                 first, last = np.searchsorted(owners, [start, place])
                 stretches.append(Stretch(range(int(first), int(last)), range(start, place)))
             start, rows, size = place, 0, 0
@@ -323,7 +335,7 @@ def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
 
 
 def _rewrite(log: CommitLog, stretch: Stretch, expired: ExpiredBodies) -> SegmentReceipt:
-    """Write the records of a stretch into one new segment, without the bodies that are gone."""
+    """Write the records of a stretch into one new segment, without expired bodies."""
     table = log.state.batches
     base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
     name = _file_name(log.state, f"{base_version}-{secrets.token_hex(4)}.arrow")
@@ -335,7 +347,8 @@ def _rewrite(log: CommitLog, stretch: Stretch, expired: ExpiredBodies) -> Segmen
         size = 0
         for place in stretch.batches:
             ref = batch_ref(table.segments, table.columns, place)
-            # A segment that was large before is written piece by piece: it may be larger than memory.
+            # An old segment may be larger than memory (an expiry of bodies rewrites large ones): write it in
+            # pieces.
             if parts and size + ref.length > LARGE_BYTES:
                 writer.write(pa.Table.from_batches(parts).combine_chunks())
                 parts, size = [], 0
@@ -348,8 +361,8 @@ def _rewrite(log: CommitLog, stretch: Stretch, expired: ExpiredBodies) -> Segmen
 def _records(
     reader: BatchReader, ref: BatchRef, base_version: int, expired: ExpiredBodies
 ) -> pa.RecordBatch:
-    """Return the records of a batch as a segment writer takes them."""
-    # 1. Bodies that have expired are not copied: from this compaction on they are gone.
+    """Return the records of a batch, with the columns that a segment writer expects."""
+    # 1. Leave out bodies that have expired: the new segment does not have them any more.
     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
     gone = expired.rows_in(head)
     if gone is not None and gone.any():
@@ -358,8 +371,8 @@ def _records(
             name: pc.if_else(kept, texts, pa.scalar(None, pa.binary()))
             for name, texts in body.items()
         }
-    # 2. A segment has one dictionary for all of its batches, and the old ones have one each. So names are
-    #    decoded here and encoded anew by the writer.
+    # 2. Each old segment has its own dictionary of names, and the new segment has one for all its batches. So
+    #    names are decoded here, and the writer encodes them again.
     codes = pa.array(head.type_codes, mask=head.type_codes < 0)
     names = head.changed.values.dictionary_decode()
     changed = pa.Array.from_buffers(
@@ -383,16 +396,16 @@ def _records(
 def _with_replaced(
     state: LogState, stretches: Sequence[Stretch], written: Sequence[SegmentReceipt], now: int
 ) -> LogState:
-    """Return a copy of a state in which new segments stand for the stretches."""
+    """Return a copy of a state in which new segments replace the stretches, one for each."""
     old, table, place = state.batches, BatchTable(), 0
     changed = copy.copy(state)
     changed.removed = dict(state.removed)
     for stretch, receipt in zip(stretches, written, strict=True):
-        # 1. What lies before the stretch stays as it is.
+        # 1. Batches before the stretch stay as they are.
         table.extend(old.slice(place, stretch.batches.start))
         base_version = int(old.columns[FIRST_VERSION, stretch.batches.start])
-        # 2. A receipt counts versions from 0 and has no running numbers. Both come from the first batch
-        #    replaced, so every record keeps its position and its running number.
+        # 2. A receipt counts versions from 0 and has no running numbers. Take both from the first replaced
+        #    batch, so that every record retains its position and its running number.
         columns = np.array(receipt.batches, np.int64).T
         columns[FIRST_VERSION] += base_version
         columns[LAST_VERSION] += base_version
@@ -407,7 +420,7 @@ def _with_replaced(
             counts=receipt.counts,
         )
         table.append_segment(ref, np.concatenate([columns, first_rows[None, :]]))
-        # 3. Readers with an older view still read the old files: those stay until they have had their grace.
+        # 3. Readers with an older view still need the old files: retain these for the grace period.
         replaced = old.segments.paths(stretch.segments.start, stretch.segments.stop)
         changed.removed |= dict.fromkeys(replaced, now)
         place = stretch.batches.stop

@@ -1,17 +1,17 @@
 """Expiry of bodies: old records of an entity type are rewritten without their images.
 
-The setting ``bodies`` of an entity type is the time for which bodies are retained; holds of named subscriptions
-retain them longer. Heads stay, so positions, running numbers, counts and the captures without bodies stay too.
-Before bodies expire, a base is made of the version just before the first that retains them. So the state of the
-table stays readable from there on::
+The setting ``bodies`` of an entity type is the time for which bodies are retained. A hold of a named
+subscription can retain them longer. Heads are never removed, so positions, running numbers, counts and captures
+without bodies stay available. Before bodies expire, a base is made of the version just before the first one
+that retains its bodies. So the state of the table stays readable from that version on::
 
     heads     ────────────────────────────────────────────▶
     bodies                        ┃───────────────────────▶
                                   ┃◀──── bodies ──────────  now
     bases                        ▲
 
-One checkpoint states both the first version with bodies and the rewritten files. So the log and the files on
-the disk always agree. As with trims, bodies are retained for an eighth longer than the setting, because each
+One checkpoint contains both the first version with bodies and the rewritten files. So the log and the files on
+the disk always agree. As with trims, bodies are retained for 1/8 longer than the setting requires, because each
 expiry makes a base and rewrites the segments at the border.
 """
 
@@ -49,29 +49,30 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
 
 _STEP_BYTES: Final = 4 << 30
-"""Of the segments that one checkpoint replaces: so much work may be in vain if another process comes first."""
+"""The most bytes of segments that one checkpoint replaces, roughly. This work is lost if another process
+creates the checkpoint first."""
 _ATTEMPTS: Final = 8
 
 
 class _Due(NamedTuple):
-    """The bodies of one entity type that are to be deleted."""
+    """The bodies of one entity type that are to be removed."""
 
     entity_type: str
     """The entity type's newest name."""
     names: EntityNames
     first: int
-    """First version whose bodies are retained."""
+    """The first version whose bodies are retained."""
     segments: npt.NDArray[np.int64]
-    """Places of the segments with bodies of earlier versions."""
+    """Places of the segments that may have bodies of earlier versions."""
 
 
 def expiry_is_due(log: CommitLog, settings: Mapping[str, Mapping[str, int]], now: int) -> bool:
-    """Return True if bodies of some entity type were retained for an eighth longer than its setting requires.
+    """Return True if bodies of an entity type are older, by 1/8 or more, than its setting requires.
 
     Args:
         log: The log.
         settings: The settings of the entity types, by their newest names.
-        now: µs since the epoch.
+        now: Current time, µs since the epoch.
     """
     return bool(_due(log, settings, now, at_once=False))
 
@@ -83,12 +84,13 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
 
     Args:
         path: The catalog's folder.
-        now: µs since the epoch.
-        at_once: Remove also bodies that are not due yet.
+        now: Current time, µs since the epoch.
+        at_once: Remove all bodies older than the setting requires, without waiting for the further 1/8.
 
     Raises:
-        LogFull: No room for the base or the new segments; the log is unchanged.
-        LogCorrupted: A batch to rewrite, or a part of the log or of a base to make the base from, is damaged.
+        LogFull: The device has no room for the base or the new segments; the log is unchanged.
+        LogCorrupted: A batch to rewrite, or a part of the log or the base from which to make a base, is
+            damaged.
         LogError: Other processes kept changing the settings, bases or checkpoints; the log is unchanged.
     """
     for _ in range(_ATTEMPTS):
@@ -97,15 +99,15 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
         due = _due(log, settings, now, at_once=at_once)
         if not due:
             return None
-        # 1. How far this step goes, and from where on each entity type has its bodies then.
+        # 1. Limit the work of this step to some versions; compute the first version with bodies after it.
         stop = _end_of_step(log.state, due)
         begins = [each._replace(first=min(each.first, stop)) for each in due]
         bodies_from = _joined(log, begins)
-        # 2. Bases first: without the images below, state can be read from there on alone.
+        # 2. Make and reserve the bases first: after the expiry, state can be read only from them on.
         for version in sorted({each.first - 1 for each in begins}):
             make_base(path, now, version, reserve=True)
         reach("expire.has_base")
-        # 3. Rewrite what holds such bodies, and name all by one checkpoint.
+        # 3. Rewrite the segments with such bodies, and name all new segments by one checkpoint.
         places = sorted({place for each in due for place in each.segments.tolist()})
         chosen = [place for place in places if _first_version(log.state, place) < stop]
         stretches = [
@@ -113,7 +115,7 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
         ]
         may_go = partial(_may_go, begins=begins, now=now, at_once=at_once)
         if (done := rewrite(log, stretches, now, bodies_from, may_go)) is not None:
-            with suppress(LogFull):  # they go with the next base
+            with suppress(LogFull):  # the next base that is made drops them
                 drop_unneeded(path, now)
             return done
     raise LogError(
@@ -125,12 +127,12 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
 def _may_go(log: CommitLog, *, begins: Sequence[_Due], now: int, at_once: bool) -> bool:
     """Return True if the bodies may still be removed, and state stays readable after the next checkpoint.
 
-    Bases and new segments take long to write. Meanwhile a user may have set a longer time or created a
-    subscription that holds bodies, or other checkpoints may have used up the reservations of the bases.
+    Writing bases and new segments takes long. Meanwhile a user may have set a longer time, or created a
+    subscription that holds bodies. Or another checkpoint may have used the number for which bases are reserved.
     """
     newest = CommitLog.open(log.path)
     if newest.state.checkpoint > log.state.checkpoint:
-        return True  # that number is taken, so nothing comes of it; this is decided again for the next one
+        return True  # the next checkpoint's number is used, so its creation fails; this is called again then
     for version in sorted({each.first - 1 for each in begins}):
         make_base(log.path, now, version, reserve=True)
     settings = newest_settings(log.store, log.uuid).by_type(newest.view)
@@ -151,13 +153,16 @@ def _due(
         kept = given.get(BODIES)
         if kept is None or entity_type not in schema.entity_types:
             continue
+        # 1. The range of versions whose bodies may go: from the first with bodies up to the first within the
+        #    time, the first that is unpublished, and the first that a named subscription holds.
         names = EntityNames(schema, entity_type)
         begun = max(view.oldest.version, view.bodies.first_kept(entity_type, view.published))
         first = min(first_after(published, now - kept), _unpublished(state))
-        first = held_from(log.path, view, first, now)  # a named subscription may want bodies
+        first = held_from(log.path, view, first, now)
         segments = _segments_with(log, names, begun, first)
         if not len(segments):
             continue
+        # 2. It is due only if the oldest body is older than the time and its slack.
         oldest = max(begun, _first_version(state, int(segments[0])))
         late = now - kept - (0 if at_once else slack_of(kept))
         if oldest < first_after(published, late):
@@ -184,7 +189,7 @@ def _segments_with(
 
 
 def _unpublished(state: LogState) -> int:
-    """Return the first version of the first segment with unpublished records; from there on segments stay."""
+    """Return the first version of the first segment with unpublished records, which must not be rewritten."""
     count = published_segments(state)
     if count == len(state.batches.segments):
         return state.published + 1
@@ -202,7 +207,7 @@ def _end_of_step(state: LogState, due: Iterable[_Due]) -> int:
     sizes = state.batches.segments.sizes
     begin, size = _first_version(state, places[0]), 0
     for place in places:
-        # What begins at the same version cannot be left for later: the end is one of versions.
+        # A step ends between two versions, so segments that begin with the same version stay in one step.
         if size > _STEP_BYTES and (first := _first_version(state, place)) > begin:
             return first
         size += int(sizes[place])
@@ -210,7 +215,7 @@ def _end_of_step(state: LogState, due: Iterable[_Due]) -> int:
 
 
 def _joined(log: CommitLog, begins: Iterable[_Due]) -> BodiesFrom:
-    """Return the first version with bodies of each entity type, by its name there, after this step."""
+    """Return the first version with bodies after this step, by each entity type's name at that version."""
     view = log.view
     newer = [(each.names.name_in(view.schema_of(each.first)), each) for each in begins]
     changed = {each.entity_type for each in begins}
@@ -224,7 +229,7 @@ def _joined(log: CommitLog, begins: Iterable[_Due]) -> BodiesFrom:
 
 
 def _runs(places: list[int]) -> list[range]:
-    """Return the runs of neighbours."""
+    """Return ascending places as ranges of neighbouring places."""
     runs: list[range] = []
     for place in places:
         if runs and runs[-1].stop == place:

@@ -1,4 +1,4 @@
-"""The parts of a log, as plain records for a person or a program to read. Reads only."""
+"""Reports on the parts of a log, as plain records for a person or a program. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -40,74 +40,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BaseSummary:
-    """The state of all entity types as of one version, in files."""
+    """A base: the state of all entity types as of one version, in files."""
 
     version: int
     rows: dict[str, int]
-    """By entity type."""
+    """Number of rows, by entity type."""
     files: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """A catalog at a glance."""
+    """A summary of a catalog and its log."""
 
     name: str
     uuid: UUID
     created: int
-    """µs since the epoch, as all times here."""
+    """Time of creation, in µs since the epoch like all times in this module."""
     committed: int
     """Newest durable version; 0 for none."""
     published: int
-    """Newest version that readers see; 0 for none."""
+    """Newest published version; 0 for none."""
     gate: str
-    """Name and place of what publication waits for; empty for nothing."""
+    """Name and place of the gate for which publication waits; empty without a gate."""
     oldest: Position
+    """First retained position."""
     oldest_timestamp: int
-    """Commit timestamp of its version; 0 where nothing is kept."""
+    """Commit timestamp of the oldest retained version; 0 if there is none."""
     settings: dict[str, int]
-    """The settings of the catalog: lengths of time in µs, amounts in bytes."""
+    """Settings of the catalog, by name: durations in µs, sizes in bytes."""
     excess: str
-    """By how much its records exceed ``max_bytes``, and what keeps them; empty where they do not."""
+    """By how much the records exceed ``max_bytes``, and why they are retained; empty if they do not exceed
+    it."""
     type_settings: dict[str, dict[str, int]]
-    """The same of entity types."""
+    """Settings of entity types, by entity type and name; units as in ``settings``."""
     views: tuple[str, ...]
-    """Names of those that are defined."""
+    """Names of the defined views."""
     change_tables: tuple[str, ...]
+    """Names of the defined change tables."""
     bodies_from: dict[str, int]
-    """Entity types that lack old bodies → first version that has them."""
+    """Maps each entity type with expired bodies to the first version that has bodies."""
     newest_timestamp: int
     """Commit timestamp of the newest published version; 0 for none."""
     epoch: int
     holder: Holder
     entries: int
     publications: int
-    """Objects; an entry that publishes itself needs none."""
+    """Number of publications. An entry that publishes itself needs none."""
     checkpoint: int
     """Number of the newest checkpoint; 0 for none."""
     checkpoint_entry: int
-    """Last entry that it covers."""
+    """Last entry that the newest checkpoint covers."""
     segments: int
     batches: int
     rows: int
-    """Records in the segments, leads included, committed ones too."""
+    """Number of records in the segments, with lead records, also of unpublished versions."""
     bytes: int
     counts: dict[str, int]
-    """Records in the segments by entity type, most first; leads are not counted."""
+    """Number of records in the segments by entity type, the largest first; without lead records."""
     holds_trimmed: bool
-    """True if trimmed versions are among them: a segment goes once all of its versions are."""
+    """True if the segments still have trimmed versions: a segment is deleted after all its versions are
+    trimmed."""
     schemas: int
     pending: tuple[str, ...]
-    """Files of transactions that are not complete."""
+    """Paths of the files with rows of incomplete transactions."""
     source_positions: dict[str, int | str]
     unnamed: int
-    """Files that nothing names any more and that wait for their deletion."""
+    """Number of files that no object names any more and that wait for their deletion."""
     orphans: int
-    """Files that nothing has ever named or will."""
+    """Number of files that no object has ever named and none can name any more."""
     bases: tuple[BaseSummary, ...]
     state_from: int | None
-    """First version whose state can be read; None where none can."""
+    """First version whose state can be read; None if no state can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class EntrySummary:
     timestamp: int
     writer: str
     batch_id: int | None
-    """None on an OPEN, as are the next four."""
+    """Batch of a commit. None in entries of other kinds, like ``k``, both versions and ``rows``."""
     k: int | None
     first_version: int | None
     last_version: int | None
@@ -130,14 +134,14 @@ class EntrySummary:
     segments: int
     pending: int
     published: bool
-    """True if readers see it; an entry without versions counts with the one before."""
+    """True if the entry's versions are published. For an entry without versions, those of the entry before."""
     publishes: bool
-    """True if it releases itself, and what comes before it, without a publication."""
+    """True if the entry itself publishes its versions and all versions before, without a publication."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """One segment as the newest checkpoint and the entries after it name it."""
+    """One retained segment of the log."""
 
     path: str
     first: Position
@@ -150,23 +154,23 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A schema that began at a version, and what it changed about one entity type."""
+    """The changes that a new schema made to one entity type."""
 
     first_version: int
     schema_id: int
     entity_type: str
     changes: tuple[dict[str, Any], ...]
-    """As the SCHEMA record states them (schema_records.py)."""
+    """The changes as the SCHEMA record contains them (schema/records.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDetail:
-    """One record in full."""
+    """One record with all its columns."""
 
     version: int
     index: int
     row: int
-    """Its running number."""
+    """Running number of the record."""
     commit_timestamp: int
     area: str
     operation: str
@@ -178,18 +182,19 @@ class RecordDetail:
     before: bytes | None
     after: bytes | None
     bodies_expired: bool
-    """True if it has no bodies any more, whatever it had."""
+    """True if the record's bodies have expired; it may have had none."""
     segment: str
+    """Path of the segment that has the record."""
     batch_offset: int
-    """Byte offset of its batch in the segment."""
+    """Byte offset of the record's batch in the segment."""
 
 
 def summarize(path: Path) -> LogSummary:
-    """Return a catalog at a glance.
+    """Return a summary of a catalog.
 
     Raises:
-        LogUnreadable: Not a catalog, no permission, or a newer format.
-        LogCorrupted: One of the objects that opening reads is damaged.
+        LogUnreadable: The folder is not a catalog, lacks read permission, or has a newer format.
+        LogCorrupted: An object that is read when the log is opened is damaged.
     """
     created = read_catalog(path).created
     log = CommitLog.open(path)
@@ -252,7 +257,7 @@ def _base_summary(base: BaseDocument) -> BaseSummary:
 
 
 def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[EntrySummary]:
-    """Yield entries by number, both ends inclusive, None the newest. Errors as ``summarize``."""
+    """Yield the entries from ``first`` to ``last``, inclusive; None: the newest. Errors as in ``summarize``."""
     log = CommitLog.open(path)
     published = log.state.published
     version = _version_before(log, first)
@@ -268,7 +273,7 @@ def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[
 
 
 def segments(path: Path) -> list[SegmentSummary]:
-    """Return the retained segments in log order, committed ones too. Errors as ``summarize``."""
+    """Return the retained segments in log order, also unpublished ones. Errors as in ``summarize``."""
     state = CommitLog.open(path).state
     columns = state.batches.columns[:, : len(state.batches)]
     starts = np.searchsorted(columns[SEGMENT], np.arange(len(state.batches.segments) + 1)).tolist()
@@ -287,10 +292,10 @@ def segments(path: Path) -> list[SegmentSummary]:
 
 
 def schema(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[SchemaChange]]:
-    """Return the newest schema, and how it came about from the empty one; of committed versions too.
+    """Return the newest committed schema, and the history of changes that led to it.
 
-    Reads the schemas, not the records, so that it tells the changes of versions that are trimmed as well.
-    Errors as ``summarize``.
+    This compares the schemas and reads no records, so the history includes trimmed versions. Errors as in
+    ``summarize``.
     """
     log = CommitLog.open(path)
     newest = Schema()
@@ -309,11 +314,11 @@ def schema(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[SchemaChan
 
 
 def record(path: Path, position: Position) -> RecordDetail | None:
-    """Return one published record in full, None where there is none at that position.
+    """Return the published record at a position, with all its columns; None if there is none.
 
     Raises:
-        PositionCompacted: It is no longer kept.
-        LogCorrupted: Its batch is damaged.
+        PositionCompacted: The position was trimmed.
+        LogCorrupted: The record's batch is damaged.
     """
     view = CommitLog.open(path).view
     if position < view.oldest:
@@ -355,12 +360,12 @@ def record(path: Path, position: Position) -> RecordDetail | None:
 
 
 def _batch(state: LogState, place: int) -> BatchRef:
-    """Return a batch of what is committed."""
+    """Return the batch at a place among all committed batches."""
     return batch_ref(state.batches.segments, state.batches.columns, place)
 
 
 def _version_before(log: CommitLog, entry: int) -> int:
-    """Return the newest version that was committed before an entry; 0 for none that is still written down."""
+    """Return the newest version committed before an entry; 0 if no retained entry before it has a version."""
     for number in range(entry - 1, 0, -1):
         found = log.read_entry(number)
         if found is None:

@@ -7,19 +7,21 @@
                              ┃◀──── max_lookback ───────  now
 
 ``max_lookback`` is a promise and a limit. Younger versions are always retained. Older versions are trimmed once
-the oldest exceeds the limit by an eighth: each trim makes a base, so a trim should remove enough for its cost.
+the oldest one exceeds the limit by 1/8. They are not trimmed earlier because each trim makes a base, so a trim
+should remove enough to be worth it.
 
-``max_bytes`` counts the segments of published versions, without bases and files in their grace period. If
-``max_lookback`` is not set, the oldest versions are trimmed as soon as the log is larger, down to seven eighths
-of ``max_bytes``; the newest segment stays. If ``max_lookback`` is set, a log that is too large is trimmed to it
-at once.
+``max_bytes`` is compared with the size of the segments of published versions, without bases and without files
+in their grace period. If ``max_lookback`` is not set, the oldest versions are trimmed as soon as the log is
+larger, down to 7/8 of ``max_bytes``; the newest segment is always retained. If ``max_lookback`` is set, a log
+that is too large is trimmed to it without waiting for the 1/8.
 
-A log may stay too large, which ``excess_of`` reports: an operator can make room, but cannot bring back what was
-promised. The reasons are that
+A log may stay too large, because the promise has priority: an operator can make room, but cannot restore
+trimmed versions. ``excess_of`` reports this. There are three causes:
 
-- all that could go is younger than ``max_lookback``, or is held by named subscriptions;
-- its newest segment alone is larger;
-- no process trims: no writer publishes, or its upkeep fails. Only time shows that no trim is under way.
+- all versions above the limit are younger than ``max_lookback``, or held by named subscriptions;
+- the newest segment alone is larger;
+- no process trims the log, because no writer publishes or its upkeep fails. This is only noticed by the time
+  that passes.
 
 The age of a version is the time since its commit, by the clock of the process that compares. Commit timestamps
 never fall. So if a clock was ahead and was set back, versions look younger than they are, and stay longer.
@@ -40,35 +42,36 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _SLACK: Final = 8
-"""The oldest version goes when it is older than the lookback by one of so many parts of it, …"""
+"""A trim waits until the oldest version is older than ``max_lookback`` by 1/8 of it."""
 _SLACK_MIN: Final = 60_000_000
-"""… and by so many µs at least."""
+"""The least time, µs, by which the oldest version must be older than ``max_lookback``."""
 _SHRUNK: Final = 7 / 8
-"""Share of ``max_bytes`` that a trim by bytes alone leaves."""
+"""Fraction of ``max_bytes`` to which a log without ``max_lookback`` is trimmed."""
 _WORTH: Final = 8
-"""Where a named subscription holds the log back, a trim by settings waits until one part in so many can go."""
+"""If a named subscription holds versions, a trim by settings waits until it can remove 1/8 of the log's
+bytes."""
 
 
 class Keeping(NamedTuple):
-    """A log compared with its settings."""
+    """The result of comparing a log with its settings."""
 
     before: int
-    """First version to retain; the oldest version if there is nothing to trim."""
+    """The first version to retain; the oldest version if there is nothing to trim."""
     due: bool
-    """True if a trim is due by the rule above; a trim that is not due is allowed too."""
+    """True if a trim to ``before`` is due by the rules above. It is allowed even if it is not due."""
     bytes: int
-    """Bytes of the segments of published versions."""
+    """Size of the segments of published versions, in bytes."""
     bytes_over: int
-    """Bytes above ``max_bytes`` after such a trim; 0 if there are none."""
+    """Bytes above ``max_bytes`` that remain after a trim to ``before``; 0 if none remain."""
 
 
 def judge(view: LogView, settings: Mapping[str, int], now: int) -> Keeping:
-    """Compare a log with its catalog's settings: return the part to retain, and whether a trim is due.
+    """Compare a log with its catalog's settings.
 
     Args:
         view: The published versions of the log.
         settings: The catalog's settings, by name.
-        now: µs since the epoch.
+        now: Current time, µs since the epoch.
     """
     lookback, bytes_max = settings.get(MAX_LOOKBACK), settings.get(MAX_BYTES)
     oldest = before = view.oldest.version
@@ -88,7 +91,7 @@ def judge(view: LogView, settings: Mapping[str, int], now: int) -> Keeping:
 
 
 def slack_of(kept: int) -> int:
-    """Return the extra time, µs, for which data is retained beyond its limit: each trim makes a base."""
+    """Return the extra time, µs, for which data is retained beyond a limit ``kept``, so that trims are rare."""
     return max(kept // _SLACK, _SLACK_MIN)
 
 
@@ -98,7 +101,7 @@ def first_after(view: LogView, time: int) -> int:
 
 
 def is_worth(view: LogView, verdict: Keeping, kept: int) -> bool:
-    """Return True if a trim is worth its base, given that all from a version ``kept`` on is held."""
+    """Return True if a trim is worth its base, although it cannot remove the versions from ``kept`` on."""
     return (
         kept >= verdict.before
         or (verdict.bytes - view.bytes_from(Position(kept, 0))) * _WORTH >= verdict.bytes
@@ -106,23 +109,23 @@ def is_worth(view: LogView, verdict: Keeping, kept: int) -> bool:
 
 
 _SHOWN: Final = 3
-"""The most names of subscriptions in a reason."""
+"""The most names of subscriptions that a reason lists."""
 
 
 class Excess(NamedTuple):
     """The excess of a log over its ``max_bytes``."""
 
     bytes: int
-    """Bytes of the log's segments."""
+    """Size of the segments of published versions, in bytes."""
     bytes_over: int
     """Bytes above ``max_bytes``."""
     is_due: bool
-    """True if a trim that is due makes the log small enough; else the log stays too large."""
+    """True if a trim is due and will make the log small enough; False if the log stays too large."""
     reason: str
-    """The cause and the remedy, as the end of a sentence."""
+    """The cause and what an operator can do, as the end of a sentence."""
 
     def __str__(self) -> str:
-        """Return the sentence, with the log as ``it``."""
+        """Return a sentence about the log, which calls the log "it"."""
         return (
             f"it has {self.bytes:,} bytes of records, {self.bytes_over:,} more than its max_bytes: "
             f"{self.reason}"
@@ -140,12 +143,13 @@ def excess_of(
     Args:
         view: The published versions of the log.
         settings: The catalog's settings, by name.
-        subscriptions: The named subscriptions, which may hold versions back from a trim.
-        now: µs since the epoch.
+        subscriptions: The named subscriptions, which may hold versions.
+        now: Current time, µs since the epoch.
     """
     verdict, bytes_max = judge(view, settings, now), settings.get(MAX_BYTES)
     if bytes_max is None or verdict.bytes <= bytes_max:
         return None
+    # A hold beyond its cap does not stop a trim; one within it does.
     holds = holds_below(subscriptions, view, verdict.before, now)
     holding = [each for each in holds if each.is_within_cap]
     kept = min((each.needed.version for each in holding), default=verdict.before)

@@ -1,8 +1,9 @@
-"""The process that trigger.py starts: ``python -m tailrace_server.wal.upkeep.process CATALOG_FOLDER``.
+"""The upkeep process that trigger.py starts: ``python -m tailrace_server.wal.upkeep.process CATALOG_FOLDER``.
 
-Each line of its input is a time in µs: it then runs the upkeep that is due. It answers with a line: the machine
-code of the error that kept it from that, or nothing. It ends with its input. Killing it at any moment is
-harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
+For each line of its input, a time in µs, the process runs the upkeep that is due at that time. It answers with
+one line: the machine code of the first error, or an empty line. It ends at the end of its input. It can be
+killed at any moment without harm: each step creates an object exclusively, or can be repeated (compaction.py,
+retention.py).
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _log = logging.getLogger("tailrace.wal")
 
 
 def run_if_due(path: Path, now: int) -> None:
-    """Run the upkeep that is due in a catalog. A step that fails does not keep the others from their work.
+    """Run the upkeep that is due in a catalog. If a step fails, the other steps still run.
 
     Args:
         path: The catalog's folder.
-        now: µs since the epoch.
+        now: Current time, µs since the epoch.
 
     Raises:
-        LogError: The first failure, after all other steps have run; each is in the log.
+        LogError: The first failure, after all other steps have run. Each failure is logged.
     """
     failures: list[TailraceError] = []
 
     def step(name: str, work: Callable[[], object]) -> bool:
-        """Run one step and return True if it changed the log; log and collect its failure."""
+        """Run one step; return True if it has changed the log. Log and collect its failure."""
         try:
             done = work()
         except TailraceError as error:
@@ -61,13 +62,14 @@ def run_if_due(path: Path, now: int) -> None:
         return bool(done)
 
     log = CommitLog.open(path)
-    # 1. Deletion comes first: it needs nothing of the other steps, and a full disk would stop all of them.
+    # 1. Delete files first. This needs no other step, and makes room, without which the others may fail.
     if deletion_is_due(log, now) or last_writer_left_orphans(log):
         step("deletion", partial(_delete, path, now))
-    # 2. What is trimmed first need not be compacted or summed up.
+    # 2. Trim and expire next, so that the later steps do not rewrite records that are removed anyway.
     changed = step("trim", partial(_trim, path, now))
     changed |= step("expiry of bodies", partial(expire, path, now))
-    # 3. What remains is summed up. Each rule looks at the log as the steps before have left it.
+    # 3. Make bases and key files, and compact, by the state of the log after the steps before. A compaction
+    #    writes a checkpoint, so an extra checkpoint is needed only without one.
     log = CommitLog.open(path)
     if base_is_due(log):
         changed |= step("base", partial(make_base, path, now))
@@ -94,8 +96,9 @@ def _delete(path: Path, now: int) -> str:
 
 
 def main() -> None:
-    """Run what is due once for each line of the input."""
+    """Run the upkeep that is due, once for each line of the input."""
     path, answers = Path(sys.argv[1]), sys.stdout.fileno()
+    # The writer may not read the answers for long: a full pipe must not block upkeep.
     os.set_blocking(answers, False)
     for line in sys.stdin.buffer:
         failure = ""
@@ -104,7 +107,7 @@ def main() -> None:
         except TailraceError as error:
             failure = error.code
             _log.error("no upkeep of catalog %s: %s", path.name, error)
-        with suppress(OSError):  # nobody reads, or the writer is gone
+        with suppress(OSError):  # the pipe is full, or the writer has ended
             os.write(answers, b"%b\n" % failure.encode())
 
 

@@ -1,30 +1,33 @@
 """Retention: removal of old versions from the log, and later of their files from the disk.
 
 A trim first makes a base of the version before the new ``oldest`` (base/making.py), so that the state of every
-table stays readable from there on. Then it moves ``oldest`` in a new checkpoint; files that hold nothing at or
-above it are no longer named. Files that nothing names any more (trimmed, compacted, or pending and spent) are
-deleted ``delete_grace`` after the checkpoint or entry that stopped naming them: readers with an older view have
-that long, and one that still misses a file takes the newest checkpoint and continues by position. A writer at
-work has them deleted (trigger.py). Where no writer is at work, ``tailrace log trim`` and ``tailrace log
-compact`` delete them. ``trim_by_settings`` trims by the catalog's settings (keeping.py).
+table stays readable from there on. Then it creates a checkpoint with the new ``oldest``. That checkpoint no
+longer names the files without any records at or above it. ``trim_by_settings`` trims by the catalog's settings
+(keeping.py).
 
-Orphans are files below ``segments`` that no checkpoint or entry has ever named: files of failed tasks. The log,
-and no clock, decides if one may still be committed:
+A file becomes unnamed when a checkpoint or an entry stops naming it: because it was trimmed or compacted, or
+because its pending rows were committed. It is deleted after a grace period, ``delete_grace``. Readers with an
+older view have that much time. A reader that still misses a file reads the newest checkpoint, and continues
+from its position. The upkeep of a writer deletes the files (trigger.py). If no writer runs, ``tailrace log
+trim`` and ``tailrace log compact`` delete them.
 
-* its epoch is below the newest: that writer is fenced;
-* or its epoch is the newest and a later batch of its writer has been committed;
-* or it was written for checkpoint k + 1, and k + 1 exists without it.
+Orphans are files below ``segments`` that no checkpoint or entry has ever named, because the task that wrote
+them failed. A file is an orphan if the log shows that it can never be named; no clock is used:
 
-Finding them takes a listing of all segments, so they are deleted together with other files. Besides, a writer
-at its start lists the folder of the epoch before it, for the files of the last writer.
+* its epoch is below the newest one, so its writer is fenced;
+* or its epoch is the newest one, and a later batch of its writer has been committed;
+* or it was written for checkpoint k + 1, and k + 1 exists and does not name it.
 
-Entries, publications and checkpoints are deleted once a later checkpoint covers them: a checkpoint is the state
-of the log after its last entry, and a process that opens the log reads nothing before it. Readers and writers
-that opened it earlier have ``delete_grace`` to read further; then they continue from the newest checkpoint
-(state/last_objects.py). The objects go in the order of their numbers, and the last one that the checkpoint
-covers stays: by these two rules a paused writer notices that its number was used before. An entry stays, with
-all that follow it, while the log names the records that it carries. So that one such entry does not keep all
-later ones, a compaction moves its records into a segment of their own.
+Finding orphans takes a listing of all segments, so it is done only together with other deletions. In addition,
+a writer lists the folder of the epoch before its own when it starts, for the orphans of the last writer.
+
+Entries, publications and checkpoints are deleted once a later checkpoint covers them. A checkpoint has the
+whole state of the log after its last entry, so a process that opens the log reads nothing before it. Readers
+and writers that opened the log earlier have ``delete_grace`` to read further; after that they continue from the
+newest checkpoint (state/last_objects.py). Objects are deleted in the order of their numbers, and the last one
+that the checkpoint covers is retained. By these two rules a paused writer notices that its number was used
+before. An entry, and all entries after it, are retained while the log names the records that the entry carries.
+Therefore a compaction moves such records into a segment, before too many entries wait.
 """
 
 from __future__ import annotations
@@ -67,52 +70,54 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
 
 DELETE_OBJECTS: Final = 65_536
-"""Most objects that one run of a writer's upkeep deletes of a sequence; it takes about a second."""
+"""The most objects of each sequence that one run of a writer's upkeep deletes; that takes about a second."""
 DELETE_FILES: Final = 4_096
-"""Most files that one run of a writer's upkeep deletes, oldest first. They take some seconds, so neither a
-compaction nor the end of the writer waits long for the files of a large trim; the next run continues."""
+"""The most files that one run of a writer's upkeep deletes, the longest unnamed first. That takes a few
+seconds, so a large trim delays neither a compaction nor the end of the writer for long; the next run
+continues."""
 
 _ATTEMPTS: Final = 8
 DUE_OBJECTS: Final = 256
-"""Objects of a sequence that make a deletion due."""
+"""Number of superseded objects in one sequence that makes a deletion due."""
 _CHECKPOINTS_KEPT: Final = 2
-"""Number of newest checkpoints that are retained at any age."""
+"""Number of newest checkpoints that are always retained, whatever their age."""
 
 
 class FirstNumbers(NamedTuple):
-    """The lowest retained number of each sequence; objects below may be deleted."""
+    """The lowest number to retain in each sequence; objects with lower numbers may be deleted."""
 
     entries: int
     publications: int
     checkpoints: int
 
     def by_folder(self) -> Iterable[tuple[str, int]]:
-        """Yield each sequence's folder and number, in the order in which they are deleted."""
+        """Yield the folder and the lowest retained number of each sequence, in the order of their deletion."""
         return zip((ENTRIES, PUBLICATIONS, CHECKPOINTS), self, strict=True)
 
 
 def first_numbers(log: CommitLog, before: int) -> FirstNumbers | None:
-    """Return the lowest retained number of each sequence; None if no checkpoint is old enough.
+    """Return the lowest number to retain in each sequence; None if no checkpoint is old enough.
 
     Args:
-        log: The log; it has read which files wait for their deletion.
-        before: Time, µs; the grace period of checkpoints made up to then is over.
+        log: The log, after ``read_newest_checkpoint``.
+        before: Time, µs since the epoch, up to which checkpoints were made whose grace period is over.
 
     Raises:
         LogCorrupted: A checkpoint's header is damaged.
     """
     state, number = log.state, log.state.checkpoint - _CHECKPOINTS_KEPT + 1
-    # Find the newest checkpoint whose grace period is over: older readers had that long to read past it.
+    # 1. Find the newest checkpoint whose grace period is over: readers had that much time to read past it.
     header = read_header(log.store, number) if number > 0 else None
     while header is not None and header.timestamp > before:
         number -= 1
         header = read_header(log.store, number) if number > 0 else None
     if header is None:
         return None
-    # 1. Records in entries: those that the log names, and those that it stopped to name a moment ago.
+    # 2. Retain entries with records that the log names, or stopped naming within the grace period.
     waiting = [path for path, since in state.removed.items() if since > before]
     needed = _entries_in([*state.batches.segments.paths(), *waiting])
-    # 2. A writer's last commit, where the checkpoints do not say yet what it came to.
+    # 3. Retain the entry of a writer's last commit, if no checkpoint has that commit's versions yet (one made
+    #    by an older tailrace has not).
     needed += [
         key.entry
         for writer, key in state.writers.items()
@@ -123,7 +128,7 @@ def first_numbers(log: CommitLog, before: int) -> FirstNumbers | None:
 
 
 def deletion_of_objects_is_due(log: CommitLog, before: int) -> bool:
-    """Return True if DUE_OBJECTS of a sequence may be deleted; looks at one name of each."""
+    """Return True if at least DUE_OBJECTS objects of a sequence can be deleted; looks up one name in each."""
     numbers = first_numbers(log, before)
     return numbers is not None and any(
         first > DUE_OBJECTS and log.store.exists(numbered_path(folder, first - DUE_OBJECTS))
@@ -135,17 +140,17 @@ def delete_old_objects(log: CommitLog, before: int, objects_max: int | None = No
     """Delete the objects below ``first_numbers``; return their paths.
 
     Args:
-        log: As of ``first_numbers``.
-        before: As of ``first_numbers``.
-        objects_max: The most objects to delete of each sequence, the lowest numbers first; None: all.
+        log: The log, after ``read_newest_checkpoint``.
+        before: Time, µs since the epoch, up to which checkpoints were made whose grace period is over.
+        objects_max: The most objects to delete in each sequence, the lowest numbers first; None: all.
 
     Raises:
-        LogError: The device failed; what is left goes the next time.
+        LogError: The device failed; the next call deletes the rest.
     """
     numbers = first_numbers(log, before)
     deleted: list[str] = []
     for folder, first in numbers.by_folder() if numbers is not None else ():
-        # The order matters: a process that was killed here must have left no hole.
+        # In the order of the numbers: if the process is killed here, the sequence must have no gap.
         old = [each for each in object_numbers(log.store.names(folder)) if each < first]
         for number in old[:objects_max]:
             path = numbered_path(folder, number)
@@ -161,39 +166,41 @@ def first_in(log: CommitLog, folder: str, last: int) -> int:
 
 
 def _entries_in(paths: Iterable[str]) -> list[int]:
-    """Return the numbers of the entries among some paths."""
+    """Return the numbers of those paths that are paths of entries."""
     beginning = f"{ENTRIES}/"
     found = (object_number(path[len(beginning) :]) for path in paths if path.startswith(beginning))
     return [number for number in found if number is not None]
 
 
 def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
-    """Give up all versions below ``before``; return the oldest position that is retained now.
+    """Remove all versions below ``before`` from the log; return the oldest position that is retained now.
 
-    ``before`` above the newest published version gives up everything published. Files are deleted later, by
-    ``delete_unnamed``. A part that a named subscription holds within its cap stays; a hold beyond it is broken.
+    The files are deleted later, by ``delete_unnamed``. Versions that a named subscription holds within its cap
+    are retained; a hold beyond its cap is broken. On a full disk, files whose grace period is over are deleted
+    first, to make room for the files of the trim.
 
     Args:
         path: The catalog's folder.
-        before: First version to keep.
-        now: µs since the epoch.
-        keeps_state: Make a base first, if the state of the given up part can be read. Without a base, rows last
-            written below ``before`` are lost, and no state can be read any more.
-
-    On a full disk, files whose grace period is over are deleted first, to make room for the trim's files.
+        before: The first version to retain. Above the newest published version, all published versions are
+            removed.
+        now: Current time, µs since the epoch.
+        keeps_state: Make a base first, if the state of the removed versions can be read. Without a base, rows
+            that were last written below ``before`` are lost, and no state can be read any more.
 
     Raises:
-        InvalidRequest: A version to trim is younger than the catalog's ``max_lookback``; the log is unchanged.
-        LogFull: Still no room for the base or the checkpoint; the log is unchanged. The error says how much is
-            needed.
-        LogCorrupted: The log or a base to make the base from is damaged; the log is unchanged.
+        InvalidRequest: A version to remove is younger than the catalog's ``max_lookback``; the log is
+            unchanged.
+        LogFull: There is no room for the base or the checkpoint; the log is unchanged. The error says how much
+            is needed.
+        LogCorrupted: The log, or the base from which to make a base, is damaged; the log is unchanged.
         LogError: Other processes kept changing bases or checkpoints; the log is unchanged.
     """
     has_made_room = False
     before = min(before, CommitLog.open(path).state.published + 1)
     for _ in range(_ATTEMPTS):
-        # 1. Decide by the log as it is now. Others may have trimmed it since, set a longer max_lookback, or
-        #    begun to hold something by name. ``before`` never rises, so a busy writer does not keep this going.
+        # 1. Decide by the current log. Since the last round, another process may have trimmed it, set a longer
+        #    max_lookback, or created a named subscription with a hold. ``before`` never rises, so a busy writer
+        #    cannot keep this loop going.
         log = CommitLog.open(path)
         state = log.state
         _refuse_younger(log, Position(before, 0), now)
@@ -201,24 +208,25 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
         oldest = Position(before, 0)
         if oldest <= state.oldest:
             return state.oldest
-        # 2. The base may take long to make, so the decision is made again after it.
+        # 2. Making the base may take long, so decide again after it.
         if keeps_state and not making.keeps_state(log, before):
             has_made_room |= _make_base(path, before - 1, now)
             reach("trim.has_base")
             continue
         log.read_newest_checkpoint()
         trimmed = _trimmed(state, oldest, now)
-        # 3. The base is reserved for exactly the number that is created here.
+        # 3. Create the checkpoint with the number for which the base is reserved. If another process has used
+        #    that number, begin again.
         try:
             if write_checkpoint(log, trimmed, now):
-                with suppress(LogFull):  # they go with the next base
+                with suppress(LogFull):  # the next base that is made drops them
                     drop_unneeded(path, now)
                 return oldest
         except LogFull as full:
             if has_made_room:
                 raise _no_room(path, trimmed, now) from full
             has_made_room = True
-            with suppress(LogFull):  # what it could delete has made room all the same
+            with suppress(LogFull):  # the files that it could delete have made some room
                 delete_unnamed(path, now)
     raise LogError(
         f"{path} was not trimmed to {before}: others change its checkpoints or bases at the same time; "
@@ -227,15 +235,15 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
 
 
 def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
-    """Trim the log by the settings of its catalog, if that is due; return the comparison. See keeping.py.
+    """Trim the log by the settings of its catalog, if that is due; return the comparison (keeping.py).
 
     Args:
         path: The catalog's folder.
-        now: µs since the epoch.
+        now: Current time, µs since the epoch.
         at_once: Trim even if a trim is not due yet.
 
     Raises:
-        LogError: As ``trim``; or the settings are damaged.
+        LogError: The settings are damaged, or an error of ``trim``.
     """
     log = CommitLog.open(path)
     verdict = judge(log.view, newest_settings(log.store, log.uuid).settings, now)
@@ -248,7 +256,7 @@ def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
 
 
 def _make_base(path: Path, version: int, now: int) -> bool:
-    """Make and reserve the base that a trim needs; return whether room had to be made."""
+    """Make and reserve the base that a trim needs; return True if files had to be deleted to make room."""
     try:
         make_base(path, now, version, reserve=True)
     except LogFull:
@@ -267,10 +275,10 @@ def _make_base(path: Path, version: int, now: int) -> bool:
 
 
 def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
-    """Refuse a trim of what the settings promise to keep, as they are at this moment.
+    """Check that a trim to ``oldest`` removes no version that the current settings promise to retain.
 
     Raises:
-        InvalidRequest: It is so.
+        InvalidRequest: A version to remove is younger than ``max_lookback``.
     """
     lookback = newest_settings(log.store, log.uuid).settings.get(MAX_LOOKBACK)
     if lookback is None:
@@ -285,6 +293,7 @@ def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
 
 
 def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:
+    """Return the error for a trim whose checkpoint has no room; it contains the checkpoint's size."""
     size = len(documents.sealed(*trimmed.to_checkpoint(timestamp=now))[0])
     return LogFull(
         f"cannot trim {path}: a trim writes a checkpoint first, of {size:,} bytes, and its device has no room "
@@ -293,19 +302,20 @@ def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:
 
 
 def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
-    """Return a copy of a state that begins at ``oldest``."""
-    # 1. The tables begin with the batch that holds ``oldest``; its records below stay in the file and are not
-    #    shown.
+    """Return a copy of a state that is trimmed to begin at ``oldest``."""
+    # 1. The tables begin with the batch that has ``oldest``. Older records in that batch stay in the file, but
+    #    cannot be read.
     trimmed = copy.copy(state)
     versions = state.batches.columns[LAST_VERSION, : len(state.batches)]
     start = int(np.searchsorted(versions, oldest.version, "left"))
     all_gone = start == len(state.batches)
     kept = len(state.batches.segments) if all_gone else int(state.batches.columns[SEGMENT, start])
-    # 2. Segments that lie below as a whole are named no longer, and may be deleted after their grace.
+    # 2. Segments with older records only become unnamed, and are deleted after the grace period.
     gone = state.batches.segments.paths(0, kept)
     trimmed.removed = state.removed | dict.fromkeys(gone, now)
     trimmed.batches = state.batches.slice(start)
-    # 3. The commit of the version before ``oldest`` stays: its timestamp bounds what can still appear.
+    # 3. Retain the commit of the version before ``oldest``. Its timestamp is the end of the trimmed time: a
+    #    start at or before it is refused.
     commits = state.commits.columns[:, : len(state.commits)]
     first = max(0, int(np.searchsorted(commits[0], oldest.version - 1, "right")) - 1)
     trimmed.commits = CommitTable()
@@ -317,10 +327,10 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
 
 
 def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
-    """Return True if unnamed files whose grace period is over still exist.
+    """Return True if files exist that can be deleted: unnamed ones after their grace period, or old objects.
 
-    Files are deleted in a fixed order. So only the last of the due files is looked up: if it is gone, all of
-    them are, and the log's state forgets them.
+    Unnamed files are deleted in a fixed order. So only the last one that is due is looked up. If it is gone,
+    all are gone, and this call removes their names from the log's state.
 
     Raises:
         LogError: The device failed.
@@ -345,24 +355,24 @@ def delete_unnamed(
         path: The catalog's folder.
         now: µs since the epoch.
         grace_s: Seconds for which an unnamed file is retained.
-        files_max: The most files to delete, the longest unnamed first; None: all. Old objects of the log do not
-            count.
+        files_max: The most files to delete, the longest unnamed first; None: all. Old entries, publications and
+            checkpoints are not counted.
 
     Raises:
-        LogError: The device failed; what is left goes the next time.
+        LogError: The device failed; the next call deletes the rest.
     """
-    # 1. The newest checkpoint knows all files that are to be deleted; entries add those that became unnamed
+    # 1. The newest checkpoint lists all files to delete; the entries after it add files that became unnamed
     #    since.
     log = CommitLog.open(path)
     log.read_newest_checkpoint()
     before = _before(now, grace_s)
-    # Entries that go as a whole need not lose their records first.
+    # Old objects first: an entry that is deleted here need not be rewritten without its records below.
     deleted = delete_old_objects(log, before, None if files_max is None else DELETE_OBJECTS)
     others_max = None if files_max is None else len(deleted) + files_max
     gone = [file for _, file in sorted(_due(log.state, before))]
-    # 2. In the order of ``_due``, because ``deletion_is_due`` asks for the last one only. Orphans come last.
-    #    An entry that loses its records is written anew, for which a full disk has no room before the rest
-    #    is gone.
+    # 2. Delete in the order of ``_due``, because ``deletion_is_due`` looks up the last file only; orphans come
+    #    last. To remove its records, an entry is written anew. A full disk has no room for that until other
+    #    files are deleted, so such entries are tried again at the end.
     waiting: list[str] = []
     for file in itertools.chain(gone, orphans(log)):
         if len(deleted) == others_max:
@@ -375,7 +385,7 @@ def delete_unnamed(
     deleted += [file for file in waiting if _delete(log.store, file)]
     deleted += delete_unnamed_rows(path, now, grace_s=grace_s)
     deleted += delete_needless_key_files(log)
-    # 3. Nothing depends on leftovers.
+    # 3. Delete the temporary files of killed processes. No other file depends on them.
     if log.store.arrivals is not None:
         log.store.arrivals.delete_leftovers()
     return deleted
@@ -393,23 +403,23 @@ def unnamed(log: CommitLog) -> list[str]:
 
 
 def _before(now: int, grace_s: float) -> int:
-    """Return the time, µs, since which a file must have been unnamed to be deleted now."""
+    """Return the time, µs, at which a file must have been unnamed already to be deleted now."""
     return now - int(grace_s * 1e6)
 
 
 def _due(state: LogState, before: int) -> list[tuple[int, str]]:
-    """Return since when files have been unnamed, up to a time inclusive, and what they are.
+    """Return the files that were unnamed at a time, µs, as pairs of when each became unnamed and its path.
 
-    Every process deletes the files in the order of these pairs, so once the last is gone, all are gone.
+    Every process deletes the files in the sorted order of these pairs, so once the last is gone, all are gone.
     """
     return [(since, file) for file, since in state.removed.items() if since <= before]
 
 
 def _delete(store: ObjectStore, file: str) -> bool:
-    """Delete a segment; return whether it was there. An entry loses its records and keeps its lines."""
+    """Delete a segment, or remove the records from an entry; return False if they are gone already."""
     if file.startswith(f"{ENTRIES}/"):
-        # The entry's lines are part of the chain and must never be lost, so they are checked before they
-        # replace it.
+        # The entry's lines are a part of the chain and must never be lost. So check them before they replace
+        # the file.
         found = store.read(file)
         if found is None or (text := without_records(found.data)) == found.data:
             return False
@@ -425,7 +435,7 @@ def orphans(log: CommitLog) -> list[str]:
 
 
 def last_writer_left_orphans(log: CommitLog) -> bool:
-    """Return True if there are orphans of the epoch before the newest; lists only that epoch's folder.
+    """Return True if the epoch before the newest one has orphans; this lists only the folder of that epoch.
 
     Raises:
         LogError: The device failed.
@@ -441,8 +451,8 @@ def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
     ]
     if not files:
         return []
-    # A file may be named after the state was read. ``_is_spent`` spares it: it belongs to a later epoch,
-    # batch or checkpoint than those of the state.
+    # A file may become named after the state was read. ``_is_spent`` returns False for it, because it belongs
+    # to a later epoch, batch or checkpoint than those of the state.
     state = log.state
     named = set(state.batches.segments.paths())
     named |= {pending.path for pending in state.pending} | state.removed.keys()
@@ -450,7 +460,10 @@ def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
 
 
 def _is_spent(state: LogState, file: str) -> bool:
-    """Return True if no entry or checkpoint can name an unnamed file any more."""
+    """Return True if no future entry or checkpoint can name an unnamed file.
+
+    The rules are those for orphans at the head of this module.
+    """
     _, folder, name = file.split("/", 2)
     if folder == "compact":
         number = name.partition("-")[0]

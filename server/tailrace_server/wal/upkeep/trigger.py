@@ -1,10 +1,11 @@
-"""Upkeep beside a writer: checkpoints, compaction, bases, trims by the settings, deletion of what is not named.
+"""Upkeep that a writer starts: checkpoints, compaction, bases, trims by settings, deletion of unnamed files.
 
-It runs in a process of its own (process.py), because a thread would take the interpreter from the commits for
-milliseconds, many times over. The process is started when a compaction or a deletion is first due; from then
-on it is told each time. A failure is logged there and tried again when the rule next asks: a log without
-compaction is slower, not wrong. Checkpoints only bound the time to open. The writer makes them itself while
-there is no such process, and when the process leaves one undone for too long.
+Upkeep runs in a process of its own (process.py), because a thread would delay commits by holding the
+interpreter, for milliseconds and many times. The process is started when a compaction or a deletion is due for
+the first time. After that it gets a message each time something is due. It logs a failure, and the work is
+tried again the next time it is due: without compaction a log is slower, but not wrong. Checkpoints only bound
+the time to open a log. The writer makes them itself while the process does not run, and if the process fails to
+make one for too long.
 """
 
 from __future__ import annotations
@@ -36,54 +37,58 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 DELETION_CHECK_S: Final = 60.0
-"""A writer that publishes checks this often whether files have had their grace, a tenth of it, and whether the
-settings let go of versions."""
+"""Seconds between two checks, by a writer that publishes, if files can be deleted or versions trimmed: 1/10 of
+the grace period."""
 
 _LARGE_S: Final = 3600.0
-"""Time between two reports of a log that is larger than its settings want."""
+"""Seconds between two warnings that a log is larger than its settings allow."""
 
 _OVERDUE: Final = 2
-"""The writer makes a checkpoint itself once it is this many times due."""
+"""While the process runs, the writer makes a checkpoint itself only if the limits are exceeded this many
+times."""
 
 _ENDS_S: Final = 60.0
-"""The time that upkeep under way has at the end of a writer: mostly seconds; killed, it was for nothing."""
+"""Seconds to wait, when a writer ends, for current upkeep, which usually needs a few. If it is killed, its work
+is lost."""
 
 _HURRIED_ENDS_S: Final = 2.0
-"""The same where a signal or an error ends the writer: service managers kill after ten seconds."""
+"""Seconds to wait for current upkeep if a signal or an error ends the writer: service managers kill a process
+ten seconds after the signal."""
 
 _KILLED_S: Final = 1.0
-"""How long a killed process is waited for; one that waits for its storage cannot even be killed."""
+"""Seconds to wait for a killed process to end. A process that waits for its storage ignores the signal."""
 
 _PIPE_BYTES: Final = 1 << 16
-"""As much as a pipe holds: a read takes whole lines, as a write puts them in whole."""
+"""Bytes to read at once: the capacity of a pipe. So a read returns whole lines, since each write is a whole
+line."""
 
 _NICENESS: Final = 10
-"""Of its process: commits come first where both want the processor."""
+"""Niceness of the process, so that commits have priority for the processor."""
 
 _PROCESS: Final = "tailrace_server.wal.upkeep.process"
 _log = logging.getLogger("tailrace.wal")
 
 
 class UpkeepTrigger:
-    """Has upkeep done when a writer's log is due for it."""
+    """Runs upkeep of a writer's log when it is due, in a process of its own."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
-        """Bind to a catalog's folder."""
+        """Bind to a catalog's folder; the process is started later."""
         self._path = path
         self._clock = clock
         self.failure = ""
-        """Machine code of the error that keeps upkeep from being done, as last heard; empty if none does."""
+        """Machine code of the error in the newest upkeep; empty if it succeeded."""
         self._process: subprocess.Popen[bytes] | None = None
         self._next_entry = 0
         self._next_deletion_check: float | None = None
-        """By the monotonic clock; None before the first."""
+        """Monotonic time of the next check for a trim or a deletion; None before the first check."""
         self._next_large_warning = float("-inf")
 
     def run_if_due(self, log: CommitLog) -> None:
-        """Have upkeep done if it is due; cheap where it is not."""
+        """Start upkeep if it is due; cheap if it is not. The writer calls this after its commits."""
         if self._process is not None:
             self._hear(self._process)
-        # 1. The checkpoint is made here while no process runs: it takes a moment, a process start far longer.
+        # 1. Make a checkpoint here while no process runs: that is much faster than starting the process.
         try:
             write_checkpoint_if_due(
                 log, self._clock.now(), times=_OVERDUE if self._is_running() else 1
@@ -93,25 +98,28 @@ class UpkeepTrigger:
             _log.error("no checkpoint of catalog %s: %s", self._path.name, error)
         else:
             if not self._is_running():
-                self.failure = ""  # it was a checkpoint of here, and the next one is due no sooner
-        # 2. Anything larger is the process's, which decides by itself what is due when it comes to it.
+                self.failure = (
+                    ""  # the failure was that of a checkpoint made here, and has been resolved
+                )
+        # 2. Leave all larger work to the process. It decides itself what is due when it gets the message.
         if self._compaction_is_due(log) or self._trim_or_deletion_is_due(log):
-            self._put_off_deletion_check()  # the process checks it whatever it is asked for
+            self._put_off_deletion_check()  # the process checks this too, each time
             self._ask()
 
     def close(self, *, hurried: bool = False) -> None:
-        """Wait until the process has done what is under way; kill it if that takes too long. Idempotent.
+        """Wait until the process has finished its current work; kill it if that takes too long. Idempotent.
 
-        What is killed was for nothing, and harms nothing: its files have no name in the log yet, and go with
-        the next deletion. The next writer that publishes has the same done again.
+        Killing the process loses its work, but does no harm: the log does not name its files yet, and the next
+        deletion removes them. The next writer that publishes starts the same work again.
 
         Args:
-            hurried: The writer must end soon: wait for 2 s instead of a minute.
+            hurried: True if the writer must end soon: wait for 2 s instead of a minute.
         """
         process, self._process = self._process, None
         if process is None or process.stdin is None:
             return
         within_s = _HURRIED_ENDS_S if hurried else _ENDS_S
+        # The process ends at the end of its input, after the work that it has begun.
         process.stdin.close()
         try:
             process.wait(within_s)
@@ -129,7 +137,8 @@ class UpkeepTrigger:
         process.stdout.close()
 
     def _compaction_is_due(self, log: CommitLog) -> bool:
-        """Return whether a compaction or a base is due, or a checkpoint that the process has to make."""
+        """Return True if a compaction, a base or key file, or a checkpoint of the process is due."""
+        # The checks are not cheap, so they are made only once every DUE_SEGMENTS / 8 entries.
         state = log.state
         if state.last_entry < self._next_entry:
             return False
@@ -143,9 +152,10 @@ class UpkeepTrigger:
             return False
 
     def _trim_or_deletion_is_due(self, log: CommitLog) -> bool:
-        """Return whether there is something to let go by the settings, or to delete.
+        """Return True if versions or bodies can be removed by the settings, or files be deleted.
 
-        That is, files have had their grace or, the first time, the last writer left some behind.
+        Files can be deleted if their grace period is over. At the first check, orphans of the last writer are
+        looked for as well.
         """
         planned = self._next_deletion_check
         if planned is not None and self._clock.monotonic() < planned:
@@ -163,7 +173,7 @@ class UpkeepTrigger:
             return False
 
     def _trim_is_due(self, log: CommitLog) -> bool:
-        """Return whether the settings let go of versions or bodies; tell if the log is too large still."""
+        """Return True if the settings make a trim or an expiry due; warn if the log stays too large."""
         known = newest_settings(log.store, log.uuid)
         settings = known.settings
         view = log.published_view()
@@ -173,7 +183,7 @@ class UpkeepTrigger:
         return verdict.due or expiry_is_due(log, known.by_type(log.view), self._clock.now())
 
     def _tell_excess(self, log: CommitLog, view: LogView, settings: Mapping[str, int]) -> None:
-        """Log that the log is too large and stays so, now and then."""
+        """Log a warning that the log is and stays too large, at most once in _LARGE_S seconds."""
         now = self._clock.monotonic()
         if now < self._next_large_warning:
             return
@@ -187,7 +197,7 @@ class UpkeepTrigger:
         self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
-        """Take what the process has answered since the last time; the last line counts."""
+        """Read the answers of the process since the last call, and store the newest in ``failure``."""
         assert process.stdout is not None
         with suppress(BlockingIOError):
             while lines := os.read(process.stdout.fileno(), _PIPE_BYTES):
@@ -197,7 +207,7 @@ class UpkeepTrigger:
         return self._process is not None and self._process.poll() is None
 
     def _ask(self) -> None:
-        """Tell the process to run what is due, by one line with the time; start it if it does not run."""
+        """Send the process a line with the time, so that it runs what is due; start it if it does not run."""
         try:
             if not self._is_running():
                 self.close()
@@ -206,24 +216,25 @@ class UpkeepTrigger:
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), b"%d\n" % self._clock.now())
         except BlockingIOError:
-            return  # it has been told often enough
+            return  # the pipe is full: the process has enough lines to read
         except OSError as error:
             _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start the process. It ends when its input does: with ``close``, or with this process."""
+        """Start the process. It ends at the end of its input: after ``close``, or when this process ends."""
         process = subprocess.Popen(
-            # -P: a file of the current folder is no module of ours, whatever its name is.
+            # -P: never import a file of the current folder that has the name of a module.
             [sys.executable, "-P", "-m", _PROCESS, self._path.absolute()],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # ctrl-c is the writer's, whose end is the process's
+            process_group=0,  # Ctrl-C reaches only the writer, which then ends this process
         )
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
-        # From here rather than by itself: its imports alone would take a commit's processor for 0.2 s.
+        # Set the niceness here, not in the process: its imports alone take 0.2 s of processor time from
+        # commits.
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
         return process

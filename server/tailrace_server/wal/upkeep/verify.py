@@ -1,21 +1,21 @@
-"""Verification of a whole log: checksums, the chain of entries, and what records claim of each other.
+"""Verification of a whole log: checksums, the chain of entries, and the consistency of the records.
 
-It reads everything and continues after a fault, so that one run names all damage. Checked:
+It reads everything and continues after a fault, so that one run reports all damage. It checks:
 
 * objects: the checksum of each entry, publication and checkpoint, and that each continues its chain; that each
-  schema is there under its own id; the same of what is set of the catalog;
-* the newest checkpoint against the state that the entries alone give;
-* segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
-  and checksum;
-* bodies: each is a UTF-8 JSON object, and none is left of what should be gone; ``changed``: the version's
-  schema has each column;
-* records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
-  hashes; the counts of each segment; the counts of every lead against the records of its transaction;
-* bases: their checksums, order, key hashes, and whether they are the fold of the log (base/checking.py);
-  key files: each is what its records give.
+  schema exists under its id; the settings and definitions of the catalog;
+* the newest checkpoint: equal to the state that results from the entries alone;
+* segments: the size, and the checksum of every schema and dictionary message, head and body; pending files: the
+  size and the checksum;
+* bodies: each is a UTF-8 JSON object, and no expired body is left; ``changed``: the version's schema has each
+  column;
+* records: versions and indexes without gaps and in order, from the oldest on; running numbers without gaps; key
+  hashes; the counts of each segment; the counts in each lead record, compared with the transaction's records;
+* bases: checksums, order, key hashes, and a comparison with the log (base/checking.py); key files: equal to
+files
+  that are made anew from the records.
 
-Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
-segment.
+The magic, the end-of-stream mark and the footer of a segment have no checksum, because no reader uses them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Transaction:
-    """The transaction that is being read: what its lead says, and what has come of it."""
+    """The transaction that is being read: the claims of its lead record, and the records found so far."""
 
     version: int
     claimed: dict[str, int]
@@ -84,32 +84,32 @@ def verify(
     *,
     whole_bases: bool = False,
 ) -> Verification:
-    """Read a whole log and return what is wrong with it.
+    """Read a whole log and return its faults.
 
     Args:
         path: The catalog's folder.
-        progress: Called after each batch with (batches done, batches in all).
-        whole_bases: Compare all rows of the bases with the fold of the log, also those of large tables.
+        progress: Called after each batch with the number of batches that are done, and of all batches.
+        whole_bases: Compare all rows of the bases with the log, even in large tables.
 
     Raises:
-        LogUnreadable: Not a catalog, no permission, or a newer format.
-        CatalogReplaced: It was dropped or replaced meanwhile.
+        LogUnreadable: The folder is not a catalog, lacks read permission, or has a newer format.
+        CatalogReplaced: The catalog was dropped or replaced meanwhile.
     """
     result = Verification()
-    # 1. Objects one by one from entry 1, without any checkpoint: the chain says what the log must come to.
+    # 1. Read the objects one by one, from the oldest entry, without using checkpoints. The chain of entries
+    #    gives the state that the log must have.
     chain = verify_objects(path, result)
-    # 2. Open the log as readers do, by its newest checkpoint. If that fails, there is no view to read records
-    #    by.
+    # 2. Open the log like a reader, from its newest checkpoint. If that fails, the records cannot be read.
     try:
         log = CommitLog.open(path)
     except LogCorrupted as error:
         note_fault(result, error)
         _verify_documents(path, chain, result)
         return result
-    # 3. Compare the two, unless a broken chain makes every difference a consequence.
+    # 3. Compare both states. If the chain is broken, every difference would only follow from that.
     if not result.faults:
         compare(log.store, log.state, chain, result)
-    # 4. Read everything that the view names.
+    # 4. Read all files that the log names.
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
     _verify_bases(path, log, result, whole=whole_bases)
@@ -119,7 +119,7 @@ def verify(
 
 
 def _verify_documents(path: Path, chain: LogState, result: Verification) -> None:
-    """Check the documents beside the records, which need no view of the log."""
+    """Check settings, definitions and named subscriptions, for which the log need not be opened."""
     for fault in check_sequences(LocalFiles(path), chain.uuid):
         note_fault(result, fault)
     for found in check_subscriptions(path, chain.uuid):
@@ -127,7 +127,7 @@ def _verify_documents(path: Path, chain: LogState, result: Verification) -> None
 
 
 class _Records:
-    """Reads all records in order and holds them against each other."""
+    """Reads all records in order, and checks that they are consistent."""
 
     def __init__(
         self,
@@ -148,21 +148,21 @@ class _Records:
         self._transaction: _Transaction | None = None
 
     def verify(self) -> None:
-        """Go through all batches, committed ones too."""
+        """Check all committed batches, also unpublished ones."""
         table, result = self._state.batches, self._result
         total, before = len(table), None
         counts: Counter[str] = Counter()
         with BatchReader(self._path) as reader:
             for place in range(total):
                 ref = batch_ref(table.segments, table.columns, place)
-                # 1. Between two segments: close the counts of the one, note the size of the other.
+                # 1. Between two segments: check the counts of the first, and the size of the second.
                 if ref.segment != before:
                     self._end_segment(before, counts)
                     before, counts = ref.segment, Counter()
                     self._begin_segment(ref)
-                # 2. The reader checks the checksums. After a batch that it refuses, nothing is known of the
-                #    order, the running number and the open transaction: their checks begin anew, or each
-                #    would be a fault.
+                # 2. The reader checks the checksums. After a damaged batch, the last position, the next running
+                #    number and the open transaction are unknown. Their checks begin anew with the next batch,
+                #    since otherwise they would report faults that only follow from this one.
                 head, body = self._read(reader, ref)
                 if head is None:
                     self._last = self._next_row = self._transaction = None
@@ -179,7 +179,7 @@ class _Records:
     def _read(
         self, reader: BatchReader, ref: BatchRef
     ) -> tuple[BatchHead | None, dict[str, pa.BinaryArray]]:
-        """Return the head and bodies of a batch; None if one of its parts is damaged: each is noted."""
+        """Return a batch's head and bodies. Note each damaged part; then return None and no bodies."""
         head: BatchHead | None = None
         texts: dict[str, Texts] = {}
         try:
@@ -192,7 +192,7 @@ class _Records:
             except LogError as error:
                 note_fault(self._result, error, ref.segment.path, ref.offset)
                 head = None
-        # Without a sound head nothing says that the parts of a body lie where an array would take them.
+        # Without a sound head, the layout of a body is unknown, and an array made of it could read anything.
         return head, {} if head is None else {name: text.array for name, text in texts.items()}
 
     def _begin_segment(self, ref: BatchRef) -> None:
@@ -202,17 +202,17 @@ class _Records:
         try:
             size = self._store.size(segment.path)
         except LogError:
-            return  # reading its first batch fails too, and is noted
+            return  # reading the segment's first batch fails too, and is noted there
         if size is None:
-            return  # likewise
+            return  # the same
         if segment.path.startswith(f"{ENTRIES}/"):
-            return  # the entry has been read, and the batches say what is missing
+            return  # the file is larger, as it has the entry too; damage shows in the batches
         if size != segment.bytes:
             fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
             note_fault(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
 
     def _end_segment(self, segment: SegmentRef | None, counts: Counter[str]) -> None:
-        """Compare the counts of a segment that was read whole."""
+        """Compare the counts of a segment with its records, if all of them were read and none was trimmed."""
         if segment is None or segment.counts is None or sum(counts.values()) == 0:
             return
         claimed = {name: count for name, count in segment.counts.items() if count}
@@ -244,7 +244,7 @@ class _Records:
     def _check_bodies(
         self, ref: BatchRef, head: BatchHead, bodies: dict[str, pa.BinaryArray]
     ) -> None:
-        """Find the first body of each kind that is no object."""
+        """Note the first body of each kind that is no JSON object, and the first that should have expired."""
         gone = self._bodies.rows_in(head)
         if gone is not None and gone.any():
             left = np.flatnonzero(
@@ -262,9 +262,9 @@ class _Records:
                 self._fault(ref.segment.path, ref.offset, reason)
 
     def _check_names(self, ref: BatchRef, head: BatchHead) -> None:
-        """Find the first row of data that names a column as changed that its version's schema does not have.
+        """Note the first data record whose ``changed`` has a column that its version's schema does not have.
 
-        Rows in a batch share their names: each name is looked up once for each entity type and schema.
+        Many records have the same columns, so each name is looked up only once for each entity type and schema.
         """
         names = head.names.names
         changed = head.changed
@@ -292,7 +292,7 @@ class _Records:
 
     def _check_order(self, head: BatchHead, path: str, offset: int) -> None:
         versions, indexes = head.versions, head.indexes.astype(np.int64)
-        # The last record of the batch before is put in front, so that the step between the two is checked too.
+        # Put the last record of the batch before in front, so that the step between the batches is checked too.
         if self._last is not None:
             versions = np.concatenate([[self._last[0]], versions])
             indexes = np.concatenate([[self._last[1]], indexes])
@@ -315,9 +315,9 @@ class _Records:
     def _check_leads(
         self, head: BatchHead, after: pa.BinaryArray, path: str, offset: int
     ) -> Counter[str]:
-        """Hold each transaction against its lead; return the records by entity type."""
-        # A transaction may begin in an earlier batch and end in a later one. So its lead opens it, the
-        # records of each batch are added to it, and the next lead closes it.
+        """Compare transactions with their lead records; return the number of records by entity type."""
+        # A transaction may begin in an earlier batch and end in a later one. So its lead record opens it, the
+        # records of each batch are added, and the next lead record closes it.
         borders = [0, *np.flatnonzero(np.diff(head.versions)).tolist(), len(head.versions) - 1]
         total: Counter[str] = Counter()
         start = 0
@@ -386,7 +386,7 @@ def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bo
     try:
         for fault in check_bases(path, log, whole=whole):
             note_fault(result, fault)
-    except LogError as error:  # of the log that they are compared with
+    except LogError as error:  # in the log with which the bases are compared
         note_fault(result, error)
 
 
@@ -397,5 +397,5 @@ def _verify_key_files(log: CommitLog, result: Verification) -> None:
         with BatchReader(log.path) as reader:
             for fault in check_key_files(log.view, reader):
                 note_fault(result, fault)
-    except LogError as error:  # of the records that they are made from
+    except LogError as error:  # in the records from which key files are made
         note_fault(result, error)

@@ -1,7 +1,7 @@
 """Verification of the small objects of a log: entries, publications, checkpoints, and the numbered sequences.
 
-The chains of entries and publications begin with the oldest objects that are left (retention.py). What the
-entries add up to is compared with the state that a reader opens by the newest checkpoint.
+The chains of entries and publications begin with the oldest objects that still exist (retention.py). The state
+that results from the entries is compared with the state that a reader gets from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it was written."""
+    """Damage in a file of the log."""
 
     path: str
-    """Relative to the catalog's folder."""
+    """Path of the file, relative to the catalog's folder."""
     offset: int
-    """Byte in the file from which on it is wrong."""
+    """Offset of the damaged part in the file, in bytes."""
     reason: str
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verification:
-    """The objects that were read, and their faults."""
+    """The result of a verification: how many objects were read, and their faults."""
 
     entries: int = 0
     publications: int = 0
@@ -68,11 +68,11 @@ class Verification:
     transactions: int = 0
     bytes: int = 0
     bases: int = 0
-    """Current bases."""
+    """Number of current bases."""
     base_rows: int = 0
     key_files: int = 0
     key_files_missing: int = 0
-    """That the log could have: no fault, as heads are read instead."""
+    """Number of key files that could exist and do not. This is no fault: readers then read heads."""
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -82,11 +82,14 @@ class Verification:
 
 
 def verify_objects(path: Path, result: Verification) -> LogState:
-    """Read entries and publications from the first on; after a fault each is checked by itself."""
+    """Read all entries, publications and checkpoints; return the state that results from the entries.
+
+    Faults are added to ``result``. After a fault in a chain, each later object is checked alone.
+    """
     store = LocalFiles(path)
     document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
-        return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
+        return CommitLog.open(path).state  # raises the error for a folder that is not a catalog
     check_folders(path)
     state = LogState(document[0].name, document[0].uuid)
     try:
@@ -117,7 +120,7 @@ def verify_objects(path: Path, result: Verification) -> LogState:
 
 
 def _verify_behind(store: ObjectStore, folder: str, number: int, result: Verification) -> None:
-    """Note the damaged objects of a sequence after one whose chain is broken."""
+    """Note the damaged objects of a sequence after the number at which its chain is broken."""
     for later in object_numbers(store.names(folder, after=object_name(number))):
         try:
             if folder == ENTRIES:
@@ -129,9 +132,9 @@ def _verify_behind(store: ObjectStore, folder: str, number: int, result: Verific
 
 
 def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
-    """Take from the oldest objects that are left what those before them came to.
+    """Set a state to what it was before the oldest objects that still exist, as far as these say.
 
-    Upkeep deletes objects from the first number on, once a checkpoint covers them.
+    Upkeep deletes objects in the order of their numbers, once a checkpoint covers them.
     """
     number = first = min(object_numbers(store.names(ENTRIES)), default=1)
     while first > 1 and (found := documents.read_entry(store, number)) is not None:
@@ -139,7 +142,7 @@ def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
         if number == first:
             state.last_entry, state.last_entry_crc = first - 1, entry.previous_crc32c
             state.epoch = entry.epoch - isinstance(entry, OpenEntry)
-        # The first entry that has records says how many versions and records come before it.
+        # The first commit with records shows how many versions and records come before it.
         if isinstance(entry, CommitEntry) and entry.first_version is not None:
             state.last_version = entry.first_version - 1
             state.end_row = entry.segments[0].batches["first_row"][0]
@@ -152,7 +155,11 @@ def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
 
 
 def _refuse_hole(store: ObjectStore, last: int) -> None:
-    """Notice that a publication is missing although later ones exist."""
+    """Check that no publication exists after the last one of the chain.
+
+    Raises:
+        LogCorrupted: Later publications exist, so the next one is missing.
+    """
     later = object_numbers(store.names(PUBLICATIONS, after=object_name(last)))
     if later:
         missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
@@ -176,7 +183,7 @@ def _verify_checkpoints(store: ObjectStore, result: Verification) -> None:
 
 
 def compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verification) -> None:
-    """Compare the state that a reader opens with the one that the entries alone give."""
+    """Compare the state that a reader gets (``opened``) with the state from the entries alone (``chain``)."""
     missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
     if chain.last_entry < opened.last_entry and not store.exists(missing):
         fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
@@ -184,7 +191,7 @@ def compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verif
     name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
     names = ["last_entry", "last_entry_crc", "last_version", "end_row", "epoch"]
     if store.exists(f"{ENTRIES}/{object_name(1)}"):
-        names += ["schemas", "published_by_entry"]  # these may be from entries that are deleted
+        names += ["schemas", "published_by_entry"]  # otherwise deleted entries may have set these
     elif not chain.last_commit_entry:
         names = [each for each in names if each not in ("last_version", "end_row")]
     for what in names:
@@ -196,7 +203,14 @@ def compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verif
 
 
 def note_fault(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:
-    """Add an error to the faults, once; the place is for errors that do not say theirs."""
+    """Add an error to the faults, unless it is among them.
+
+    Args:
+        result: The verification.
+        error: The error.
+        path: Path of the damaged file, used if the error has none.
+        offset: Offset of the damaged part, used if the error has none.
+    """
     fault = Fault(path, offset, str(error))
     if isinstance(error, LogCorrupted):
         fault = Fault(error.path, error.offset, error.reason)
@@ -216,11 +230,11 @@ def check_sequences(store: ObjectStore, uuid: UUID) -> Iterator[LogCorrupted]:
 
 
 def check_subscriptions(path: Path, uuid: UUID) -> Iterator[LogError]:
-    """Yield what is wrong with the named subscriptions of a catalog; superseded objects say nothing any more.
+    """Yield the faults of a catalog's named subscriptions; only the newest object of each is checked.
 
     Args:
         path: The catalog's folder.
-        uuid: The log's.
+        uuid: The log's uuid.
     """
     sequences = SubscriptionSequences(path, uuid)
     for name in sequences.names():
