@@ -6,9 +6,9 @@
     df.write.format("tailrace").option("log", ROOT).option("catalog", NAME).mode("append").save()
     df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
 
-Input columns: `input_columns`. Rows become versions in the order of the partitions and of the rows in each.
-Rows of one transaction are adjacent, or are refused (`transaction_ids`). Sort before you write: a sink
-cannot ask Spark for it.
+`input_rows` lists the input columns. Rows become versions in the order of the partitions and of the rows in
+each. Rows of one transaction must be adjacent; otherwise they are refused (`transactions`). Sort before you
+write: a sink cannot ask Spark to sort.
 
 =========  ==========================================================================================
 option     meaning
@@ -16,31 +16,31 @@ option     meaning
 log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
 catalog    name of the catalog; made if absent
 writer     stable name of the writer; default ``spark``. A restart under the same name needs no
-           ``take_over``. Once another name has taken over, a stream goes on under a new name only
-batch      (batch writes) a number that rises from write to write; a repeat is skipped if it has the
-           same rows, and refused if not. Default: none, so that every write counts
+           ``take_over``. Once another name has taken over, a stream can continue only under a new name
+batch      (batch writes) a number that rises from write to write; a repeated number is skipped if the
+           rows are the same, and refused if not. Default: none, so that every write is committed
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
-take_over  ``true`` lets a writer of a new name have the catalog, and a new checkpoint its writer
-columns    JSON, entity type → its columns: images of these types are not inspected for new ones.
-           ``df.schema.jsonValue()`` gives types, too, and rows have to fit them; a list of names does
-           not. A member ``key`` beside ``fields`` names the columns of the key
+take_over  ``true`` lets a writer with a new name take the catalog, and a new checkpoint take the writer
+columns    JSON, entity type → its columns: images of these types are not inspected for new columns.
+           ``df.schema.jsonValue()`` declares types too, and rows have to fit them; a list of names
+           declares none. A member ``key``, next to ``fields``, names the columns of the key
 whole_     ``true`` if each ``before`` of a removal has the value of every column of its row; the log
-removals   then says so. Default: ``false``
+removals   then records this. Default: ``false``
 =========  ==========================================================================================
 
-A write has two phases. Tasks write segments, each under a name of its own; the commit makes one entry of
-them. A task that fails or runs twice leaves a segment that no entry names. Opening takes a new epoch of the
-catalog, which fences every earlier writer. The commit of a batch that the log knows changes nothing: it is
-known by Spark's query id, which tasks can read and which is that of the checkpoint, and by its number
+A write has two phases. Tasks write segments, each under a unique name; the commit puts these segments into one
+log entry. A task that fails or runs twice leaves a segment that no entry names. Opening the catalog takes a new
+epoch, which fences every earlier writer. The commit of a batch that is already in the log changes nothing. A
+batch is identified by its number and by Spark's query id, which tasks can read and which the checkpoint stores
 (`wal.source_batches`). A write without a number is never a repeat.
 
-A stream opens the catalog for each batch, since Spark makes a new source for each and keeps no state in it.
-So a run that wakes up looks like one that starts; the writer's name and the checkpoint decide. Once another
-name or another checkpoint has taken over, the run is fenced. The commit uses the epoch that the tasks wrote
-under.
+A stream opens the catalog for each batch, since Spark makes a new source object for each batch and keeps no
+state in it. So a run that wakes up looks like a run that starts; the writer's name and the checkpoint tell them
+apart. Once another name or another checkpoint has taken over, the run is fenced. The commit uses the epoch
+under which the tasks wrote.
 
-Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()`` in tasks.
-The pickled writer and the messages of the tasks carry what both sides share.
+Spark calls ``writer()``, ``streamWriter()`` and ``commit()`` in a Python process beside the driver, and
+``write()`` in tasks. The pickled writer and the messages of the tasks carry the shared state.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ __all__ = ["TailraceDataSource"]
 
 
 class TailraceDataSource(DataSource):
-    """Registers under the name ``tailrace``."""
+    """Spark's entry point: the data source named ``tailrace``."""
 
     _travelled = False
-    """True if this object was pickled. Spark pickles the one whose writer commits a stream's batches."""
+    """True if this object was unpickled. To commit a batch of a stream, Spark uses an unpickled object."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Mark the copy at the other end as travelled."""
+        """Mark the copy that is unpickled elsewhere."""
         return {**self.__dict__, "_travelled": True}
 
     @classmethod
@@ -103,7 +103,7 @@ class TailraceDataSource(DataSource):
         return "tailrace"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Open the catalog for a batch write.
+        """Return a writer for a batch write, with the catalog opened.
 
         Raises:
             InvalidRequest: An option is missing or unknown, or the mode is not append.
@@ -114,12 +114,12 @@ class TailraceDataSource(DataSource):
         return BatchWriter(OpenedCatalog.open(Options.of(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Open the catalog for a batch of a stream, unless the writer is there to commit.
+        """Return a writer for one batch of a stream; open the catalog unless the writer is only to commit.
 
         Raises:
             InvalidRequest: An option is missing or unknown, or the mode is not append.
             UnknownWriter: The catalog belongs to another writer, or the writer to another checkpoint.
-            WriterFenced: Another name has taken over.
+            WriterFenced: A writer with another name has taken over.
         """
         if overwrite:
             raise InvalidRequest("a log is only appended to: use outputMode('append')")
@@ -132,22 +132,22 @@ class TailraceDataSource(DataSource):
 
 @dataclass(frozen=True)
 class OpenedCatalog:
-    """An opened catalog, as it travels between processes."""
+    """An opened catalog, in a form that can be sent to other processes."""
 
     options: Options
     epoch: int
     batch_id: int
-    """The writer's batch id that comes next; it is part of the names of segments."""
+    """The writer's next batch id, which is part of the names of segments."""
     columns: Mapping[str, Sequence[str]]
-    """Entity type → columns: those of the catalog then, and those of the options."""
+    """Entity type → column names: those in the catalog at opening, and those in the options."""
     rules: ValueRules
-    """Those for values and keys, by the columns of the catalog then and those of the options."""
+    """The rules for values and keys, from the columns in the catalog at opening and those in the options."""
     is_new: bool
-    """True if the catalog was made for this write."""
+    """True if this write created the catalog."""
 
     @classmethod
     def open(cls, options: Options, *, may_be_fenced: bool = False) -> OpenedCatalog:
-        """Take a new epoch of the catalog; see `CatalogWriter.open`."""
+        """Open the catalog, and take a new epoch of it; `CatalogWriter.open` has the errors."""
         is_new = options.catalog not in list_catalogs(options.root)
         with open_writer(
             options.root,
@@ -171,11 +171,12 @@ class OpenedCatalog:
             )
 
     def drop_unused(self) -> None:
-        """Drop the catalog if it was made for this write and has nothing but its opening."""
+        """Drop the catalog if this write created it and nothing has been committed to it."""
         folder = self.options.root / self.options.catalog
         if not self.is_new or not folder.is_dir():
             return
         state = CommitLog.open(folder).state
+        # A later epoch or entry belongs to another writer, whose catalog must not be dropped.
         if (state.epoch, state.last_entry, state.last_version) == (self.epoch, 1, 0):
             drop_catalog(self.options.root, self.options.catalog)
 
@@ -186,8 +187,8 @@ class OpenedCatalog:
 
         Args:
             batches: The rows.
-            attempt: A name that no other attempt of a task has.
-            stream: Id of the streaming query that the task belongs to, if any.
+            attempt: A name that is unique to this attempt of the task.
+            stream: The id of the streaming query that the task belongs to; None: it belongs to none.
         """
         parts = []
         runs = itertools.groupby(runs_of_files(batches), key=lambda run: run[0])
@@ -225,18 +226,18 @@ class TaskCommit(WriterCommitMessage):
     """The report of a task to the commit."""
 
     epoch: int
-    """Epoch that it wrote under."""
+    """The epoch under which the task wrote."""
     parts: list[Part]
-    """In the order of the rows; empty if there were none."""
+    """The parts that the task wrote, in the order of their rows; empty if there were no rows."""
     stream: str
-    """Id of the streaming query that it belonged to; empty for none."""
+    """The id of the streaming query that the task belongs to; empty: none."""
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes one DataFrame."""
 
     def __init__(self, sink: OpenedCatalog) -> None:
-        """Take an opened catalog."""
+        """Bind to an opened catalog."""
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -244,9 +245,10 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.write(iterator, *_attempt())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the batch, once if it has a number.
+        """Commit the batch; if its number is already in the log, do nothing.
 
-        In ``foreachBatch`` the number is one of the stream's, so it belongs to the stream's checkpoint.
+        In ``foreachBatch`` the number is that of a stream's batch, so it is compared with numbers of the same
+        checkpoint.
         """
         options = self._sink.options
         commits = _commits(messages)
@@ -259,9 +261,9 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(options, self._sink.epoch, commits, source)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the segments: a commit may have named them, or be about to. If not, they are orphans.
+        """Leave the segments: a commit may have named them, or may be about to. Otherwise they are orphans.
 
-        A catalog that was made for this write goes with it, unless another writer has it by now.
+        The catalog is dropped if this write created it and no other writer has it by now.
         """
         self._sink.drop_unused()
 
@@ -270,7 +272,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes or commits one micro-batch of a stream."""
 
     def __init__(self, options: Options, sink: OpenedCatalog | None) -> None:
-        """Take an opened catalog to write; None to commit."""
+        """Bind to an opened catalog, to write; None, to commit."""
         self._options = options
         self._sink = sink
 
@@ -280,10 +282,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._sink.write(iterator, *_attempt())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a micro-batch, once."""
+        """Commit a micro-batch; if it is already in the log, do nothing."""
         commits = _commits(messages)
-        # Without tasks nothing tells the checkpoint, and the next batch would be refused for a gap. Spark
-        # runs a task for a batch without rows, too.
+        # Only tasks know the query id, which identifies the checkpoint. A batch without an id cannot be
+        # numbered, and the next batch would be refused because of the gap. Spark runs a task even for a batch
+        # without rows.
         if not commits or not all(each.stream for each in commits):
             raise InvalidRequest(
                 f"Spark did not say to which query batch {batchId} belongs; nothing was committed"
@@ -295,12 +298,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             consecutive=True,
             take_over=options.take_over,
         )
-        # The epoch that the tasks wrote under: a later one, of a run that took over meanwhile, would let this
-        # commit pass its fence.
+        # Use the epoch under which the tasks wrote. If another run has taken over since, its later epoch would
+        # let this commit pass the fence.
         _commit(options, max(each.epoch for each in commits), commits, source)
 
     def _check_order(self, commits: Sequence[TaskCommit], batch_id: int) -> None:
-        """Refuse a batch of several files whose rows do not say which file they are of."""
+        """Refuse a batch of several files whose rows do not say which file they come from."""
         if not self._options.checkpoint or any(
             part.place is not None for each in commits for part in each.parts
         ):
@@ -314,21 +317,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave the segments, as `BatchWriter.abort`."""
+        """Leave the segments, as in `BatchWriter.abort`."""
 
 
 def _commit(
     options: Options, epoch: int, commits: Sequence[TaskCommit], source: SourceBatch | None
 ) -> None:
-    """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
+    """Put the segments of the tasks into one log entry, and publish it. Runs beside the driver.
 
     Raises:
-        InvalidRequest: A transaction lies in two tasks, or the log has the batch with other content.
+        InvalidRequest: A transaction is in two tasks, or the log has the batch with other content.
         UnknownWriter: The writer takes the batches of another checkpoint.
         WriterFenced: A newer writer holds the catalog.
     """
-    # 1. Each task has checked its own rows. A transaction in two partitions shows here only; then the batch is
-    #    refused for good, and no retry will name its segments.
+    # 1. Each task has checked its own rows. Only here can a transaction in two partitions be detected. The
+    #    batch is then refused for good, so no retry will name its segments, and they are deleted.
     results = [part.result for part in in_order([part for each in commits for part in each.parts])]
     folder = options.root / options.catalog
     receipts = [receipt for each in results for receipt in each.receipts]
@@ -343,8 +346,8 @@ def _commit(
         for receipt in receipts:
             (folder / receipt.path).unlink(missing_ok=True)
         raise
-    # 2. One entry under the epoch that the segments were written in. If the batch is in the log, its segments
-    #    are left alone and the first receipt stands.
+    # 2. Commit one entry under the epoch in which the segments were written. If the batch is already in the
+    #    log, its first commit remains valid, and these segments are orphans.
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
@@ -362,7 +365,7 @@ def _commit(
 
 
 def _attempt() -> tuple[str, str | None]:
-    """Return a name that no other attempt of a task has, in this JVM or an earlier one, and the query's id."""
+    """Return a name that is unique to this attempt of a task, in any JVM, and the query's id."""
     context = TaskContext.get()
     assert context is not None
     name = f"{context.partitionId()}-{uuid4().hex[:16]}"
@@ -381,13 +384,13 @@ def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]
 
 
 def _content(commits: Sequence[TaskCommit]) -> BatchContent:
-    """Return the content of all tasks together."""
+    """Return the combined content of all tasks."""
     contents = (part.result.content for each in commits for part in each.parts)
     return reduce(BatchContent.plus, contents, BatchContent())
 
 
 def _removals(results: Sequence[SinkResult], *, whole: bool) -> dict[str, bool]:
-    """Return the entity types with removed rows; True if an image may lack values."""
+    """Return the entity types with removed rows; True if an image of such a row may lack values."""
     found: dict[str, bool] = {}
     for name, lacking in (each for result in results for each in result.removals.items()):
         found[name] = lacking or not whole or found.get(name, False)
@@ -397,7 +400,7 @@ def _removals(results: Sequence[SinkResult], *, whole: bool) -> dict[str, bool]:
 def _in_commit(
     results: Sequence[SinkResult], declared: Collection[tuple[str, str | None]]
 ) -> Iterator[Sighting]:
-    """Yield the sightings of all tasks, by version relative to the commit, without declared columns."""
+    """Yield the columns seen by all tasks, by version relative to the commit, without declared columns."""
     start = 0
     for result in results:
         for sighting in result.sightings:
@@ -407,9 +410,10 @@ def _in_commit(
 
 
 def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str | None]]:
-    """Return the columns that a schema has for some entity types.
+    """Return the columns that a schema has for some entity types, as (entity type, column name).
 
-    A declaration that leaves a column out drops it; an update that names that column does not bring it back.
+    A declaration that leaves a column out drops the column. An update that names the column must not bring it
+    back.
     """
     return {
         (entity_type, column.name)
@@ -419,5 +423,5 @@ def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str 
 
 
 def register(spark: Any) -> None:
-    """Make ``format("tailrace")`` known to a session."""
+    """Register ``format("tailrace")`` with a session."""
     spark.dataSource.register(TailraceDataSource)

@@ -1,8 +1,8 @@
 """The order of rows by the files that they were read from.
 
-Spark lays the files of a batch out by size, and the order of a batch is that of its partitions. Rows with
-Spark's column ``_metadata`` name their file and block. A task writes each block to segments of its own, and the
-commit puts the blocks of all tasks in order.
+Spark distributes the files of a batch over partitions by size, and the order of a batch is the order of its
+partitions. Rows with Spark's column ``_metadata`` name their file and block. A task writes each block to
+separate segments, and the commit sorts the blocks of all tasks.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ _METADATA: Final = "_metadata"
 
 
 class FilePlace(NamedTuple):
-    """The block of a file that rows were read from; places sort by the time of the file, its name and line."""
+    """The block of a file that rows were read from.
+
+    Places sort by the file's time, the file's name, and the block.
+    """
 
     modified_us: int
     path: str
     block: int
-    """First byte of the block."""
+    """Offset of the block's first byte."""
 
 
 def runs_of_files(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[FilePlace | None, pa.RecordBatch]]:
-    """Yield batches without ``_metadata``, cut where the block of a file ends, each with the block.
+    """Yield batches without ``_metadata``, each with its block; a batch is cut where the block changes.
 
     Raises:
-        InvalidRequest: ``_metadata`` is not Spark's.
+        InvalidRequest: The column ``_metadata`` is not the one of Spark's file source.
     """
     for batch in batches:
         if _METADATA not in batch.schema.names:
@@ -70,18 +73,18 @@ def runs_of_files(
 
 
 class Part(NamedTuple):
-    """Rows that a task wrote: those of one block of a file, or all of them."""
+    """Rows that a task wrote: the rows of one block of a file, or all rows of the task."""
 
     place: FilePlace | None
-    """The block; None if the rows do not say."""
+    """The block; None if the rows have no ``_metadata``."""
     result: SinkResult
 
 
 def in_order(parts: Sequence[Part]) -> Sequence[Part]:
-    """Return the parts of a batch by the time, name and block of their files; without files as they are.
+    """Return the parts of a batch sorted by the time, name and block of their files; unchanged without files.
 
     Raises:
-        InvalidRequest: The rows of a block are not adjacent, so their lines have lost their order.
+        InvalidRequest: The rows of a block are not adjacent, so the order of its lines is lost.
     """
     if not any(part.place for part in parts):
         return parts

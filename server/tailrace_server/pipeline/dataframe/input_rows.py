@@ -1,31 +1,32 @@
-"""Rows of a DataFrame that is written, brought into one form and checked; an error names the first wrong row.
+"""Conversion and checks of the rows of a DataFrame that is written; an error names the first wrong row.
 
 Input columns, by name; others are refused:
 
 ================  ==================  =============================================================
-transaction_id    string              rows of one transaction stand together, in one partition; null
+transaction_id    string              rows of one transaction are adjacent, in one partition; null
                                       makes a row a transaction of its own
 operation         string or int       upsert, remove, expire, transaction (or 1, 2, 4, 3)
 entity_type       string              null on a lead
 primary_key       string              null for a truncate (a remove of every key) and on a lead
-changed           array<string>       optional; where the column is absent it follows from the images
-change            binary or string    optional; as the next two a UTF-8 JSON object
-before            binary or string    optional
-after             binary or string    optional
-_metadata         struct              optional; Spark's of a file source: orders the rows by their files
+changed           array<string>       optional; computed from the images if the column is absent
+change            binary or string    optional; a UTF-8 JSON object
+before            binary or string    optional; a UTF-8 JSON object
+after             binary or string    optional; a UTF-8 JSON object
+_metadata         struct              optional; of Spark's file source: orders the rows by their files
 ================  ==================  =============================================================
 
-A wrong row would stay in the log, and every subscriber would meet it. So all that readers rely on is checked
-before rows are written:
+A wrong row would stay in the log, and every subscriber would receive it. So everything that readers rely on is
+checked before rows are written:
 
-* bodies are UTF-8 JSON objects that have each member once, texts are UTF-8;
-* rows of data have an entity type, and key and images that go with their operation (`wal.record.row_rules`);
-* a transaction has each key once;
-* values and keys are as the catalog's columns have them (`wal.schema.value_rules`);
-* ``changed`` names each column once, and none is null;
-* a given lead has only ``after``, which counts the rows of its transaction.
+* bodies are UTF-8 JSON objects without repeated members, and texts are UTF-8;
+* rows of data have an entity type, and a key and images that suit their operation (`wal.record.row_rules`);
+* a transaction has each key at most once;
+* values and keys fit the catalog's columns (`wal.schema.value_rules`);
+* ``changed`` names each column at most once, and has no null;
+* a lead that the DataFrame has itself, a *given* lead, has only ``after``, which counts the rows of its
+  transaction.
 
-Checks work on whole columns, except for given leads, and for entity types whose columns have stated types.
+Checks work on whole columns, except for given leads and for entity types whose columns have declared types.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ OPTIONAL: Final = ("changed", *BODY_COLUMNS)
 
 _BETWEEN: Final = "\x1f"
 _NULL: Final = b"\x00"
-"""Neither is found in JSON, so rows that differ are joined to texts that differ, but for odd keys and ids."""
+"""JSON has neither byte, so different rows are joined to different texts, except for unusual keys and ids."""
 _OPERATIONS: Final = {
     "upsert": Operation.UPSERT,
     "remove": Operation.REMOVE,
@@ -85,7 +86,7 @@ def input_table(batch: pa.RecordBatch) -> pa.Table:
     """Return the columns of a batch in one form: operations as codes, missing bodies as null.
 
     Raises:
-        InvalidRequest: A column is missing, unknown or of another type, or an operation is unknown.
+        InvalidRequest: A column is missing, unknown or of a wrong type, or an operation is unknown.
     """
     names = batch.schema.names
     for name in REQUIRED:
@@ -108,15 +109,15 @@ def input_table(batch: pa.RecordBatch) -> pa.Table:
 
 
 def content_of(rows: pa.Table) -> BatchContent:
-    """Return the content of rows of `input_table`, in one chunk.
+    """Return the fingerprint of rows of `input_table`, which are in one chunk.
 
-    The order of rows does not count: Spark may cut a repeated batch into other partitions.
+    The order of the rows does not matter: Spark may divide a repeated batch into other partitions.
     """
     texts = []
     for name in sorted(rows.schema.names):
         column = rows.column(name).chunk(0)
         if pa.types.is_list(column.type):
-            # A null name is refused later; here it must not make the whole list null.
+            # A null name is refused later. Here it must not turn the whole list into null.
             ends = pa.array(column.offsets.to_numpy() - column.offsets[0].as_py(), pa.int32())
             names = pc.fill_null(column.flatten(), "")
             nulls = column.is_null()
@@ -152,7 +153,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         found = column.cast(kind)
     except pa.ArrowException as error:
         raise InvalidRequest(f"column {name} is {column.type}; it must be {kind}") from error
-    if kind != pa.binary():  # Spark takes any bytes for a string
+    if kind != pa.binary():  # Spark accepts any bytes as a string
         try:
             found.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -162,29 +163,29 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 _LISTS: Final = pa.list_(pa.int32())
 _SHOWN: Final = 100
-"""Characters of a value in an error."""
+"""The most characters of a value in an error."""
 
 
 class NamedColumns(NamedTuple):
-    """The names in ``changed``, of all rows in one list."""
+    """The names in ``changed``, of all rows together."""
 
     rows: npt.NDArray[np.int64]
-    """Row of each name, in order."""
+    """The row of each name, in order."""
     codes: npt.NDArray[np.int64]
-    """Place of each name in ``names``."""
+    """The index of each name in ``names``."""
     names: list[str]
     lists: pa.ListArray
-    """For each row the places of its names."""
+    """For each row, the indexes of its names."""
 
 
 def check_bodies(rows: pa.Table) -> None:
-    """Make sure that bodies are UTF-8 JSON objects with each member once, and counts are of 64 bits.
+    """Check that bodies are UTF-8 JSON objects without repeated members, and that counts have 64 bits.
 
     Args:
         rows: Rows of `input_table`: columns in one chunk, bodies as binary.
 
     Raises:
-        InvalidRequest: One is not.
+        InvalidRequest: A body is wrong.
     """
     for name in BODY_COLUMNS:
         found = first_non_object(rows.column(name).chunk(0))
@@ -211,7 +212,7 @@ def check_bodies(rows: pa.Table) -> None:
 
 
 def check_identities(rows: pa.Table) -> None:
-    """Make sure that rows have an entity type, and key and images as `row_rules` has them; leads have neither.
+    """Check that rows have an entity type, and a key and images that suit the operation; leads have neither.
 
     Raises:
         InvalidRequest: A row or a lead is wrong.
@@ -239,15 +240,15 @@ def check_identities(rows: pa.Table) -> None:
 def check_keys(
     rows: pa.Table, type_codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
 ) -> None:
-    """Make sure that whole transactions have each key once.
+    """Check that no transaction has a key twice.
 
     Args:
-        rows: Their rows.
-        type_codes: Number of each row's entity type.
+        rows: The rows of whole transactions.
+        type_codes: The number of each row's entity type.
         starts: The first row of each transaction, rising.
 
     Raises:
-        InvalidRequest: One has a key twice.
+        InvalidRequest: A transaction has a key twice.
     """
     row = first_repeated_key(type_codes, rows.column("primary_key").chunk(0), starts)
     if row is not None:
@@ -260,17 +261,18 @@ def check_values(
     type_codes: npt.NDArray[np.int64],
     rules: ValueRules,
 ) -> None:
-    """Make sure that values and keys are as the columns of the catalog have them.
+    """Check that values and keys fit the columns of the catalog.
 
     Args:
-        rows: Rows whose bodies are checked.
-        entity_types: Names.
-        type_codes: Place of each row's entity type among them; ``len(entity_types)`` for a lead.
-        rules: Those of the catalog.
+        rows: Rows whose bodies have been checked.
+        entity_types: The names of the entity types.
+        type_codes: The index of each row's entity type in ``entity_types``; ``len(entity_types)`` for a lead.
+        rules: The rules of the catalog.
 
     Raises:
         InvalidRequest: A row breaks a rule.
     """
+    # Only rows of entity types that have rules are parsed, one by one.
     ruled = np.array([*map(rules.concern, entity_types), False])[type_codes]
     keys, before, after, change = (
         rows.column(name).chunk(0) for name in ("primary_key", "before", "after", "change")
@@ -288,16 +290,16 @@ def check_values(
 def check_lead(
     rows: pa.Table, lead: int, codes: npt.NDArray[np.int64], entity_types: list[str]
 ) -> None:
-    """Make sure that a given lead counts the rows behind it.
+    """Check that a given lead counts the rows of its transaction.
 
     Args:
-        rows: Whole transactions, bodies checked.
-        lead: Row of the lead.
-        codes: Place of the entity type of each row of its transaction.
-        entity_types: The entity types of the places.
+        rows: Whole transactions whose bodies have been checked.
+        lead: The row of the lead.
+        codes: For each row of the transaction, the index of its entity type.
+        entity_types: The entity types.
 
     Raises:
-        InvalidRequest: It does not.
+        InvalidRequest: The lead has wrong counts.
     """
     found = np.bincount(codes, minlength=len(entity_types)).tolist()
     counts = {name: count for name, count in zip(entity_types, found, strict=True) if count}
@@ -314,10 +316,10 @@ def check_lead(
 
 
 def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
-    """Return the names in ``changed``, and make sure that each row has each of them once.
+    """Return the names in ``changed``, after a check that no row has a null or a repeated name.
 
     Raises:
-        InvalidRequest: One is null, or there twice.
+        InvalidRequest: A name is null or repeated.
     """
     names = pc.list_flatten(changed)
     if not len(names):
@@ -340,7 +342,7 @@ def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
 def _check_leads_bare(
     column: Mapping[str, pa.Array], rows: pa.Table, leads: npt.NDArray[np.int64]
 ) -> None:
-    """Make sure that leads have a body ``after``, and nothing else."""
+    """Check that leads have a body ``after``, and nothing else."""
     for name in ("entity_type", "primary_key", "changed", "change", "before"):
         if name in column:
             given = leads[~_is_null(column[name])[leads]]
@@ -366,7 +368,7 @@ def _refuse_names(rows: pa.Table, changed: pa.Array, row: np.int64, what: str) -
 
 
 def _row(rows: pa.Table, row: int | np.integer[Any]) -> str:
-    """Return how an error names a row."""
+    """Return the description of a row for errors."""
     id, entity_type, key = (
         rows.column(name)[int(row)].as_py()
         for name in ("transaction_id", "entity_type", "primary_key")

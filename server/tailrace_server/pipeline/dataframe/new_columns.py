@@ -1,11 +1,11 @@
-"""The columns that rows of a DataFrame show for the first time.
+"""The columns that appear for the first time in rows of a DataFrame.
 
-A log's schema lists the columns of an entity type. The commit adds those that the rows show and the
-schema does not have; so each task reports the first row that shows one.
+A log's schema lists the columns of an entity type. The commit adds the columns that rows have and the schema
+does not; so each task reports the first row with each new column.
 
-`KnownNames` finds the rows with a name that is not known, for whole columns. A compiled loop walks through each
-object and looks its names up by a hash. Names of nested objects are not looked at. No unknown name is missed,
-except if two hashes collide (2^-64 for two given names). Without the loop each object is parsed.
+`KnownNames` finds the rows with an unknown name, for whole columns. A compiled loop walks through each object
+and looks its names up by a hash. Names in nested objects are not looked up. An unknown name is missed only if
+two hashes collide (2^-64 for two given names). Without the compiled loop each object is parsed.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _MASK: Final = (1 << 64) - 1
 
 
 class KnownNames:
-    """A set of (group, name), looked up by hash for many at once. Groups are small numbers."""
+    """A set of pairs (group, name), looked up by hash for many rows at once. Groups are small numbers."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start with an empty set."""
         self._hashes: set[int] = set()
         self._bits = 4
         self._table = np.zeros(1 << self._bits, np.uint64)
 
     def add(self, group: int, name: str) -> None:
-        """Add a name as JSON writes it: without quotes, escapes as they are."""
+        """Add a name in the form that JSON has, without quotes and with its escapes."""
         value = _hash_of(group, name.encode())
         if value in self._hashes:
             return
@@ -60,11 +60,11 @@ class KnownNames:
 
     @property
     def table(self) -> tuple[int, int]:
-        """Address of the table of hashes, valid until a name is added, and the bits of its size."""
+        """The address of the table of hashes, valid until a name is added, and the bits of the table's size."""
         return address(self._table, WORD), self._bits
 
     def _grow(self) -> None:
-        """Widen the table until no two names share a slot."""
+        """Enlarge the table until each name has a slot of its own."""
         values = np.array(sorted(self._hashes), np.uint64)
         while True:
             self._bits += 1
@@ -78,11 +78,11 @@ class KnownNames:
 def rows_with_unknown_names(
     images: pa.Array, groups: npt.NDArray[np.int64], known: KnownNames
 ) -> npt.NDArray[np.int64]:
-    """Return the rows to be parsed: those that may hold a name that is not known in their group.
+    """Return the rows that have to be parsed, as they may have a name that is unknown in their group.
 
     Args:
-        images: Binary or string array of JSON objects, known to be such.
-        groups: Group of each row.
+        images: A binary or string array of valid JSON objects.
+        groups: The group of each row.
         known: The known names.
     """
     machine = loops(len(images))
@@ -97,9 +97,9 @@ def rows_with_unknown_names(
 
 
 def _hash_of(group: int, name: bytes) -> int:
-    """Return the hash of a name, as `mark_unknown` computes it."""
+    """Return the hash of a name; `mark_unknown` computes the same hash."""
     value = ((group + 1) * _FACTOR) & _MASK
-    # Words are taken from the end. What is left in front are the high bytes of the last word.
+    # Take words of eight bytes from the end. The bytes left at the front are the high bytes of the last word.
     for end in range(len(name), -1, -8):
         word = int.from_bytes(name[max(end - 8, 0) : end].rjust(8, b"\0"), "little")
         product = ((value ^ word) * _FACTOR) & _MASK
@@ -108,12 +108,17 @@ def _hash_of(group: int, name: bytes) -> int:
 
 
 class NewColumns:
-    """Finds the columns that are new in the rows of one partition."""
+    """Finds the new columns in the rows of one partition."""
 
     def __init__(self, known: Mapping[str, Iterable[str]], declared: Collection[str]) -> None:
-        """Take the known columns by entity type, and the entity types whose images are not inspected."""
+        """Start with the known columns.
+
+        Args:
+            known: The known columns, by entity type.
+            declared: The entity types whose images are not inspected.
+        """
         self.sightings: list[Sighting] = []
-        """The columns found, by version from the beginning of the partition."""
+        """The columns found, by version relative to the beginning of the partition."""
         self._declared = frozenset(declared)
         self._known = {entity_type: set(names) for entity_type, names in known.items()}
         self._names = KnownNames()
@@ -128,16 +133,17 @@ class NewColumns:
         named: NamedColumns,
         first_version: int,
     ) -> None:
-        """Note the columns that are new in rows of whole transactions.
+        """Record the columns that are new in rows of whole transactions.
 
         Args:
             column: The columns of the rows, by name.
-            operations: Operation of each row.
+            operations: The operation of each row.
             transactions: The transactions of the rows.
             named: The names in ``changed``.
-            first_version: Version of the first transaction, from the beginning of the partition.
+            first_version: The version of the first transaction, relative to the beginning of the partition.
         """
-        # 1. Which rows count: those of data whose entity type is not declared; of ``change`` only upserts.
+        # 1. Choose the rows to inspect: rows of data whose entity type is not declared. ``change`` is inspected
+        #    only for upserts.
         types, codes = transactions.types
         is_open = np.array([*(name not in self._declared for name in types), False])
         inspected = is_open[codes] & ~transactions.is_lead
@@ -150,15 +156,15 @@ class NewColumns:
             start, stop = np.searchsorted(named.rows, (row, row + 1))
             names = [named.names[code] for code in named.codes[start:stop]]
             change = changes[row].as_py()
-            # A change that tells a multiplicity, and not columns, names none.
+            # A change that is a multiplicity names no columns.
             if change is not None and not names and multiplicity_of(change) is not None:
                 change = None
             shown = (*_members(images[row].as_py()), *_members(change), *names)
             version = int(transactions.of_row[row]) + first_version
             sightings.extend(self._new_among(version, types[codes[row]], shown))
 
-        # 2. The first row of each new type, by itself: most other rows of the type have the same columns, and
-        #    would all be suspects below if its names were not known by then.
+        # 2. Inspect the first row of each new type alone. Most other rows of the type have the same columns,
+        #    and would all be suspects below if these names were unknown.
         for place, name in enumerate(types):
             if is_open[place] and name not in self._groups:
                 group = self._groups[name] = len(self._groups)
@@ -167,8 +173,8 @@ class NewColumns:
                 rows = np.flatnonzero(inspected & (codes == place))
                 if len(rows):
                     inspect(int(rows[0]))
-        # 3. All rows at once: those that may show an unknown name. Arrow may keep bytes behind a null, so a
-        #    row that does not count may be among them.
+        # 3. Find all rows that may have an unknown name. Arrow may have bytes in the place of a null, so the
+        #    result may include rows that are not to be inspected: filter these out.
         groups = np.array([self._groups.get(name, 0) for name in (*types, "")], np.int64)[codes]
         suspects = {
             row
@@ -178,7 +184,7 @@ class NewColumns:
             if counts[row]
         }
         suspects.update(self._rows_that_name_unknown(named, codes, types))
-        # 4. Suspects are parsed, in the order of rows: a column begins with the first version that shows it.
+        # 4. Parse the suspects in the order of rows: a column begins with the first version that has it.
         for row in sorted(suspects):
             inspect(row)
         self.sightings += sorted(sightings, key=lambda sighting: sighting.version)
@@ -186,7 +192,7 @@ class NewColumns:
     def _rows_that_name_unknown(
         self, named: NamedColumns, codes: npt.NDArray[np.int64], types: list[str]
     ) -> Iterator[int]:
-        """Yield the first row of each column in ``changed`` that its entity type does not have."""
+        """Yield the first row that names each column in ``changed`` that its entity type does not have."""
         width = len(named.names)
         pairs = codes[named.rows] * width + named.codes
         for pair in pc.unique(pa.array(pairs)).to_pylist():
@@ -196,7 +202,7 @@ class NewColumns:
     def _new_among(
         self, version: int, entity_type: str, shown: Iterable[str]
     ) -> Iterator[Sighting]:
-        """Yield the new ones of the columns that a row shows."""
+        """Yield the new columns among the names in a row, and add them to the known ones."""
         known = self._known.get(entity_type)
         if known is None:
             known = self._known[entity_type] = set()
@@ -210,7 +216,7 @@ class NewColumns:
 
 
 def _where(counts: npt.NDArray[np.bool_], *texts: pa.Array) -> pa.Array:
-    """Return the first text of each row that is not null; null where the row does not count."""
+    """Return, for each chosen row, the first text that is not null; null for other rows."""
     if not counts.any() or all(each.null_count == len(each) for each in texts):
         return pa.nulls(len(counts), pa.binary())
     if counts.all() and not texts[0].null_count:

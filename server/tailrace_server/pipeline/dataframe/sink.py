@@ -1,15 +1,16 @@
-"""Rows of a DataFrame as records of a segment, tens of thousands at a time.
+"""The sink: it turns rows of a DataFrame into records of a segment, tens of thousands at a time.
 
-The input columns are described in `input_columns`. Each transaction becomes a version. Its lead is made here,
-unless its first row is one: operation ``transaction``, whose ``after`` is taken as it is and must count the
-other rows. The rows of a transaction that continues are held until its end, since its lead counts them.
+`input_rows` describes the input columns. Each transaction becomes a version. The sink makes the lead record of
+a transaction, unless the first row is a lead: a row with operation ``transaction``, whose ``after`` is used as
+it is and must count the other rows. The rows of an unfinished transaction are held until its end, since the
+lead counts them.
 
-Rows that readers could not handle are refused (`row_checks`). Columns that images, ``change`` and ``changed``
-show for the first time are reported (`new_columns`). A segment ends behind the first rows that show any: the
-commit writes it again with the records of the schema in it (`wal.schema.records`), so it is kept small.
+Rows that readers could not handle are refused (`input_rows`). Columns that are new in images, ``change`` or
+``changed`` are reported (`new_columns`). The segment ends after the first rows with new columns: the commit
+writes that segment again with the records of the schema in it (`wal.schema.records`), so it should be small.
 
-Python handles single rows only where it must: texts that `known_names` cannot read, the difference of images
-where ``changed`` is absent, and transaction ids that JSON has to escape.
+Python handles single rows only if it must: texts that may have unknown names, the difference of images if
+``changed`` is absent, and transaction ids that JSON has to escape.
 """
 
 from __future__ import annotations
@@ -49,31 +50,34 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 ROWS_AT_ONCE: Final = 32_768
-"""Rows that are checked and written together: a call takes 3 ms, however few they are."""
+"""Rows that are checked and written together; a call takes 3 ms, even for few rows."""
 _BYTES_AT_ONCE: Final = 16 << 20
-"""Bytes of rows that are gathered; the batch that reaches the bound may exceed it."""
+"""Bytes of rows that are gathered; the last batch may exceed the bound."""
 
 
 class SinkResult(NamedTuple):
     """The result of writing a partition."""
 
     receipts: list[SegmentReceipt]
-    """Its segments, in the order of their transactions."""
+    """The segments of the partition, in the order of their transactions."""
     sightings: list[Sighting]
-    """New columns, by version from the beginning of the first segment."""
+    """New columns, by version relative to the beginning of the first segment."""
     transactions: npt.NDArray[np.uint64]
-    """Hashes of the transaction ids, sorted, to find one that lies in two partitions (`transaction_ids`)."""
+    """Hashes of the transaction ids, sorted, to find a transaction that is in two partitions
+    (`transactions`).
+    """
     content: BatchContent
-    """The rows that were written, to compare a repeat with them."""
+    """The fingerprint of the rows, to compare a repeated batch with."""
     removals: dict[str, bool]
-    """Entity types with removed rows; True if an image of one lacks values."""
+    """Entity types with removed rows, each with True if an image of a removed row lacks values."""
 
 
 class RecordSink:
-    """Writes the rows of one partition to a segment, or to two.
+    """Writes the rows of one partition to one segment, or to two.
 
-    Rows are in one of two places. *Waiting* rows are batches as they came, unchecked; enough of them are
-    checked and written together. *Held* rows are checked and belong to one transaction that continues.
+    Rows are in one of two places. *Waiting* rows are unchecked batches as they arrived; once there are enough,
+    they are checked and written together. *Held* rows are checked, and belong to one transaction whose end has
+    not arrived.
     """
 
     def __init__(
@@ -86,16 +90,16 @@ class RecordSink:
         next_segment: Callable[[], SegmentWriter] | None = None,
         rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
-        """Begin with no rows.
+        """Start without rows.
 
         Args:
-            segment: Where the records go.
-            known: Columns that need no report, by entity type.
+            segment: The segment to write to.
+            known: Columns that need not be reported, by entity type.
             declared: Entity types whose images are not inspected for new columns.
-            rules: Those for values and keys, by the columns of the catalog; None: there are none.
-            next_segment: Opens the segment for what follows the first rows with new columns; None: there is one
-                segment only.
-            rows_at_once: Waiting rows that are checked and written together, above 0.
+            rules: The rules for values and keys, from the columns of the catalog; None: no rules.
+            next_segment: Opens the segment for the rows after the first new columns; None: use one segment
+                only.
+            rows_at_once: Number of waiting rows that are checked and written together, above 0.
         """
         self._segment = segment
         self._next_segment = next_segment
@@ -108,23 +112,22 @@ class RecordSink:
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._held: list[pa.Table] = []
-        """Checked rows of one transaction that continues; later ones come behind them."""
+        """Checked rows of one unfinished transaction; later rows are appended."""
         self._held_id: str | None = None
         """Id of the transaction whose rows are held."""
         self._transactions = SeenTransactions()
         self._content = BatchContent()
         self._version = 0
-        """Transactions written so far."""
+        """Number of transactions written so far."""
         self._segment_start = 0
         """The first version of the open segment."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. An error in them may be raised by a later call, by ``finish`` at the latest.
+        """Add rows. An error in them may be raised by this call or by a later one, up to ``finish``.
 
         Raises:
-            InvalidRequest: `input_table` or `row_checks` refuse the rows, or a transaction comes back behind
-                others.
-            LogFull: No room.
+            InvalidRequest: The rows are refused by `input_rows`, or a transaction reappears after others.
+            LogFull: There is no space.
         """
         if not batch.num_rows:
             return
@@ -138,9 +141,9 @@ class RecordSink:
         """Check the waiting rows, and write the transactions that end among them.
 
         Args:
-            final: No more rows come: all transactions end.
+            final: True if no more rows come, so that all transactions end.
         """
-        # 1. Check. `_wait_for_more` first: rows that are refused must not be written by `finish`.
+        # 1. Check. Empty the waiting rows first: `finish` must not write rows that are refused here.
         batch = pa.concat_batches(self._waiting) if len(self._waiting) > 1 else self._waiting[0]
         self._wait_for_more([])
         rows = input_table(batch)
@@ -148,38 +151,40 @@ class RecordSink:
         check_bodies(rows)
         ids = rows.column("transaction_id").chunk(0)
         starts = starts_of(ids)
-        # 2. Either these rows begin with the held transaction's next ones, or that transaction has ended.
+        # 2. Either these rows continue the held transaction, or that transaction has ended.
         if self._held:
             if ids[0].is_valid and ids[0].as_py() == self._held_id:
                 starts = starts[1:]
             else:
                 self._write_whole()
-        # 3. The last transaction may go on, so those that end lie before it. If it is alone, it is held as
-        #    it is: left waiting, a transaction larger than the bound would be checked again with each batch.
+        # 3. The last transaction may continue, so only the transactions before it have ended. If it is the only
+        #    one, hold its checked rows: if they stayed waiting, a transaction larger than the bound would be
+        #    checked again with each batch.
         ending = rows.num_rows if final else int(starts[-1]) if len(starts) else 0
         if not ending:
             self._transactions.add(ids.take(pa.array(starts)))
             self._held.append(rows)
             self._held_id = ids[0].as_py()
             return
-        # 4. Ids count as seen once their rows are written or held, so the last transaction's is not yet.
+        # 4. Mark ids as seen once their rows are written or held. The last transaction's rows wait, so its id
+        #    is not marked yet.
         self._transactions.add(ids.take(pa.array(starts[starts < ending])))
         self._write_whole(rows.slice(0, ending))
         if ending < rows.num_rows:
             self._wait_for_more([batch.slice(ending)])
 
     def _wait_for_more(self, batches: list[pa.RecordBatch]) -> None:
-        """Let these rows wait, and no others."""
+        """Replace the waiting rows."""
         self._waiting = batches
         self._waiting_rows = sum(batch.num_rows for batch in batches)
         self._waiting_bytes = sum(batch.nbytes for batch in batches)
 
     def finish(self) -> SinkResult | None:
-        """Write the rows that are left and close the segment; None if there was no row.
+        """Write the remaining rows and close the segment; return None if there were no rows.
 
         Raises:
-            InvalidRequest: As `write`.
-            LogFull: No room.
+            InvalidRequest: As in `write`.
+            LogFull: There is no space.
         """
         if self._waiting:
             self._write_ended(final=True)
@@ -198,9 +203,9 @@ class RecordSink:
         )
 
     def _write_whole(self, *more: pa.Table) -> None:
-        """Write whole transactions: the one whose rows are held, and those of ``more``."""
-        # The segment that shows new columns will be written again by the commit. Ending it here keeps that one
-        # small, at the price of one segment more.
+        """Write whole transactions: the one whose rows are held, and those in ``more``."""
+        # The commit will write the segment with new columns again. End it here to keep it small, at the price
+        # of one more segment.
         parts, self._held = [*self._held, *more], []
         if self._columns.sightings and self._next_segment is not None:
             self._closed.append(self._segment.close())
@@ -215,7 +220,7 @@ class RecordSink:
         self._segment.write(self._records(rows))
 
     def _records(self, rows: pa.Table) -> pa.Table:
-        """Return the records of whole transactions, with the leads that are not given."""
+        """Return the records of whole transactions, including the leads that the rows do not have."""
         self._content = self._content.plus(content_of(rows))
         transactions = Transactions(rows)
         transactions.check_leads()
@@ -258,7 +263,10 @@ class RecordSink:
     def _changes(
         self, column: dict[str, pa.Array], operations: npt.NDArray[np.int64]
     ) -> tuple[pa.Array, pa.Array]:
-        """Return ``changed`` and ``change`` as given, or from the images where there is no ``changed``."""
+        """Return ``changed`` and ``change`` as given.
+
+        Without a column ``changed``, compute them from the images.
+        """
         if "changed" in column:
             return column["changed"], column["change"]
         both = pc.and_(pc.is_valid(column["before"]), pc.is_valid(column["after"]))

@@ -1,11 +1,12 @@
-"""Whole transactions in a batch of rows, by column: their places, their leads, and their ids.
+"""Whole transactions in a batch of rows: their bounds, their lead records, and their ids, column by column.
 
-Rows of a transaction are adjacent, in one partition. A transaction that comes back later, in this partition
-or another one, would become a second version. A task keeps the hash of each id, 8 bytes a transaction, and
-sends them with its result; the commit compares those of all tasks.
+Rows of a transaction are adjacent, in one partition. A transaction that reappears later, in this partition or
+another one, would become a second version. So a task stores a hash of each id, 8 bytes a transaction, and sends
+the hashes with its result. The commit compares the hashes of all tasks.
 
-Hashes are those of keys (`wal.record.key_hash`). Two ids may share a hash (3 % chance among a billion ids). The
-commit distinguishes them by the ids in the leads; a task takes them for one transaction and refuses it.
+The hash function is the one for keys (`wal.record.key_hash`). Two ids may have the same hash (3 % chance among
+a billion ids). The commit distinguishes such ids by the ids in the leads. A task takes them for one transaction
+that reappears, and refuses it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
 
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 _TYPES_AT_ONCE: Final = 16
-"""Up to so many entity types in a batch the counts of leads are made column by column."""
+"""With at most this many entity types in a batch, the counts in leads are computed column by column."""
 
 
 class EntityTypes(NamedTuple):
-    """The entity types of rows."""
+    """The entity types of some rows."""
 
     names: list[str]
     codes: npt.NDArray[np.int64]
-    """For each row the place of its entity type in ``names``; ``len(names)`` if it has none."""
+    """For each row, the index of its entity type in ``names``; ``len(names)`` for a row without a type."""
 
     @classmethod
     def of(cls, column: pa.StringArray) -> EntityTypes:
-        """Return those of a column."""
+        """Return the entity types in a column."""
         encoded = pc.dictionary_encode(column)
         names = encoded.dictionary.to_pylist()
         return cls(names, encoded.indices.fill_null(len(names)).to_numpy().astype(np.int64))
@@ -56,13 +57,13 @@ class Transactions:
     """The transactions of a batch of rows. Rows of one transaction are adjacent."""
 
     def __init__(self, rows: pa.Table) -> None:
-        """Find them.
+        """Find the transactions.
 
         Args:
             rows: Rows of `input_table`, in one chunk.
 
         Raises:
-            InvalidRequest: A lead is within a transaction.
+            InvalidRequest: A lead is not the first row of its transaction.
         """
         self._rows = rows
         self._ids = rows.column("transaction_id").chunk(0)
@@ -70,11 +71,11 @@ class Transactions:
         self.starts = starts_of(self._ids)
         self._sizes = np.diff(self.starts, append=rows.num_rows)
         self.of_row = np.repeat(np.arange(len(self.starts)), self._sizes)
-        """For each row the place of its transaction."""
+        """For each row, the index of its transaction."""
         self.is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
-        """For each row whether it is a given lead."""
+        """For each row, True if it is a given lead."""
         self.has_lead = self.is_lead[self.starts]
-        """For each transaction whether it begins with a given lead."""
+        """For each transaction, True if it begins with a given lead."""
         if np.count_nonzero(self.is_lead) != np.count_nonzero(self.has_lead):
             raise InvalidRequest(
                 "a row with operation transaction must be the first of its transaction"
@@ -82,7 +83,7 @@ class Transactions:
 
     @cached_property
     def index(self) -> npt.NDArray[np.int32]:
-        """Index of each row in its version: 0 is the lead, whether given or made."""
+        """The index of each row in its version; 0 is the lead, whether given or made."""
         zeros = self.starts - ~self.has_lead
         index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]
         return index.astype(np.int32)
@@ -91,7 +92,7 @@ class Transactions:
         """Compare given leads with the rows of their transactions.
 
         Raises:
-            InvalidRequest: A lead counts them wrongly.
+            InvalidRequest: A lead has wrong counts.
         """
         given = self.has_lead
         for start, size in zip(
@@ -102,17 +103,17 @@ class Transactions:
             )
 
     def lead_texts(self) -> pa.BinaryArray:
-        """Return the ``after`` of each lead that is not given, as `wal.record.columns.lead_text` writes it."""
+        """Return ``after`` for each lead that is not given, in the form of `wal.record.columns.lead_text`."""
         missing = ~self.has_lead
         if not missing.any():
             return pa.array([], pa.binary())
-        # 1. Count rows by (transaction, entity type) in one pass; rows without a type count in the last column.
+        # 1. Count rows by (transaction, entity type) in one pass; the last column counts rows without a type.
         names, codes = self.types
         width = len(names) + 1
         table = np.bincount(self.of_row * width + codes, minlength=len(self.starts) * width)
         counts = table.reshape(len(self.starts), width)[missing][:, : len(names)]
         totals = pc.cast(pa.array(self._sizes[missing]), pa.string())
-        # 2. The text is joined by column: byte for byte what `lead_text` would write for each.
+        # 2. Build the texts column by column: byte for byte the result of `lead_text`.
         texts = pc.binary_join_element_wise(
             '{"transaction_id":',
             _json_texts(self._ids.take(pa.array(self.starts[missing]))),
@@ -129,7 +130,7 @@ class Transactions:
 
 
 def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the content of ``counts`` for each transaction, by rising name."""
+    """Return the content of ``counts`` for each transaction, with names in rising order."""
     order = sorted(range(len(names)), key=names.__getitem__)
     if len(names) > _TYPES_AT_ONCE:
         return pa.array(
@@ -161,15 +162,17 @@ _ADVICE: Final = (
 
 
 class SeenTransactions:
-    """The transactions of a partition. Each takes 8 bytes, and 16 for a moment while arrays are merged."""
+    """The ids of the transactions in a partition, as hashes of 8 bytes, briefly 16 while arrays are merged."""
 
     def __init__(self) -> None:
-        """Begin with no transactions."""
+        """Start without transactions."""
         self._parts: list[Hashes] = []
-        """Sorted arrays, each more than four times as long as the next: few arrays, rarely merged."""
+        """Sorted arrays, each more than four times as long as the next: so there are few arrays, and merges
+        are rare.
+        """
 
     def add(self, ids: pa.StringArray) -> None:
-        """Add transactions; those without an id do not count.
+        """Add transactions; null ids are ignored.
 
         Raises:
             InvalidRequest: A transaction was added before.
@@ -190,27 +193,30 @@ class SeenTransactions:
         self._parts.append(ordered)
         while len(self._parts) > 1 and len(self._parts[-2]) <= 4 * len(self._parts[-1]):
             two = np.concatenate([self._parts.pop(), self._parts.pop()])
-            self._parts.append(np.sort(two, kind="stable"))  # which finds the runs, and merges them
+            self._parts.append(
+                np.sort(two, kind="stable")
+            )  # this sort detects sorted runs and merges them
 
     def hashes(self) -> Hashes:
-        """Return the hashes of all, sorted."""
+        """Return all hashes, sorted."""
         return np.sort(np.concatenate([np.empty(0, np.uint64), *self._parts]), kind="stable")
 
 
 def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
-    """Make sure that no transaction lies in two partitions.
+    """Check that no transaction is in two partitions.
 
     Args:
-        partitions: For each partition its hashes, sorted, and its segments.
+        partitions: For each partition, its sorted hashes and its segments.
 
     Raises:
-        InvalidRequest: A transaction lies in two.
+        InvalidRequest: A transaction is in two partitions.
     """
     if not partitions:
         return
     ordered = np.sort(np.concatenate([hashes for hashes, _ in partitions]))
     for twice in np.unique(ordered[1:][ordered[1:] == ordered[:-1]]):
         holding = [paths for hashes, paths in partitions if _contains(hashes, twice[None])[0]]
+        # Equal hashes may belong to different ids: compare the ids themselves.
         ids = [_id_in(paths, int(twice)) for paths in holding]
         if None in ids or len(set(ids)) < len(ids):
             id = next((id for id in ids if id is not None), None)
@@ -219,14 +225,14 @@ def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
 
 
 def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Return for each hash whether a sorted array has it."""
+    """Return, for each hash, True if a sorted array has it."""
     at = np.minimum(np.searchsorted(part, hashes), len(part) - 1)
     found: npt.NDArray[np.bool_] = part[at] == hashes if len(part) else np.zeros(len(at), np.bool_)
     return found
 
 
 def _id_in(segments: Iterable[Path], hashed: int) -> str | None:
-    """Return the id of a hash from the leads of segments; None if a given lead does not tell it."""
+    """Return the id with a hash, from the leads in segments; None if the lead does not have the id."""
     for segment in segments:
         with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
             for place in range(reader.num_record_batches):

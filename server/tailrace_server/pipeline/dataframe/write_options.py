@@ -1,15 +1,16 @@
 """The options of a write through the Spark data source; `datasource` describes them.
 
-An option may give the columns of an entity type whose images are a DataFrame's rows as JSON. It is Spark's own
-JSON of a schema (``df.schema.jsonValue()``)::
+The option ``columns`` can declare the columns of an entity type whose images are rows of a DataFrame as JSON.
+Its
+value is then Spark's JSON of a schema (``df.schema.jsonValue()``)::
 
     {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": false, "metadata": {}},
                                   {"name": "price", "type": "decimal(10,2)", "nullable": true, …}, …]}
 
-A member ``"key": ["id"]`` beside ``fields`` names the columns of the primary key.
+A member ``"key": ["id"]`` next to ``fields`` names the columns of the primary key.
 
-Encodings are those of Spark's ``to_json``: dates and times as text, bytes in base64, everything else as JSON
-has it.
+Encodings are those of Spark's ``to_json``: dates and times as text, bytes in base64, everything else as plain
+JSON.
 
 Source: Spark SQL, data types; ``StructType.jsonValue``.
 """
@@ -64,10 +65,10 @@ class _Table(msgspec.Struct):
 
 
 def columns_of(schema: object) -> tuple[list[str], str]:
-    """Return the names of a table's columns, and what a commit is to say of them.
+    """Return the names of a table's columns, and the declaration of these columns for a commit.
 
     Raises:
-        InvalidRequest: It is not the JSON of a schema.
+        InvalidRequest: The value is not the JSON of a schema.
     """
     try:
         table = msgspec.convert(schema, _Table)
@@ -84,7 +85,7 @@ def columns_of(schema: object) -> tuple[list[str], str]:
 
 
 def _type_of(kind: object) -> tuple[str, str]:
-    """Return SQL type and encoding; what is nested is JSON, and so is what we do not know."""
+    """Return the SQL type and the encoding of a Spark type; nested and unknown types are JSON."""
     if not isinstance(kind, str):
         return "JSON", "json"
     if kind in _PLAIN:
@@ -122,15 +123,15 @@ class Options:
     take_over: bool = False
     whole_removals: bool = False
     checkpoint: str = ""
-    """The folder of the stream's checkpoint, if the stream's options name it."""
+    """The folder of the stream's checkpoint; empty if the options do not name it."""
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Entity type → names of its columns."""
     listings: Mapping[str, str] = field(default_factory=dict)
-    """Entity type → its columns with their types, for types that were given as a table's schema."""
+    """Entity type → its columns with types, for entity types that were given as a table's schema."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Read options as Spark gives them, names in any case.
+        """Parse options as Spark passes them; their names may have any case.
 
         Raises:
             InvalidRequest: An option is missing, unknown or malformed.
@@ -167,13 +168,13 @@ class Options:
         )
 
     def stored_query_id(self) -> str:
-        """Return the id of the stream's query; empty if its checkpoint cannot be read here."""
+        """Return the id of the stream's query; empty if the checkpoint cannot be read here."""
         if not self.checkpoint:
             return ""
         return Checkpoint(Path(local_path(self.checkpoint))).stored_query_id()
 
     def declared(self) -> Iterator[Sighting]:
-        """Yield the columns that the options declare, from the first version of the commit on."""
+        """Yield the columns that the options declare, as of the first version of the commit."""
         for entity_type, names in self.columns.items():
             yield Sighting(0, entity_type, None, None, self.listings.get(entity_type))
             if entity_type not in self.listings:
@@ -182,7 +183,7 @@ class Options:
 
 
 def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the names of columns, and the listings of tables' schemas, by entity type."""
+    """Return the names of columns, and the declarations of tables' schemas, each by entity type."""
     if not isinstance(given, dict):
         raise InvalidRequest("option columns: it must be an object, entity type → columns")
     names, listings = {}, {}
