@@ -1,20 +1,21 @@
-"""Spark's checkpoint of a stream of files: its query, its batches, their files, and whether it is whole.
+"""Spark's checkpoint of a stream of files: its query, its batches, their files, and checks of its integrity.
 
 Layout, of Spark's structured streaming::
 
     <checkpoint>/metadata            {"id": "<query id>"}: read at the start, written if missing
                  sources/0/<n>       "v1", then a line {"path", "timestamp", "batchId": n} for each new file
-                 sources/0/<n>.compact    the same, with the lines of all files before
-                 offsets/<batch id>  "v1", settings, {"logOffset": n}: the batch has the files up to n, from
-                                     those of the batch before on. Written before the batch runs
+                 sources/0/<n>.compact    like <n>, with the lines of all earlier files too
+                 offsets/<batch id>  "v1", settings, {"logOffset": n}: the batch has the files of the lists up
+                                     to n that no earlier batch has. Written before the batch runs
                  commits/<batch id>  "v1", …: written after the batch has run
-                 **/.<name>.crc      sums of the file <name>, which Spark verifies
+                 **/.<name>.crc      checksums of the file <name>, which Spark verifies
 
-To start, Spark needs the newest two files of ``offsets`` and the newest compact file of ``sources/0`` with all
-behind it. It deletes older ones. Without ``commits`` it runs the newest batch again.
+To start, Spark needs the newest two files of ``offsets``, the newest compact file of ``sources/0``, and all
+later files there. Spark deletes older files. If the commit of the newest batch is missing, Spark runs the batch
+again.
 
-The query id is the writer's name in the log. We write it before the query starts, since the log is opened
-under that name first.
+The query id is the writer's name in the log. We write ``metadata`` before the query starts, since the log is
+opened under that name first.
 """
 
 from __future__ import annotations
@@ -37,17 +38,21 @@ if TYPE_CHECKING:
 
 
 _PACKED: Final = (".gz", ".bz2", ".deflate", ".snappy", ".lz4", ".zst")
-"""Endings of files that Spark unpacks when it reads them."""
+"""Endings of the names of compressed files, which Spark unpacks when it reads them."""
 _PACKED_MAX: Final = 100
-"""Assumed growth of such a file when unpacked: messages that each carry their schema shrink that much."""
+"""Assumed ratio of unpacked to packed size. Messages that each carry their schema shrink that much."""
 
 _SUMS_HEAD: Final = b"crc\0"
-"""Begins a file of sums; then four bytes for the bytes of a piece, and four bytes for the CRC-32 of each."""
+"""First bytes of a file of checksums. Four bytes follow for the bytes of a piece, and four for the CRC-32 of
+each piece.
+"""
 _PARTS: Final = ("offsets", "sources/0", "commits")
 _WAY_OUT: Final = "put it back, or run again with --take-over: lines that the log holds are skipped"
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property of Spark's jobs and tasks that names their query, also of those in ``foreachBatch``."""
+"""Name of the local property of Spark's jobs and tasks that has the id of their query, also in
+``foreachBatch``.
+"""
 
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
@@ -55,12 +60,15 @@ ANOTHER_SOURCE: Final = (
 
 
 class InputGone(TailraceError):
-    """An input file of the next batch is missing. The source's doing; nothing is lost yet."""
+    """An input file of the next batch is missing.
+
+    The source removed it. Nothing is lost if the file is put back.
+    """
 
     code = "INPUT_GONE"
 
     def __init__(self, path: str) -> None:
-        """Keep its path."""
+        """Store the path of the file."""
         super().__init__(
             f"{path} was to be read next and is not there; put it back and run again, or to go on without "
             "it an empty file of that name"
@@ -73,7 +81,7 @@ class InputGone(TailraceError):
 
 
 def is_query_id(writer: str) -> bool:
-    """Return True if a writer's name is the id of a Spark query; other writers have words for names."""
+    """Return True if a writer's name is the id of a Spark query. Other writers have words as names."""
     try:
         return str(UUID(writer)) == writer
     except ValueError:
@@ -84,21 +92,21 @@ class Checkpoint:
     """The folder in which Spark keeps the progress of a query."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; it may not exist yet."""
+        """Bind to a folder; it need not exist yet."""
         self.folder = folder
 
     def query_id(self) -> str:
-        """Return the id of the query; make and store it on first use.
+        """Return the id of the query; on first use, create and store it.
 
         Raises:
-            LogUnreadable: The file is damaged, or may not be read or written.
-            LogFull: No room.
+            LogUnreadable: The file is damaged, or cannot be read or written.
+            LogFull: There is no space for the file.
         """
         with os_errors(f"cannot use the checkpoint {self.folder}"):
             return self._query_id()
 
     def _query_id(self) -> str:
-        # 1. Spark keeps the id that it finds, and so do we. A new one is for a new checkpoint only.
+        # 1. Use the stored id, as Spark does. Create an id only for a new checkpoint.
         file = self.folder / "metadata"
         try:
             data = file.read_bytes()
@@ -110,8 +118,8 @@ class Checkpoint:
                 raise LogUnreadable(f"{file} is missing; {_WAY_OUT}") from None
         except (ValueError, KeyError, TypeError) as error:
             raise LogUnreadable(f"{file} is damaged: {error}; {_WAY_OUT}") from error
-        # 2. Written aside and made durable first: the log is opened under this name next, and a crash that lost
-        #    the file would leave a log that belongs to an unknown writer.
+        # 2. Write a temporary file and make it durable. The log is opened under this name next: if a crash lost
+        #    the file, the log would belong to an unknown writer.
         query_id = str(uuid4())
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / f".metadata.{query_id}.tmp"
@@ -120,8 +128,8 @@ class Checkpoint:
             out.flush()
             os.fsync(out.fileno())
         try:
-            # 3. A link, unlike a rename, replaces nothing: of two ingests that start at once, one makes the
-            #    file and the other reads it.
+            # 3. Link it, since a link, unlike a rename, never replaces a file. If two ingests start at once,
+            #    one creates the file and the other reads it.
             os.link(aside, file)
         except FileExistsError:
             return self._query_id()
@@ -130,22 +138,22 @@ class Checkpoint:
         return query_id
 
     def stored_query_id(self) -> str:
-        """Return the id of the query as Spark has stored it; empty where there is none to read."""
+        """Return the id of the query that Spark has stored; empty if there is none, or it cannot be read."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             return str(UUID(json.loads((self.folder / "metadata").read_text())["id"]))
         return ""
 
     def last_batch(self) -> int:
-        """Return the last batch id that Spark has planned; -1 for none."""
+        """Return the id of the last batch that Spark has planned; -1 if there is none."""
         return max(_numbered(self.folder / "offsets"), default=-1)
 
     def check(self) -> None:
-        """Make sure that Spark can continue from here.
+        """Check that Spark can continue from this checkpoint.
 
-        If it cannot, its own error names neither the file nor a way out.
+        Spark's own error would name neither the file nor a way out.
 
         Raises:
-            LogUnreadable: A part that Spark needs is missing or damaged; names it.
+            LogUnreadable: A part that Spark needs is missing or damaged; the message names the part.
         """
         with os_errors(f"cannot use the checkpoint {self.folder}"):
             self._check()
@@ -153,16 +161,18 @@ class Checkpoint:
     def _check(self) -> None:
         plans, files, commits = (_numbered(self.folder / name) for name in _PARTS)
         last, newest_files = max(plans, default=-1), max(files, default=-1)
-        # 1. The newest plan, and the one before, behind which the files of the newest begin.
+        # 1. The newest plan, and the plan before it: the files of the newest batch follow those of the one
+        # before.
         planned = -1
         for batch_id in range(max(last - 1, 0), last + 1):
             path = self.folder / "offsets" / str(batch_id)
             planned = _offset_of(path, self._sound(path))
-        # Spark notes the files of a batch before it plans the batch, and may stop in between.
+        # Spark writes the list of files before the plan of the batch, and may stop in between: so the list may
+        # be one ahead.
         if max(commits, default=-1) > last or newest_files > planned + 1:
             raise LogUnreadable(f"{self.folder / 'offsets'} lacks its newest files; {_WAY_OUT}")
-        # 2. The files from the newest compact list on: without one of them Spark would read files twice, or
-        #    pass over new ones.
+        # 2. The newest compact list and all later lists. Without one of them Spark would read files twice, or
+        #    skip new files.
         compact = (number for number, name in files.items() if name.endswith(".compact"))
         for number in range(max(compact, default=0), max(newest_files, planned) + 1):
             path = self.folder / "sources/0" / files.get(number, str(number))
@@ -176,7 +186,7 @@ class Checkpoint:
         """Return the text of a file that Spark needs.
 
         Raises:
-            LogUnreadable: It is missing, or ends early, or its sums are others.
+            LogUnreadable: The file is missing or truncated, or its checksums differ.
         """
         try:
             data = path.read_bytes()
@@ -187,19 +197,19 @@ class Checkpoint:
         return data.decode(errors="replace")
 
     def marks(self) -> CheckpointMarks:
-        """Return the identity of the checkpoint's parts, to compare it beside a running query."""
+        """Return the identity of the checkpoint's parts, for `check_kept` during a running query."""
         parts = ("metadata", *_PARTS)
         return CheckpointMarks(
             {name: _inode(self.folder / name) for name in parts}, self.last_batch()
         )
 
     def check_kept(self, before: CheckpointMarks) -> CheckpointMarks:
-        """Make sure that nothing was taken away while the query runs, and return the newer marks.
+        """Check that no part was removed while the query ran; return the new marks.
 
-        Spark would not notice: it creates missing folders anew and could not start from them.
+        Spark would not notice a removal: it creates missing folders again, but could not start from them.
 
         Raises:
-            LogUnreadable: A part was removed or replaced; names it.
+            LogUnreadable: A part was removed or replaced; the message names the part.
         """
         now = self.marks()
         for name, inode in before.inodes.items():
@@ -212,29 +222,29 @@ class Checkpoint:
         return now
 
     def set_aside(self) -> None:
-        """Rename the folder, so that a new checkpoint can be made and this one is kept."""
+        """Rename the folder, so that a new checkpoint can be created and this one is preserved."""
         number = 1
         while (moved := self.folder.with_name(f"{self.folder.name}-{number}")).exists():
             number += 1
         self.folder.rename(moved)
 
     def changed_files(self) -> list[str]:
-        """Return the files that have changed since Spark noted them, in order; those not on this machine aside.
+        """Return the files on this machine that have changed since Spark listed them, sorted.
 
-        Spark takes a file once, by its path. Its present contents were not read.
+        Spark reads a path only once, so it has not read the present contents of these files.
         """
         changed: set[str] = set()
         for _, name in sorted(_numbered(self.folder / "sources/0").items()):
             path = self.folder / "sources/0" / name
-            # `check` names what is damaged; Spark deletes old lists.
+            # Ignore damage here, since `check` reports it, and missing lists, since Spark deletes old ones.
             with suppress(OSError, LogUnreadable):
                 for file, noted_ms, _ in _entries(path, path.read_text()):
-                    # A file is noted again where Spark has read it again.
+                    # A later entry for the same file means that Spark has read it again.
                     (changed.add if _is_other(file, noted_ms) else changed.discard)(file)
         return sorted(changed)
 
     def plan(self, batch_id: int) -> BatchPlan:
-        """Return the input of a batch, as Spark noted it before the batch ran."""
+        """Return the input of a batch, from the lists that Spark wrote before the batch ran."""
         sources = self.folder / "sources/0"
 
         def last_list(number: int) -> int:
@@ -242,7 +252,7 @@ class Checkpoint:
             return _offset_of(path, path.read_text())
 
         try:
-            # More than one list where Spark stopped between a list and its plan.
+            # A batch has several lists if Spark stopped after it wrote a list and before it wrote the plan.
             before, last = last_list(batch_id - 1) if batch_id else -1, last_list(batch_id)
             names = _numbered(sources)
             files = []
@@ -256,10 +266,10 @@ class Checkpoint:
 
 
 class CheckpointMarks(NamedTuple):
-    """The identity of a checkpoint's parts at a moment."""
+    """The identity of a checkpoint's parts at one moment."""
 
     inodes: dict[str, int | None]
-    """By part; None if it is not there yet."""
+    """The inode of each part; None if the part does not exist yet."""
     last_batch: int
 
 
@@ -268,12 +278,12 @@ class BatchPlan:
     """The input of one batch."""
 
     files: list[str] | None
-    """Paths; None if Spark has noted none, or in an unknown format."""
+    """Paths of the files; None if Spark has listed none, or in an unknown format."""
 
     def bytes(self) -> int | None:
-        """Return the size of the files, of packed ones an estimate of the unpacked size.
+        """Return the total size of the files, with an estimate of the unpacked size of compressed files.
 
-        None if it is unknown: the files are not known, or not on this machine.
+        Returns None if the size is unknown, as the files are unknown or not on this machine.
         """
         try:
             return None if self.files is None else sum(map(_unpacked_bytes, self.files))
@@ -281,7 +291,7 @@ class BatchPlan:
             return None
 
     def size(self) -> int:
-        """Return the size of the files as they are, as far as it is known."""
+        """Return the total size of those files that exist on this machine, without unpacking."""
         total = 0
         for path in self.files or ():
             with suppress(OSError):
@@ -289,10 +299,10 @@ class BatchPlan:
         return total
 
     def check(self) -> None:
-        """Make sure that the files exist: Spark silently skips missing ones.
+        """Check that the files exist, as Spark skips missing files silently.
 
         Raises:
-            InputGone: One is missing.
+            InputGone: A file is missing.
         """
         for path in self.files or ():
             if path.startswith("/") and not os.path.exists(path):
@@ -300,17 +310,17 @@ class BatchPlan:
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a ``file:`` URI as Spark writes it, percent-encoded."""
+    """Return the path in a ``file:`` URI, which Spark percent-encodes."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else unquote(uri)
 
 
 def _is_other(path: str, noted_ms: int) -> bool:
-    """Return True if a file has another time of its last change, in ms since 1970; also an earlier one."""
+    """Return True if a file's modification time is not ``noted_ms`` (ms since 1970), be it later or earlier."""
     try:
         found_ms = os.stat(path).st_mtime_ns // 1_000_000
     except OSError:
         return False
-    # Java gives whole seconds on some file systems.
+    # On some file systems Java returns whole seconds: then compare seconds only.
     return found_ms != noted_ms and (noted_ms % 1_000 > 0 or found_ms // 1_000 != noted_ms // 1_000)
 
 
@@ -320,7 +330,7 @@ def _unpacked_bytes(path: str) -> int:
 
 
 def _numbered(folder: Path) -> dict[int, str]:
-    """Return the names of a folder's numbered files by number; empty if the folder is missing."""
+    """Return the names of the numbered files in a folder, by number; empty if the folder is missing."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -336,10 +346,10 @@ def _inode(path: Path) -> int | None:
 
 
 def _offset_of(path: Path, plan: str) -> int:
-    """Return the last list of files that a plan has, by number.
+    """Return the number of the last list of files in a plan.
 
     Raises:
-        LogUnreadable: The text is no whole plan; names its path.
+        LogUnreadable: The text is not a complete plan; the message names its path.
     """
     try:
         return int(json.loads(plan.splitlines()[2])["logOffset"])
@@ -348,10 +358,10 @@ def _offset_of(path: Path, plan: str) -> int:
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, time in ms since 1970 and number of the files in a list of Spark's.
+    """Yield path, time (ms since 1970) and batch number of the files in one of Spark's lists.
 
     Raises:
-        LogUnreadable: A line is damaged; names the list.
+        LogUnreadable: A line is damaged; the message names the list.
     """
     for line in text.splitlines()[1:]:
         try:
@@ -370,6 +380,6 @@ def _has_its_sums(path: Path, data: bytes) -> bool:
         return True
     piece = int.from_bytes(sums[4:8])
     if sums[:4] != _SUMS_HEAD or piece < 1:
-        return True  # Spark ignores it, too
+        return True  # Spark ignores such a file too
     pieces = (data[at : at + piece] for at in range(0, len(data), piece))
     return sums[8:] == b"".join(zlib.crc32(each).to_bytes(4) for each in pieces)

