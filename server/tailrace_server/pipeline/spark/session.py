@@ -288,7 +288,7 @@ class SparkFailed(TailraceError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the message of a Spark error and of its first cause, without the lines that say where."""
+    """Return the message of a Spark error and of its root cause, without the lines that say where."""
     texts = []
     java = getattr(error, "java_exception", None)
     with suppress(Py4JError, OSError):
