@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriterInfo:
-    """One writer that a log names."""
+    """A writer that has committed to a log."""
 
     name: str
     host: str
-    """The host of the newest writer; empty for an earlier one, as its host is not stored."""
+    """The host of the newest writer; empty for earlier writers, whose hosts are not stored."""
     is_newest: bool
-    """True if it has the newest epoch: no other one can commit."""
+    """True if the writer has the newest epoch: only this writer can commit."""
     batch: int
-    """Its last batch, by its own count; -1 for none."""
+    """The writer's own number of its last batch; -1 if it has none."""
     entry: int
-    """The log entry of that batch; 0 for none."""
+    """The log entry of that batch; 0 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogInfo:
-    """One catalog as it is now."""
+    """The current positions and writers of a catalog."""
 
     name: str
     uuid: UUID
     oldest: Position
     published: int
-    """Highest version that subscribers may see; 0 for none."""
+    """Highest published version; 0 for none."""
     committed: int
-    """Highest durable version; those above ``published`` wait for their publication."""
+    """Highest durable version; versions above ``published`` are not visible yet."""
     newest_timestamp: int
-    """Commit timestamp of the newest published version, µs; 0 for none."""
+    """Commit timestamp of the newest published version, in microseconds; 0 for none."""
     writers: tuple[WriterInfo, ...]
-    """The newest first."""
+    """All writers, the newest first."""
 
 
 def writers_of(log: CommitLog) -> tuple[WriterInfo, ...]:
-    """Return the writers of a log that may be read further at the same time by another thread."""
+    """Return the writers of a log, newest first; another thread may update the log at the same time."""
     holder = log.state.holder
     found = [
         WriterInfo(

@@ -1,4 +1,4 @@
-"""The observed catalogs under one log root: found, opened, followed, and forgotten once they are dropped."""
+"""The catalogs under one log root: discovered, opened, followed, and removed once they are dropped."""
 
 from __future__ import annotations
 
@@ -34,25 +34,32 @@ _log = structlog.get_logger("tailrace.engine")
 
 
 class Catalogs:
-    """An async context manager that owns the tasks of the catalogs. Lives on the event loop."""
+    """The observed catalogs of a log root: an async context manager that owns their tasks."""
 
     def __init__(self, root: Path, threads: Executor, tails: TailPool, shared: SharedParts) -> None:
-        """Bind to a log root; ``threads`` open and list folders, so a storage that hangs keeps one of them."""
+        """Bind to a log root.
+
+        Args:
+            root: The folder with the catalogs.
+            threads: Threads that open and list folders; a storage that hangs blocks only one of them.
+            tails: The threads that follow logs.
+            shared: The parts that all catalogs share.
+        """
         self._root = root
         self._threads = threads
         self._tails = tails
         self._shared = shared
         self.by_name: dict[str, ObservedCatalog] = {}
-        """Catalogs that are open or are being opened, the system log among them."""
+        """Catalogs that are open or being opened, by name; the system log is one of them."""
         self.disks = DiskMeasurements(root, threads)
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Open the catalogs that exist and begin to follow the root.
+        """Open the existing catalogs, and begin to discover new ones.
 
-        They are opened at once, each in its own time: one whose storage does not answer is waited for no
-        longer than ``opening_patience_s``, and joins the others when it does.
+        Catalogs are opened concurrently. A catalog whose storage does not answer delays the start by at most
+        ``opening_patience_s``; it becomes available when its storage answers.
         """
         await self._tasks.__aenter__()
         try:
@@ -72,7 +79,7 @@ class Catalogs:
     def observers(
         self, sees: Callable[[str], bool] = lambda name: True
     ) -> list[tuple[str, Observer]]:
-        """Return the observers of the catalogs that somebody sees, by name."""
+        """Return name and observer of each readable catalog whose name passes ``sees``, sorted by name."""
         return [
             (name, catalog.observer)
             for name, catalog in sorted(self.by_name.items())
@@ -84,7 +91,7 @@ class Catalogs:
         return [each for _, observer in self.observers() for each in observer.subscriptions]
 
     def unreadable(self) -> dict[str, str]:
-        """Return why catalogs cannot be read now, by name; they are tried again."""
+        """Return name → reason for the catalogs that cannot be read now; they are retried."""
         return {
             name: str(catalog.error)
             for name, catalog in sorted(self.by_name.items())
@@ -92,18 +99,18 @@ class Catalogs:
         }
 
     async def observer(self, caller: Principal, name: str) -> Observer:
-        """Return a catalog's observer; the root is searched for a catalog that was created a moment ago.
+        """Return a catalog's observer; if the name is unknown, look for a newly created catalog first.
 
         Raises:
-            CatalogUnknown: No such catalog.
-            NotPermitted: The caller may not know whether there is one.
-            TransportError: Its storage does not answer.
-            TailraceError: Why its log cannot be read.
+            CatalogUnknown: The catalog does not exist.
+            NotPermitted: The caller may not know whether the catalog exists.
+            TransportError: The catalog's storage does not answer.
+            TailraceError: The catalog's log cannot be read; the error has the reason.
         """
-        # 1. Before anything is looked for: neither the error nor the time that it takes tells of a catalog.
+        # 1. Check the grant before any lookup, so that neither the error nor its delay reveals a catalog.
         if not knows(caller, name):
             raise NotPermitted(f"nothing of catalog {name!r} is granted")
-        # 2. Both waits end with patience: a storage that hangs keeps its own catalog's callers no longer.
+        # 2. Limit both waits: a storage that hangs must not block the callers for longer.
         patience_s = self._shared.settings.opening_patience_s
         try:
             async with asyncio.timeout(patience_s):
@@ -116,7 +123,8 @@ class Catalogs:
                 f"catalog {name!r} could not be opened within {patience_s:g} s: its storage does not answer; "
                 "try again"
             ) from None
-        # 3. It may have been dropped during the wait, or be unreadable: then it says why.
+        # 3. The catalog may have been dropped during the wait. If it is unreadable, `require` raises the
+        #    reason.
         catalog = self.by_name.get(name)
         if catalog is None:
             raise CatalogUnknown(name, self._names(caller))
@@ -127,7 +135,7 @@ class Catalogs:
         return [name for name in known if name != SYSTEM_CATALOG]
 
     async def _open_existing(self) -> None:
-        """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""
+        """Wait until the existing catalogs are opened, for at most ``opening_patience_s``."""
         try:
             async with asyncio.timeout(self._shared.settings.opening_patience_s):
                 await self._discover()
@@ -148,11 +156,11 @@ class Catalogs:
                 await self._discover()
             except TailraceError as error:
                 _log.warning("log root unreadable", error=str(error))
-            except Exception:  # the server stays, and tries again
+            except Exception:  # a bug must not end the discovery of catalogs: log it and retry
                 _log.exception("log root not followed")
 
     async def _discover(self) -> None:
-        """Begin to open catalogs that have appeared; those that have gone end by themselves."""
+        """Begin to open new catalogs; the task of a dropped catalog ends by itself."""
         loop = asyncio.get_running_loop()
         known = frozenset(self.by_name)
         found = await loop.run_in_executor(self._threads, catalog_names, self._root, known)
@@ -171,9 +179,10 @@ class Catalogs:
         return task
 
     async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
-        """Follow one catalog until it is gone."""
+        """Follow one catalog until it is dropped."""
 
         def forget() -> None:
+            # A new catalog may already have the name.
             if self.by_name.get(name) is catalog:
                 del self.by_name[name]
 

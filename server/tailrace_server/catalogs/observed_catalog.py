@@ -1,4 +1,4 @@
-"""One catalog in the engine: opened, observed, and opened again after its log could not be read."""
+"""One catalog in the engine: it is opened, observed, and opened again after errors of its log."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ if TYPE_CHECKING:
     from tailrace_server.wal.upkeep.keeping import Excess
 
 CLOCK_AHEAD_S: Final = 60.0
-"""A commit further in the future is a fault: clocks that are set by NTP differ by less than a second."""
+"""Seconds in the future from which a commit is reported as a fault; clocks with NTP differ by less than one."""
 _log = structlog.get_logger("tailrace.engine")
 
 
 class ObservedCatalog:
-    """Keeps an observer for one catalog's folder; ``run`` is its task."""
+    """Supervisor of the observer of one catalog's folder; ``run`` is its task."""
 
     def __init__(self, path: Path, threads: Executor, tails: TailPool, shared: SharedParts) -> None:
-        """Bind to a folder; nothing is read before ``run``, and then only in the given threads."""
+        """Bind to a catalog's folder; nothing is read before ``run``, and then only in the given threads."""
         self._path = path
         self._threads = threads
         self._tails = tails
         self._shared = shared
         self.error: TailraceError | None = None
-        """Why the log cannot be read; None while it can, or before the first try."""
+        """The reason why the log cannot be read; None if it can be read, or before the first attempt."""
         self._told = ""
-        """The last error that was logged."""
+        """The text of the last error that was logged."""
         self._opening_since: float | None = None
-        """Monotonic time since which it is being opened; None while it is not."""
+        """Monotonic time at which the current attempt to open the log began; None if there is none."""
         self._tailer: Tailer | None = None
         self._reading: CatalogReader | None = None
         self.opened = asyncio.Event()
-        """Set once the first try to open it has ended, well or badly."""
+        """Event that is set when the first attempt to open the log has succeeded or failed."""
         self._uuid: UUID | None = None
-        """The identity of the log that was opened last; None before the first."""
+        """The UUID of the log that was opened last; None before the first success."""
         self.observer: Observer | None = None
-        """None while the log cannot be read."""
+        """The observer; None while the log cannot be read."""
         self._gate: Callable[[], str] = str
-        """Returns the condition that publication waits for, if a gate is closed."""
+        """Function that returns what publication waits for; an empty text without a gate."""
 
     def require(self) -> Observer:
         """Return the observer.
 
         Raises:
-            TailraceError: Why the catalog's log cannot be read now.
+            TailraceError: The catalog's log cannot be read now; the error has the reason.
         """
         if self.observer is None:
             assert self.error is not None
@@ -79,7 +79,7 @@ class ObservedCatalog:
         return self.observer
 
     def faults(self) -> list[ServerFault]:
-        """Return what is wrong with the log."""
+        """Return the current faults of the log: unreadable, not followed, damaged, or with a wrong clock."""
         name, now = self._path.name, time.monotonic()
         if self.error is not None:
             return [ServerFault("log_unreadable", name, str(self.error))]
@@ -102,13 +102,13 @@ class ObservedCatalog:
         return found
 
     def look(self) -> None:
-        """Look whether what was found damaged is mended; blocks."""
+        """Check whether damaged places of the log have been repaired; blocks."""
         reading, observer = self._reading, self.observer
         if reading is not None:
             reading.damage.look(None if observer is None else observer.log.view)
 
     def versions(self) -> CatalogVersions | None:
-        """Return how far the log is published and durable; None while it cannot be read."""
+        """Return the log's published and committed versions; None while it cannot be read."""
         one = self.observer
         return (
             None
@@ -117,25 +117,29 @@ class ObservedCatalog:
         )
 
     def excess(self) -> Excess | None:
-        """Return by how much the log is larger than its settings want, or None."""
+        """Return by how much the log exceeds the size in its settings; None if it does not."""
         return None if self.observer is None else self.observer.log.excess
 
     async def run(self, forget: Callable[[], None]) -> None:
-        """Observe until cancelled; a log that cannot be read is tried again at intervals.
+        """Observe the catalog until cancelled; retry at intervals while its log cannot be read.
 
-        Returns once the folder of a log that cannot be read is gone for good: the catalog was dropped, or
-        never opened. Calls ``forget`` in the step that ends a dropped catalog's subscriptions: a subscriber
-        that returns at once finds the new one.
+        Returns when the folder of an unreadable log is gone for good: the catalog was dropped, or could never
+        be opened.
+
+        Args:
+            forget: Function that removes the catalog from the list of catalogs. It is called in the same step
+                that ends a dropped catalog's subscriptions. So a subscriber that reconnects at once finds the
+                new catalog.
 
         Raises:
-            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
+            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with this error.
         """
         while True:
             try:
                 await self._observe(forget)
             except CatalogReplaced:
                 raise
-            except Exception as error:  # ends this catalog's subscriptions, and no others
+            except Exception as error:  # an error must end only this catalog's subscriptions
                 self._report(error)
             finally:
                 if self._reading is not None:
@@ -151,23 +155,23 @@ class ObservedCatalog:
         """Open the log; blocks.
 
         Raises:
-            LogMissing: Its folder is gone since it was opened last, and may come back.
-            TailraceError: As ``open_catalog``.
+            LogMissing: The log was open before, and its folder is missing now; it may come back.
+            TailraceError: ``open_catalog`` raises it.
         """
-        # Now, and not when it was put in line behind other catalogs.
+        # Measured from here, in the thread: time in the thread pool's queue says nothing about the storage.
         self._opening_since = time.monotonic()
         if self._uuid is not None and _is_gone(self._path / CATALOG_FILE):
             raise LogMissing(self._path.name)
         return open_catalog(self._path.parent, self._path.name)
 
     def _is_gone_for_good(self) -> bool:
-        """Return True if there is nothing to open again; blocks."""
+        """Return True if the catalog was dropped, or its folder never had a log; blocks."""
         if self._uuid is None:
             return _is_gone(self._path / CATALOG_FILE)
         return is_dropped(self._path.parent, self._uuid) and _is_gone(self._path / CATALOG_FILE)
 
     def _report(self, error: Exception) -> None:
-        """Keep why the log cannot be read, and log it once, not at every try."""
+        """Store the reason why the log cannot be read, and log it if it is new: retries are not logged."""
         known, self._told = self._told, str(as_tailrace_error(error))
         if self._told != known:
             foreseen = isinstance(error, TailraceError)
@@ -188,7 +192,8 @@ class ObservedCatalog:
 
         async def refresh() -> LogView:
             await loop.run_in_executor(self._threads, log.refresh)
-            # What is new the tailer may have read a moment earlier, and not have handed over yet.
+            # Return the view even if `refresh` found nothing new: the tailer may have read the news a moment
+            # earlier without having delivered it yet.
             return log.view
 
         damage = Damage(view.uuid, log.store)
@@ -202,13 +207,14 @@ class ObservedCatalog:
                 partial(writers_of, log),
                 self._shared,
             )
-            with suppress(TailraceError):  # who asks for what is defined meets it again
+            with suppress(TailraceError):  # a request for a view raises the error again
                 await observer.log.definitions.look(view.schema_of(view.published))
             self.observer, self.error, self._opening_since = observer, None, None
             self._reading = reading
             self.opened.set()
             small_commits = reading.small_commits
-            # Views are watched outside: a dropped catalog is forgotten in the step that ends its subscriptions.
+            # The watch of views must not be a context inside `observer.run`: its exit awaits, and there must be
+            # no await between the end of a dropped catalog's subscriptions and `forget`.
             async with (
                 observer.views,
                 Tailer(
@@ -235,7 +241,7 @@ def _clock_reason(ahead_s: float) -> str:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether a file does not exist; one without permission to look counts as existing."""
+    """Return True if a file certainly does not exist; after any other error it counts as existing."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -246,6 +252,6 @@ def _is_gone(path: Path) -> bool:
 
 
 def catalog_names(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
-    """Return the catalogs under a root, the system log among them; ``known`` ones are not looked at again."""
+    """Return the names of the catalogs under a root, with the system log; ``known`` ones are not checked."""
     system = SYSTEM_CATALOG in known or (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
     return (*list_catalogs(root, known), *((SYSTEM_CATALOG,) if system else ()))

@@ -1,8 +1,8 @@
-"""The observer of one catalog: tails its log, routes what is published, keeps its publishers.
+"""The observer of one catalog: follows its log, and routes published batches to the publishers that it owns.
 
-It routes a batch only once it is published, and gives way while it does. So nothing unpublished is ever in a
-ring, and neither a large commit nor a crowd of publishers delays anybody else. How far it has routed is one
-number for all rings of the catalog: every publisher's ring covers [its floor, routed).
+A batch is routed only after its publication, so a ring never has unpublished records. Routing often yields to
+the event loop, so neither a large commit nor many publishers delay other work. The end of the routed records is
+one number for all rings of the catalog: every publisher's ring covers [its floor, routed).
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.engine")
 
 _RUN_ON_SHARE: Final = 8
-"""Without a hungry subscription, routing continues over cached heads for this fraction of a ring."""
+"""Without a subscription that waits for records, routing continues over cached heads for 1/8 of a ring."""
 _SMALL_ROWS: Final = 1_024
-"""Small commits are one batch together, up to so many records. The fastest subscription takes a turn of the
-event loop for each batch, and a busy loop has fewer turns than commits come."""
+"""Small commits are routed without waiting for a reader, up to so many records. A subscription needs a turn of
+the event loop for each batch that it waits for, and a busy loop has fewer turns than there are commits."""
 _DECODED_AT_ONCE: Final = 256
-"""Records whose images the event loop decodes for conditions, in about a millisecond."""
+"""The most records whose images the event loop itself decodes for conditions, in about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class SharedParts:
     rings: RingBudget
     large: LargeMessages
     criteria: MemoryShare
-    """The charge for the criteria of open subscriptions and reads."""
+    """The share of memory for the criteria of open subscriptions and reads."""
     turns: LoopTurns
     """Turns on the event loop for streams that begin or catch up."""
 
 
 class Observer:
-    """One catalog as subscribers see it. Lives on the event loop; ``run`` is its task."""
+    """One catalog with its publishers and subscriptions. Used on the event loop; ``run`` is its task."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class Observer:
         writers: Callable[[], tuple[WriterInfo, ...]],
         shared: SharedParts,
     ) -> None:
-        """Begin at the end of a view, with no publisher."""
+        """Begin at the end of a view, without publishers."""
         self._pace = RoutingPace()
         self.log = FollowedLog(view, reading, refresh, self._pace.notify, shared.turns)
         reading.small_commits.end_row = view.end_row
         reading.small_commits.schema_of = view.schema_of
         self._run_on_until = 0
-        """Routing continues below this row while no subscription is hungry."""
+        """Up to this row, routing continues over cached heads even if no subscription waits for records."""
         self._small_until = 0
-        """The same, whether or not the heads of the batches are at hand."""
+        """Up to this row, routing continues even over heads that are not cached."""
         self._floor = 0
-        """First row that a publisher opened now gets live."""
+        """First row in the ring of a publisher that is opened now; above ``routed`` while a batch is routed."""
         self._committed = committed
         self._writers = writers
         self._shared = shared
@@ -122,24 +122,24 @@ class Observer:
         self._by_criteria: dict[
             tuple[tuple[Criteria, ...], Visibility | None], Publisher[Subscription]
         ] = {}
-        """By the criteria and what is shown of the records that they match."""
+        """Publishers by criteria and visibility; subscriptions that agree in both share a publisher."""
         self._ids = count()
         self._ended: TailraceError | None = None
-        """Why it takes no more subscriptions; None while it does."""
+        """The error of ``end``, with which new subscriptions fail; None while it was not called."""
         self._batches_unreadable = 0
 
     @property
     def committed(self) -> int:
-        """The newest committed version that has been read, published or not."""
+        """The newest committed version, published or not, as far as the log has been read."""
         return self._committed()
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """All subscriptions of the catalog, now."""
+        """The open subscriptions of the catalog."""
         return [each for one in self._publishers.values() for each in one.subscriptions]
 
     async def run(self, views: AsyncIterator[LogView]) -> None:
-        """Follow the log until its tailer ends, and end all subscriptions with its error then."""
+        """Route the log until its tailer ends; if that fails, end all subscriptions with the error."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 routing = tasks.create_task(self._route())
@@ -151,16 +151,16 @@ class Observer:
             try:
                 raise error from error.__cause__
             finally:
-                del error  # this frame would keep it, and it this frame
+                del error  # breaks the cycle between this frame and the error's traceback
 
     async def subscribe(self, start: Beginning | None, options: DeliveryOptions) -> Subscription:
-        """Resolve a start and attach a subscription to what its options grant, after the wait that they name.
+        """Open a subscription: wait for the version in its options, resolve its start, and find its publisher.
 
         Raises:
-            DeadlineExceeded: The version that it waits for was not published in time.
-            PositionCompacted: The start lies below the oldest retained position.
+            DeadlineExceeded: The version to wait for was not published in time.
+            PositionCompacted: The start is below the oldest retained position.
             CatalogReplaced: The cursor belongs to another log.
-            ServerFull: There is no room for the criteria, and no open subscription has the same.
+            ServerFull: There is no room for the criteria, and no open publisher has the same criteria.
         """
         criteria, shown, _ = options.use.narrowed
         if options.wait is not None:
@@ -174,13 +174,13 @@ class Observer:
         try:
             return await self._subscribe(key, known, kept, start, options)
         finally:
-            kept.release()  # what a publisher keeps is its own by now
+            kept.release()  # a new publisher has already taken over the charge
 
     def charge_criteria(self, criteria: Sequence[Criteria]) -> MemoryCharge:
-        """Charge criteria until what is returned gives the bytes back.
+        """Charge the memory of criteria; the caller has to release the returned charge.
 
         Raises:
-            ServerFull: There is no room for them.
+            ServerFull: There is no room for the criteria.
         """
         types = len(self.log.view.schema_of(self.log.view.published).entity_types)
         return self._shared.criteria.charge(criteria_bytes(criteria, types))
@@ -196,7 +196,7 @@ class Observer:
         predicate = known.predicate if known is not None else await compiled(*key)
         state, behind = await begun(self.log, start, predicate, options)
         found = await resolve(self.log, behind)
-        # From here to the end in one step: nothing is published, routed or closed in between.
+        # No await from here to the end: nothing may be published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
         acknowledgement = self._acknowledge(found, options, state)
@@ -217,14 +217,14 @@ class Observer:
         return subscription
 
     def end(self, error: TailraceError) -> None:
-        """End all subscriptions with an error and take no more."""
+        """End all subscriptions with an error, and refuse new ones with it."""
         self._ended = error
         self.log.waits.end(error)
         for subscription in self.subscriptions:
             subscription.end(error)
 
     def info(self) -> CatalogInfo:
-        """Return the catalog as it is now."""
+        """Return the current description of the catalog."""
         view = self.log.view
         return CatalogInfo(
             name=view.name,
@@ -237,7 +237,7 @@ class Observer:
         )
 
     def statistics(self) -> ObserverStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         log, publishers = self.log, self._publishers.values()
         oldest = log.view.oldest.version
         return ObserverStatistics(
@@ -261,11 +261,11 @@ class Observer:
         )
 
     def publishers(self) -> tuple[Publisher[Subscription], ...]:
-        """Return the publishers of this moment."""
+        """Return the current publishers."""
         return tuple(self._publishers.values())
 
     def _detach(self, subscription: Subscription, publisher: Publisher[Subscription]) -> None:
-        """Remove a subscription that has ended; a publisher without any is closed at once."""
+        """Remove a subscription that has ended, and close its publisher if it was the last one."""
         publisher.detach(subscription)
         self.log.reading.small_commits.remove(_frame_request(subscription, publisher))
         if not publisher.subscriptions and publisher.id in self._publishers:
@@ -278,7 +278,7 @@ class Observer:
         self._pace.notify()
 
     async def _follow(self, views: AsyncIterator[LogView]) -> None:
-        """Take each new view, and end the subscriptions whose next record it has trimmed."""
+        """Use each new view, and end the subscriptions whose next record has been trimmed."""
         oldest = self.log.view.oldest
         async for view in views:
             self.log.see(view)
@@ -287,7 +287,7 @@ class Observer:
                 await self._end_compacted()
 
     async def _end_compacted(self) -> None:
-        """End those without demand whose next record is gone; they would learn of it only when they ask."""
+        """End subscriptions without demand whose next record was trimmed; reading would tell them too late."""
         turn = Turn()
         for publisher in self.publishers():
             for subscription in tuple(publisher.subscriptions):
@@ -296,20 +296,20 @@ class Observer:
                     await turn.give_way()
 
     async def _route(self) -> None:
-        """Route what is published, batch by batch, as long as a subscription takes it."""
+        """Route published records, batch by batch, at the speed of the fastest subscription."""
         log = self.log
         turn = Turn()
         while True:
-            # 1. Wait for records, and for a subscription that has taken all: what nobody takes yet would push
-            #    out of the rings what slower ones still need.
+            # 1. Wait for records, and for a subscription that has taken all routed ones. Records that no
+            #    subscription can take yet would evict records from the rings that slower ones still need.
             if log.routed >= log.view.end_row or not self._may_route():
                 await self._pace.change()
                 continue
-            # 2. Without publishers there is nothing to find. A publisher opened later begins behind this.
+            # 2. Without publishers, skip to the end. The ring of a publisher that opens later begins there.
             if not self._publishers:
                 log.pass_to(log.view.end_row, log.newest)
                 continue
-            # 3. Retention was faster: the records up to the oldest can be read no more.
+            # 3. If retention was faster than routing, skip the records that were trimmed.
             if log.routed < log.view.first_row:
                 self._pass_trimmed()
                 continue
@@ -317,8 +317,8 @@ class Observer:
                 part = self._shared.settings.ring_captures // _RUN_ON_SHARE
                 self._run_on_until = log.routed + part
                 self._small_until = log.routed + min(part, _SMALL_ROWS)
-            # 4. One batch. Whatever goes wrong with it, routing goes on: neighbours do not pay for it, and
-            #    the subscriptions that need the batch get its error when they read it from the log.
+            # 4. Route one batch. After any error routing continues, since other subscriptions must not suffer.
+            #    Those that need the batch get its error when they read it from the log.
             try:
                 await self._route_batch()
             except SegmentMissing as missing:
@@ -327,16 +327,16 @@ class Observer:
                 place = {"catalog": log.view.name, "row": log.routed}
                 _log.error("batch unreadable", **place, error=str(error))
                 self._pass_unreadable()
-            except Exception:  # our bug; the subscriptions concerned meet it when they read
+            except Exception:  # our bug; subscriptions that read the batch get the error
                 _log.exception("batch not routed", catalog=log.view.name, row=log.routed)
                 self._pass_unreadable()
             if turn.is_over():
                 await turn.give_way()
 
     def _may_route(self) -> bool:
-        """Return whether a subscription is hungry, or the next batch's head was read with the last one's.
+        """Return True if a subscription waits for records, or if the next batch is cheap to route right now.
 
-        To route a batch takes a fraction of the time once its code is in the processor's caches.
+        Routing takes a fraction of the time while its code is still in the processor's caches.
         """
         if self._pace or not self._publishers:
             return True
@@ -347,7 +347,7 @@ class Observer:
 
     async def _route_batch(self) -> None:
         """Append the matches of the next batch to the rings, and wake their subscriptions."""
-        # 1. Read. One view for all of it: the tailer may bring another meanwhile.
+        # 1. Read the batch. Use one view for all steps, although the tailer may bring a newer one meanwhile.
         log, view = self.log, self.log.view
         grouped = await log.reading.grouped_reading_ahead(view, view.find_row(log.routed))
         ref = grouped.head.ref
@@ -355,46 +355,48 @@ class Observer:
         images: Images = NO_IMAGES
         if needed := self._router.images:
             images = await log.reading.images(ref, view, needed)
-        # 2. Match, giving way to others. Rings and ``routed`` stay as they are until all is found.
+        # 2. Match. This yields to the event loop, so rings and ``routed`` must not change before it is done.
         decoded = self._router.decoded(grouped, images)
         if decoded is not None and ref.rows > _DECODED_AT_ONCE:
             await asyncio.to_thread(decoded.decode)
         found = await self._find(grouped, images, decoded, ref.first_row + ref.rows)
         crowded = is_crowded(found, ref.rows)
         at = committed_at(view, ref.last.version)
-        # 3. Append. From here to the end of the loop in one step: what a ring covers and what it holds agree.
+        # 3. Append, without await up to `pass_to`: what a ring covers and what it holds must always agree.
         for publisher, selection in found:
             if isinstance(selection, Exception):
-                # Criteria that cannot be judged here cannot be judged anywhere else.
+                # Criteria that cannot be evaluated here cannot be evaluated in a read of the log either.
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(kept(selection))
                 continue
             for run in runs_of(grouped.head, ref, selection, crowded=crowded, at=at):
                 publisher.append(run)
         log.pass_to(ref.first_row + ref.rows, ref.last)
-        # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart. A crowd is woken when
-        #    its frames are there, or each of it would read the batch for itself.
+        # 4. Wake subscriptions only now that ring and ``routed`` agree again. Wake those of a crowd after its
+        #    frames are encoded: otherwise each of them would read and encode the batch by itself.
         crowds = crowds_of(found, ref)
         crowded_ones = {publisher for crowd in crowds for publisher in crowd.publishers}
         await self._wake([publisher for publisher, _ in found if publisher not in crowded_ones])
         for crowd in crowds:
             (run,) = runs_of(grouped.head, ref, crowd.selection)
-            with suppress(Exception):  # who needs what failed reads it again, and meets the error
+            with suppress(
+                Exception
+            ):  # a subscription that needs these frames encodes again and gets the error
                 await log.reading.encode_for_crowd(run, view, crowd.codec, crowd.content)
             await self._wake(crowd.publishers)
 
     async def _find(
         self, grouped: GroupedHead, images: Images, decoded: DecodedBatch | None, end_row: int
     ) -> list[tuple[Publisher[Subscription], BatchSelection | Exception]]:
-        """Return what each publisher matches of a batch; publishers may come and go meanwhile."""
+        """Return the matches of each publisher in a batch; publishers may be opened and closed meanwhile."""
         found: list[tuple[Publisher[Subscription], BatchSelection | Exception]] = []
         turn = Turn()
-        # A publisher that is opened from here on is not in the router's pass. Its ring begins behind the batch,
-        # and its subscriptions read the batch from the log.
+        # A publisher that is opened from here on is not in the router's pass. So its ring begins after the
+        # batch, and its subscriptions read the batch from the log.
         self._floor = end_row
         for id, selection in self._router.route(grouped, images, decoded):
             publisher = self._publishers.get(id)
-            # A ring whose floor is higher gets the batch from the log too: twice would be a repeat.
+            # Subscriptions of a ring with a higher floor read the batch from the log: do not deliver it twice.
             if selection and publisher is not None and publisher.ring.floor <= self.log.routed:
                 found.append((publisher, selection))
             if turn.is_over():
@@ -410,21 +412,21 @@ class Observer:
                     await turn.give_way()
 
     async def _see_newer(self, missing: SegmentMissing) -> None:
-        """Take the view in which the next batch's records lie in another segment; pass over lost ones."""
+        """Use a newer view, in which compaction has moved the next batch; skip it if it is lost."""
         try:
             await self.log.recover(missing, self.log.routed)
         except (LogCorrupted, PositionCompacted):
             self._pass_unreadable()
 
     def _pass_trimmed(self) -> None:
-        """Pass over what retention took before it was routed."""
+        """Skip records that retention has trimmed before they were routed."""
         view = self.log.view
         before = view.batch(0).first.preceding() if len(view) else self.log.newest
         self.log.pass_to(view.first_row, before)
         self._leave_to_the_log()
 
     def _pass_unreadable(self) -> None:
-        """Pass over the next batch: it cannot be read here."""
+        """Skip the next batch, which cannot be read."""
         self._batches_unreadable += 1
         view = self.log.view
         row = max(self.log.routed, view.first_row)
@@ -436,14 +438,14 @@ class Observer:
         self._leave_to_the_log()
 
     def _leave_to_the_log(self) -> None:
-        """Let every ring begin behind what was passed over: subscriptions that need it read the log."""
+        """Let every ring begin after the skipped records; subscriptions that need these read the log."""
         for publisher in self.publishers():
             publisher.skip_to(self.log.routed)
             for subscription in publisher.subscriptions:
                 subscription.wake()
 
     def _open_publisher(self, predicate: Predicate, kept: MemoryCharge) -> Publisher[Subscription]:
-        """Open a publisher, which takes over what is charged for its criteria."""
+        """Open a publisher, which takes over the charge for its criteria."""
         publisher: Publisher[Subscription] = Publisher(
             next(self._ids),
             predicate,

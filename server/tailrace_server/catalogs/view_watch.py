@@ -1,8 +1,8 @@
-"""Which views the subscriptions of one catalog were asked for by, and when they have to end for that.
+"""Watch over the views that a catalog's subscriptions use; it ends subscriptions whose view has changed.
 
-A view that is in use here is not dropped here. Another process may drop it all the same: then its subscriptions
-end within a second, each with the cursor to resume from. They also end if the source removes something that a
-view needs, before an incomplete change is routed.
+This server refuses to drop a view that its subscriptions use. But another process may drop the view. Then its
+subscriptions end within a second, each with a cursor to resume from. They also end if the source removes
+something that the view needs, before an incomplete change is routed.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _log = structlog.get_logger("tailrace.engine")
 
 
 class ViewWatch:
-    """Lives on the event loop; an async context manager, within which it looks for dropped views."""
+    """Async context manager that checks for dropped and changed views while it is open. For the event loop."""
 
     def __init__(self, log: FollowedLog, publishers: Publishers) -> None:
-        """Watch the subscriptions of some publishers, those that there are at each moment."""
+        """Bind to a log; ``publishers`` returns the current publishers."""
         self._log = log
         self._publishers = publishers
         self._schema: Schema | None = None
-        """The schema of the batch that was routed last."""
+        """The schema of the last routed batch."""
         self._following: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to look."""
+        """Start the task that checks for dropped views."""
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="views")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Look no more."""
+        """Cancel the task, and wait for its end."""
         assert self._following is not None
         self._following.cancel()
         await asyncio.wait((self._following,))
 
     def used_by(self, name: str) -> int:
-        """Return how many subscriptions a view was asked for by."""
+        """Return the number of subscriptions that use a view."""
         return sum(any(view.name == name for view in views) for _, views in self._users())
 
     def see(self, schema: Schema) -> None:
-        """End the subscriptions whose views do not fit the schema of what is routed next."""
+        """End the subscriptions whose views do not fit the schema of the next batch; call before routing it."""
         if schema is self._schema:
             return
         self._schema = schema
@@ -69,7 +69,7 @@ class ViewWatch:
                     each.end(kept(error))
 
     def _viewed(self) -> Iterator[tuple[Publisher[Subscription], ViewedRows]]:
-        """Yield the publishers of what views show."""
+        """Yield the publishers whose criteria named views, each with its visibility."""
         if not self._log.definitions.had_views.is_set():
             return  # most logs have no view, and thousands of publishers
         for publisher in self._publishers():
@@ -85,13 +85,15 @@ class ViewWatch:
         ]
 
     async def _follow(self) -> None:
-        await self._log.definitions.had_views.wait()  # a thousand quiet catalogs cost no look
+        await (
+            self._log.definitions.had_views.wait()
+        )  # a thousand catalogs without views must cost nothing
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
                 if users := self._users():
                     await self._end_dropped(users)
-            except Exception as error:  # the storage's doing, mostly; it is looked at again
+            except Exception as error:  # usually a fault of the storage; retry
                 _log.warning("views not read", catalog=self._log.view.name, error=str(error))
 
     async def _end_dropped(

@@ -1,7 +1,7 @@
 """Codecs: they turn the captures of a batch, as columns, into frames of one wire form.
 
-A frame is one whole capture with nothing of a subscription in it. So any slice of a run's frames, joined,
-is valid for every subscriber with the same content.
+A frame is one whole capture and has no data of a subscription. So the bytes of any slice of a run's frames are
+valid for every subscriber that requested the same content.
 """
 
 from tailrace_server.codecs.cdcv2 import CDCV2

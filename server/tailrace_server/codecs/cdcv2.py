@@ -1,19 +1,19 @@
-"""Captures as elements of ``tailrace.v1.SubscribeResponse.updates``: the rows that a record removes and adds.
+"""The CDCv2 codec: captures as ``tailrace.v1.SubscribeResponse.updates``, the rows that were removed and added.
 
 ::
 
     record                        elements
-    UPSERT with before and after  (before, -1) (after, +1)      none where both are equal
+    UPSERT with before and after  (before, -1) (after, +1)      none if both are equal
     UPSERT without before         (after, +1)
     REMOVE, EXPIRE                (before, -1)
     change is {"diff": d}         (the row, d): rows without keys, see wal/record/columns.py
-    an image that it needs is missing  (entity type, key, no data, diff 0): the transport ends there
-    leads, SCHEMA records         none
-    ENTER of a condition          (after, +1); nobody knows whether it was in: as a missing image
-    LEAVE of a condition          (before, -1); the same
+    a needed image is missing     (entity type, key, no data, diff 0): the transport ends there
+    TRANSACTION, SCHEMA records   none
+    ENTER of a condition          (after, +1); if it is unknown whether the row was in: as a missing image
+    LEAVE of a condition          (before, -1); if it is unknown whether the row was in: as a missing image
 
-A transaction of the log holds one record for each key, so all elements of one version differ. Nothing here
-counts elements: their number depends on what a subscriber takes.
+A transaction of the log has one record for each key, so all elements of one version differ. The codec does not
+count elements: their number depends on the content that a subscriber requested.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ _DATA: Final = 0x1A
 _TIME: Final = 0x21
 _DIFF: Final = 0x28
 _ONE_BY_ONE_MAX: Final = 16
-"""Up to so many captures are encoded one by one, as in protobuf.py."""
+"""The most captures that are encoded one by one: for a few, calls of Arrow cost more."""
 
 
 class Cdcv2Codec(Codec):
-    """The wire form of CDCv2 subscriptions; needs all bodies, entity level."""
+    """The wire form of CDCv2 subscriptions; captures must be of whole records, with all bodies."""
 
     name = "cdcv2"
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the ``updates`` of each capture end to end, empty where it has none."""
+        """Return the encoded ``updates`` of each capture, joined; empty for a capture without updates."""
         columns = columns.gathered()
         if len(columns) <= _ONE_BY_ONE_MAX or _multiples(columns).any():
             return encode_one_by_one(columns)
         return self.encode_by_column(columns)
 
     def encode_by_column(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the same by Arrow, for captures with one record each that say no multiplicity."""
+        """Return the result of ``encode``, computed with Arrow; no capture may have a multiplicity."""
         before, after = (_image(columns, name) for name in ("before", "after"))
         parts = _parts(columns, present(before), present(after))
         same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
@@ -79,20 +79,20 @@ class Cdcv2Codec(Codec):
         return pc.binary_join_element_wise(*elements, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the element of a record whose images are too large: no images, their size as data."""
+        """Return the element of a record whose images are too large; its data is their size, as text."""
         element = header_frame[message_start(header_frame) :]
         return fields.field(_UPDATE, element + fields.field(_DATA, b"%d" % omitted_bytes))
 
 
 class _Parts(NamedTuple):
-    """Which records have which elements; one bool a record."""
+    """The elements that each record has, as masks of the records."""
 
     removes: NDArray[np.bool_]
-    """It takes its ``before`` away."""
+    """Records that remove their ``before``."""
     adds: NDArray[np.bool_]
-    """It puts its ``after``."""
+    """Records that add their ``after``."""
     incomplete: NDArray[np.bool_]
-    """An image that it needs is missing."""
+    """Records that lack a needed image, or whose transition is uncertain."""
 
 
 def _parts(
@@ -103,7 +103,7 @@ def _parts(
     updates = upserts & present(columns.names.array)
     incomplete = rows & np.where(upserts, ~has_after | (updates & ~has_before), ~has_before)
     if columns.transitions is not None:
-        # Of what enters the row before is hidden, and of what leaves the row after: the other one is all.
+        # ENTER hides the image before, and LEAVE the image after. So these need only the other image.
         judged = columns.transitions != NONE
         needed = np.where(hidden_after(columns.transitions), has_before, has_after)
         unsure = (columns.transitions & UNSURE != 0) | is_unknown(columns.transitions)
@@ -114,13 +114,13 @@ def _parts(
 
 
 def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
-    """Return which records may say a multiplicity: how often a row without a key was added or removed."""
+    """Return a mask of the records that may have a multiplicity: the number of copies of a row without key."""
     rows: NDArray[np.bool_] = columns.areas == Area.DATA
     return rows & present(_image(columns, "change")) & ~present(columns.names.array)
 
 
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
-    """Return an image of each record; all null where the content leaves it out, as in a header."""
+    """Return one of the images of each record; all null if the requested content does not include it."""
     image = columns.body(name)
     return pa.nulls(len(columns), pa.binary()) if image is None else image
 
@@ -128,11 +128,11 @@ def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
 def _elements(
     columns: CaptureColumns, images: pa.BinaryArray | None, chosen: NDArray[np.bool_], diff: int
 ) -> pa.BinaryArray:
-    """Return an element for each chosen record, and an empty one for each other."""
+    """Return an element for each chosen record, and empty bytes for each other record."""
     places = np.flatnonzero(chosen)
     if not len(places):
         return pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(chosen), np.int32)))
-    # 1. Join the elements of the chosen records alone: most batches have few removals or none.
+    # 1. Encode the chosen records only: most batches have few removals or none.
     taken = pa.array(places)
     types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
     parts = [types.take(pa.array(columns.type_codes[places]))]
@@ -145,7 +145,7 @@ def _elements(
     total += numbers.dtype.itemsize
     prefix, _ = _tags_and_lengths(_UPDATE, total)
     elements = pc.binary_join_element_wise(prefix, *parts, EMPTY)
-    # 2. Their bytes lie end to end, so sizes of 0 in between give the other records an empty element.
+    # 2. Insert sizes of 0 for the other records. The bytes stay as they are, since the elements are contiguous.
     sizes = np.zeros(len(chosen), np.int64)
     sizes[places] = lengths(elements)
     return binary_array(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
@@ -154,7 +154,7 @@ def _elements(
 def _append_field(
     parts: list[pa.BinaryArray], tag: int, values: pa.StringArray | pa.BinaryArray
 ) -> NDArray[np.int64]:
-    """Append a length-delimited field, absent where the value is null, and return its sizes."""
+    """Append a length-delimited field, which is absent for null values; return the size of each field."""
     sizes = lengths(values)
     prefix, prefix_sizes = _tags_and_lengths(
         tag, sizes, present(values) if values.null_count else None
@@ -168,13 +168,13 @@ def _append_field(
 def _tags_and_lengths(
     tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return tag and varint length of each element, and the sizes of these; empty where not present."""
+    """Return tag and varint length of each element, and their size; both are empty if it is not ``present``."""
     sizes = lengths.astype(np.int64)
     least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
     places = _varint_bytes(most)
     if places == _varint_bytes(least) and present is None:
         return _equal_tags_and_lengths(tag, sizes, places)
-    # 1. Lay out tag and length as wide as the widest needs them; `used` says which bytes count.
+    # 1. Write tag and length at the width of the widest length; `used` marks the bytes that are needed.
     digits = np.empty((len(sizes), 1 + places), np.uint8)
     used = np.ones(digits.shape, np.bool_)
     prefix_sizes = np.full(len(sizes), 2, np.int64)
@@ -186,7 +186,7 @@ def _tags_and_lengths(
         if place + 1 < places:
             used[:, 2 + place] = more
             prefix_sizes += more
-    # 2. An absent element has no tag either. The mask leaves the bytes that count end to end.
+    # 2. Absent elements have no tag either. The mask makes the needed bytes contiguous.
     if present is not None:
         used &= present[:, None]
         prefix_sizes *= present
@@ -196,7 +196,7 @@ def _tags_and_lengths(
 def _equal_tags_and_lengths(
     tag: int, sizes: NDArray[np.int64], places: int
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return the same for lengths that all take as many bytes, the common case: no mask is needed."""
+    """Return the result of ``_tags_and_lengths`` for lengths of equal width: the common case needs no mask."""
     digits = np.empty((len(sizes), 1 + places), np.uint8)
     digits[:, 0] = tag
     for place in range(places):
@@ -211,7 +211,7 @@ def _varint_bytes(number: int) -> int:
 
 
 def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
-    """Return the fields time and diff of each element."""
+    """Return the encoded fields time and diff of each element."""
     zigzag = (diff << 1) ^ (diff >> 63)
     tail = np.frombuffer(bytes([_DIFF]) + fields.varint(zigzag), np.uint8)
     numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
@@ -226,7 +226,7 @@ def _entity_type(name: str) -> bytes:
 
 
 def encode_one_by_one(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return the elements of each capture. This is the plain statement of the wire form."""
+    """Return the elements of each capture. This is the reference implementation of the wire form."""
     before, after = (_image(columns, name) for name in ("before", "after"))
     parts = _parts(columns, present(before), present(after))
     change, multiples = _image(columns, "change"), _multiples(columns)

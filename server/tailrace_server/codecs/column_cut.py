@@ -1,10 +1,10 @@
-"""Captures cut to their visible part: hidden columns out of images and out of the names of what changed.
+"""Codecs that cut captures to their visible part: hidden columns are removed from images and from ``changed``.
 
-A codec makes the frames of one selection of a batch once for all who see the same, as the identity of the cut
-is part of its name. So columns are cut once for each batch and column set, however many subscribe.
+The identity of the cut is part of a codec's name, and frames are cached by this name. So columns are cut once
+for each batch and set of columns, for all subscribers that see the same.
 
-The remaining members keep the source's text: names, order, and each value byte for byte. An image that has
-nothing to hide stays as it is.
+The other members of an image keep the source's text: names, order, and each value byte for byte. An image with
+nothing to hide is not changed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from tailrace_server.grants.shown_views import ShownView
 
 _COMPILED_FROM: Final = 16
-"""Captures from which compiled code cuts: to call it costs as much as to parse a few images."""
+"""The least number of captures for compiled code: a call of it costs as much as to parse a few images."""
 _CODECS_MAX: Final = 1_024
-"""Codecs that are kept for those who ask next; a subscription keeps its own."""
+"""The most codecs that are cached; a subscription holds its own codec in any case."""
 _LEAD_MEMBERS: Final = (
     "transaction_id",
     "source_timestamp",
@@ -50,51 +50,51 @@ _LEAD_MEMBERS: Final = (
     "of",
     "without_end",
 )
-"""The members of a lead that describe the transaction and not its records."""
+"""The members of a TRANSACTION record that describe the transaction, not its records."""
 
 
 class ColumnCut(Protocol):
-    """A way to cut captures to a part of their columns; equal values cut alike."""
+    """Interface of a function that cuts captures to a part of their columns; equal values cut alike."""
 
     @property
     def name(self) -> str:
         """The identity of the cut."""
 
     def of(self, columns: CaptureColumns) -> CaptureColumns:
-        """Return captures that are cut."""
+        """Return captures without what the cut hides."""
 
 
 class CutCodec(Codec):
-    """The wire form of another codec, of captures that are cut first."""
+    """A codec that cuts captures and then encodes them with another codec."""
 
     def __init__(self, inner: Codec, cut: ColumnCut) -> None:
-        """Write captures as ``inner`` does."""
+        """Combine a cut and the codec ``inner``."""
         self.name = f"{inner.name}, {cut.name}"
         self._inner = inner
         self._cut = cut
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the frames that the other codec makes."""
+        """Return the frames of the cut captures."""
         return self._inner.encode(self._cut.of(columns))
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the messages that the other codec makes."""
+        """Return the messages of the cut captures."""
         return self._inner.messages(self._cut.of(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the header that the other codec makes."""
+        """Return the frame that ``inner`` makes; a header needs no cut."""
         return self._inner.with_omitted(header_frame, omitted_bytes)
 
 
 @lru_cache(_CODECS_MAX)
 def cut_codec(codec: Codec, cut: ColumnCut) -> Codec:
-    """Return a codec of captures that are cut: the same one for equal arguments, as long as it is cached."""
+    """Return the codec that cuts captures and encodes them with ``codec``; cached."""
     return CutCodec(codec, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedCut:
-    """The columns, images and counts that are granted."""
+    """A cut to the granted columns, images and counts."""
 
     shown: Visibility
 
@@ -104,13 +104,13 @@ class GrantedCut:
         return f"cut {self.shown.identity.hex()}"
 
     def of(self, columns: CaptureColumns) -> CaptureColumns:
-        """Return captures that are cut."""
+        """Return captures without what the cut hides."""
         return cut(columns, self.shown)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewCut:
-    """The columns of views, under the names that each version has for them."""
+    """A cut to the columns of views, which are matched by id."""
 
     views: tuple[ShownView, ...]
 
@@ -120,16 +120,17 @@ class ViewCut:
         return f"views {viewed(None, self.views).cut_identity.hex()}"
 
     def of(self, columns: CaptureColumns) -> CaptureColumns:
-        """Return captures that are cut."""
+        """Return captures without what the cut hides."""
         return cut_by_schema(columns, viewed(None, self.views).columns_in)
 
 
 @dataclass(frozen=True, slots=True)
 class IdCut:
-    """The columns of some ids in images, whatever each row calls them; or all but these."""
+    """A cut of images to the columns with some ids, or to all columns except these."""
 
     ids: frozenset[int]
     listed: bool
+    """True: keep the columns with these ids. False: remove them."""
 
     @property
     def name(self) -> str:
@@ -137,16 +138,19 @@ class IdCut:
         return f"columns {'' if self.listed else 'but '}{sorted(self.ids)}"
 
     def of(self, columns: CaptureColumns) -> CaptureColumns:
-        """Return captures that are cut."""
+        """Return captures without what the cut hides."""
         return cut_to_ids(columns, self.ids, listed=self.listed)
 
 
 def codec_of(codec: Codec, shown: Visibility | None) -> Codec:
-    """Return the codec that writes the visible part of captures in a wire form.
+    """Return a codec that encodes only the visible part of captures.
+
+    CDCv2 identifies a row by all of its bytes: without a column, two rows could become one. So it needs whole
+    rows.
 
     Raises:
-        NotPermitted: CDCv2, which identifies a row by all of its bytes: without a column two rows may be one.
-        InvalidRequest: CDCv2 of a view that has only some columns.
+        NotPermitted: The codec is CDCv2, and not everything is granted.
+        InvalidRequest: The codec is CDCv2, and a view has only some columns.
     """
     if shown is None:
         return codec
@@ -158,27 +162,27 @@ def codec_of(codec: Codec, shown: Visibility | None) -> Codec:
         raise NotPermitted("CDCV2 has whole rows, and not every column and image is granted")
     if codec is CDCV2 and views:
         raise InvalidRequest("CDCV2 has whole rows, and the view has some of their columns")
-    # The outer cut is the first one: grants see the columns that a view leaves.
+    # The outer codec cuts first: the cut of the view, then that of the grants.
     if granted is not None:
         codec = cut_codec(codec, GrantedCut(granted))  # type: ignore[arg-type]
     return cut_codec(codec, ViewCut(views)) if views else codec  # type: ignore[arg-type]
 
 
 def column_codec(codec: Codec, ids: frozenset[int]) -> Codec:
-    """Return a codec of the columns of some ids."""
+    """Return a codec that cuts images to the columns with some ids."""
     return cut_codec(codec, IdCut(ids, listed=True))  # type: ignore[arg-type]
 
 
 def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
-    """Return a codec for rows of state as of a version, without the columns that were dropped up to it.
+    """Return a codec for rows of a state that removes the columns which the source has dropped.
 
-    A row that has not changed since has the value of a dropped column in its image. The source has no such
-    value any more, and a column that was added again under the name is another one.
+    The image of a row that has not changed since the drop still has the dropped column's value. The source no
+    longer has this value, and a column that was added later under the same name is another one.
 
     Args:
         codec: The wire form.
         schema: The schema of the version that is read.
-        entity_type: The table.
+        entity_type: The entity type that is read.
     """
     columns = schema.entity_types.get(entity_type, ())
     gone = frozenset(column.id for column in columns if column.dropped)
@@ -186,10 +190,10 @@ def living_codec(codec: Codec, schema: Schema, entity_type: str) -> Codec:
 
 
 def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) -> CaptureColumns:
-    """Return rows of state with the columns of some ids in their images, or with all but these.
+    """Cut the images of rows to the columns with some ids, or to all columns except these.
 
-    A column is found under the name that it has in the version of each row. If two columns of one schema have
-    the same name, images of its versions have the later one: the other was dropped before.
+    Each column is looked up by its id, under its name in the row's own version. If two columns of a schema have
+    the same name, images have the later one, because the earlier one was dropped.
     """
 
     def columns_in(entity_type: str, schema: Schema) -> Columns | None:
@@ -203,14 +207,15 @@ def cut_to_ids(columns: CaptureColumns, ids: frozenset[int], *, listed: bool) ->
 def cut_by_schema(
     columns: CaptureColumns, columns_in: Callable[[str, Schema], Columns | None]
 ) -> CaptureColumns:
-    """Return captures with some columns alone, which the schema of each one's version says.
+    """Cut captures to columns that depend on the schema of each capture's version.
 
     Args:
         columns: The captures.
-        columns_in: Returns the columns of an entity type by the names of a schema; None: all of them.
+        columns_in: Function that returns the columns to keep of an entity type, by their names in a schema;
+            None: all columns.
     """
     columns = columns.gathered()
-    # 1. How each capture is cut: once for each entity type and version, of which most batches have few.
+    # 1. Find the cut of each capture: one for each entity type and version, of which most batches have few.
     views: dict[_View, int] = {_UNCUT: 0}
     rows = np.flatnonzero((columns.areas == Area.DATA) & (columns.type_codes >= 0))
     known: dict[tuple[int, int], int] = {}
@@ -226,7 +231,7 @@ def cut_by_schema(
         places[row] = place
     if len(views) == 1:
         return columns
-    # 2. Names of what changed, and images.
+    # 2. Cut the images and the names of changed columns.
     listed = [*views]
     names = columns.names
     texts = {
@@ -239,9 +244,9 @@ def cut_by_schema(
 
 
 def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
-    """Return the same captures with what is shown of them."""
+    """Cut captures to their visible part."""
     columns = columns.gathered()
-    # 1. How each capture is cut. Nearly all of a batch are cut alike, and few batches have leads to cut.
+    # 1. Find the cut of each capture. Usually it depends on the entity type alone, and in some on the key.
     cuts = [_type_cut(shown, name) for name in columns.entity_types]
     codes = columns.type_codes.tolist()
     keys: list[str | None] | None = None
@@ -255,10 +260,10 @@ def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
             found = columns_of(rules), image_columns_of(rules)
         if found is not _UNCUT:
             places[place] = views.setdefault(found, len(views))
-    others = bool((columns.areas != Area.DATA).any())  # leads, and records of the schema
+    others = bool((columns.areas != Area.DATA).any())  # TRANSACTION and schema records
     if len(views) == 1 and not others:
         return columns
-    # 2. Cut the names first: which of a record's columns changed is asked for by the bodies' forms, too.
+    # 2. Cut bodies and names. The bodies read the uncut names, so the names are replaced after them.
     listed = [*views]
     names = columns.names
     texts = {
@@ -273,11 +278,14 @@ def cut(columns: CaptureColumns, shown: Visibility) -> CaptureColumns:
 _View = tuple[Columns, Columns | None]
 _UNCUT: Final[_View] = (ALL_COLUMNS, ALL_COLUMNS)
 _EVERYTHING: Final = Visibility((), (Rule(None, ALL_COLUMNS, True),), None, counted_are_all=True)
-"""If no rule of an entity type decides what is visible."""
+"""Visibility of everything, for cuts that do not depend on grants."""
 
 
 def _type_cut(shown: Visibility, entity_type: str) -> _View | None:
-    """Return the columns that every row of an entity type shows, and its images do; None if keys decide."""
+    """Return the columns that are visible in each row of an entity type, and those in its images.
+
+    None: the visible columns depend on the row's key.
+    """
     rules = shown.rules_of(entity_type)
     if any(rule.keys is not None for rule in rules):
         return None
@@ -286,7 +294,9 @@ def _type_cut(shown: Visibility, entity_type: str) -> _View | None:
 
 
 def _cut_names(names: NameLists, places: NDArray[np.int32], views: list[Columns]) -> NameLists:
-    """Return lists of names without those that are not shown; null stays null."""
+    """Return the lists of changed columns without hidden columns; null stays null."""
+    # The lists are one array of codes with offsets. Remove hidden codes from the array for all lists at once,
+    # and compute the new offsets from the running count of the codes that stay.
     array = names.array
     offsets = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]
     begin, end = int(offsets[0]), int(offsets[-1])
@@ -312,7 +322,7 @@ def _cut_texts(
     places: NDArray[np.int32],
     views: list[_View],
 ) -> Texts:
-    """Return one of the bodies of each capture."""
+    """Return the cut body ``name`` of each capture."""
 
     def by_parser(row: int, image: bytes) -> bytes | None:
         return _cut_text(columns, shown, name, row, image, views[places[row]])
@@ -336,10 +346,11 @@ def _rules(
     places: NDArray[np.int32],
     views: list[_View],
 ) -> NDArray[np.int32]:
-    """Return what compiled code is to do with each row, as `MemberCutter.cut` has it."""
+    """Return the instruction for each row, in the form of ``MemberCutter.cut``."""
     of_view = [-1 if imaged is None else place for place, (_, imaged) in enumerate(views)]
     rules = np.array(of_view, np.int32)[places]
-    # What is no image of a row is the parser's: bodies of leads and schema records, and some changes.
+    # Leave to the parser all bodies that are not images of rows: those of TRANSACTION and schema records, and
+    # a ``change`` without columns.
     rules[columns.areas != Area.DATA] = -1
     if name == "change":
         multiple = pc.starts_with(body.array, '{"diff":')
@@ -352,7 +363,7 @@ def _rules(
 def _cut_text(
     columns: CaptureColumns, shown: Visibility, name: str, row: int, image: bytes, view: _View
 ) -> bytes | None:
-    """Return one body of one capture."""
+    """Return the cut body ``name`` of one capture."""
     named, imaged = view
     area, code = columns.areas.item(row), columns.type_codes.item(row)
     if area == Area.INFRASTRUCTURE:
@@ -365,7 +376,7 @@ def _cut_text(
 
 
 def _is_no_column(columns: CaptureColumns, row: int, change: bytes, code: int) -> bool:
-    """Return whether the ``change`` of a row holds no columns: a truncate's, or how often an equal row came."""
+    """Return True if a ``change`` has no columns: it is a truncate's, or has the number of copies of a row."""
     if columns.keys.array[row].as_py() is None:
         return True
     if multiplicity_of(change) is None or columns.names.array[row].is_valid:
@@ -375,8 +386,8 @@ def _is_no_column(columns: CaptureColumns, row: int, change: bytes, code: int) -
 
 
 def cut_image(image: bytes, columns: Columns) -> bytes | None:
-    """Return a JSON object without the members that are not shown; None for what is no object."""
-    # 1. What does not even contain the names stays as it is. A name that has escapes is found below.
+    """Return a JSON object without its hidden members; None if the text is not an object."""
+    # 1. The fast path: an image that does not contain a hidden name is not parsed. Escapes could hide a name.
     if not columns.listed and b"\\" not in image:
         quoted = _quoted(columns)
         if not any(name in image for name in quoted):
@@ -396,7 +407,7 @@ def _quoted(columns: Columns) -> tuple[bytes, ...]:
 
 
 def cut_lead(image: bytes, shown: Visibility) -> bytes:
-    """Return a lead's body with the counts that are shown; ``transaction_id`` stays as it is."""
+    """Return the body of a TRANSACTION record with the visible counts only; ``transaction_id`` is not cut."""
     if shown.counted is None:
         return image
     members = decode_members(image)
@@ -416,7 +427,7 @@ def cut_lead(image: bytes, shown: Visibility) -> bytes:
 
 
 def _cut_schema_text(image: bytes, body: str, columns: Columns, shown: Visibility) -> bytes | None:
-    """Return the body of a schema's record with the columns that are shown."""
+    """Return the body of a schema record with the visible columns only; None if nothing is visible."""
     cutting: Callable[[dict[str, Any], Columns, Visibility], dict[str, Any] | None]
     cutting = _cut_changes if body == "change" else _cut_entity_type
     try:
@@ -432,7 +443,7 @@ def _cut_schema_text(image: bytes, body: str, columns: Columns, shown: Visibilit
 def _cut_entity_type(
     value: dict[str, Any], columns: Columns, shown: Visibility
 ) -> dict[str, Any] | None:
-    # Its name may be another one than the record's, in the record that renames it.
+    # In a record that renames an entity type, the body has another name than the record.
     if "entity_type" not in value:
         return value if columns.are_all else None
     if not shown.rules_of(value["entity_type"]):
@@ -451,5 +462,5 @@ def _cut_changes(value: dict[str, Any], columns: Columns, shown: Visibility) -> 
         return all(columns.shows(name) for name in names if isinstance(name, str))
 
     if not isinstance(value.get("changes"), list):
-        return value  # of the system log: what happened to a catalog
+        return value  # a record of the system log, about a catalog
     return {**value, "changes": [*filter(is_shown, value["changes"])]}

@@ -1,4 +1,4 @@
-"""The input and the output of a codec: columns of captures, and frames in messages."""
+"""The interface of codecs: their input, columns of captures, and their output, messages of frames."""
 
 from __future__ import annotations
 
@@ -24,59 +24,62 @@ _NO_SCHEMA: Final = Schema()
 
 
 def no_schema(version: int) -> Schema:
-    """Return an empty schema, for captures whose columns are not known."""
+    """Return an empty schema, for captures whose columns are unknown."""
     return _NO_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureColumns:
-    """Captures of one batch. Some columns have one element a capture, the others one a record."""
+    """Captures of one batch, as columns.
+
+    A record can have several captures. So some columns have one element for each capture, and the others one
+    for each record; ``rows`` connects the two.
+    """
 
     catalog_uuid: UUID
     versions: NDArray[np.int64]
-    """A capture."""
+    """Version of each capture."""
     indexes: NDArray[np.int32]
-    """A capture."""
+    """Index of each capture's record in its version."""
     timestamps: NDArray[np.int64]
-    """A capture: commit timestamps, µs."""
+    """Commit timestamp of each capture, in microseconds."""
     areas: NDArray[np.uint8]
-    """A record."""
+    """Area of each record."""
     operations: NDArray[np.uint8]
-    """A record."""
+    """Operation of each record."""
     type_codes: NDArray[np.int32]
-    """A record: place in ``entity_types``; -1 on leads."""
+    """Index of each record's entity type in ``entity_types``; -1 for TRANSACTION records."""
     entity_types: tuple[str, ...]
     keys: Texts
-    """A record: primary keys."""
+    """Primary key of each record."""
     names: NameLists
-    """A record: the columns that changed."""
+    """Changed columns of each record; null if the record names none, as an insert."""
     texts: dict[str, Texts]
-    """A record: of ``change``, ``before`` and ``after`` those that the content includes."""
+    """Name of each requested body, ``change``, ``before`` or ``after`` → the body of each record."""
     rows: NDArray[np.int32] | None = None
-    """A capture: its record. None: one capture a record, in their order."""
+    """Index of each capture's record; None: each record has one capture, in the same order."""
     ordinals: NDArray[np.int32] | None = None
-    """A capture. None: all are at entity level."""
+    """Ordinal of each capture; None: all captures are of whole records."""
     container_types: NDArray[np.uint8] | None = None
-    """A capture: role of the column; 0 at entity level."""
+    """Role of each capture's column, 0 for a whole record; None: all captures are of whole records."""
     container_names: tuple[str, ...] | None = None
-    """A capture: name of the column; "" at entity level."""
+    """Name of each capture's column, "" for a whole record; None: all captures are of whole records."""
     schema_of: Callable[[int], Schema] = no_schema
-    """Version → the schema that it was written with, for codecs that read values."""
+    """Function that returns the schema that a version was written with, for codecs that read values."""
     kind: CaptureKind = CaptureKind.CHANGE
-    """The kind that all of them have."""
+    """The kind of all captures."""
     transitions: NDArray[np.uint8] | None = None
-    """A capture: how it moved its row, a code of `rows.transitions`. Then captures have
-    one record each. None: no condition was evaluated on them."""
+    """Code of ``rows.transitions`` for each capture; then each record has one capture. None: all are 0."""
     cursors: Callable[[], pa.BinaryArray] | None = None
-    """Makes the text of each capture's cursor. None: it is that of the capture's place in the log."""
+    """Function that returns the text of each capture's cursor; None: the cursor of its place in the log."""
 
     def body(self, name: str) -> pa.BinaryArray | None:
-        """Return one of ``texts`` as an Arrow array; None if the content leaves it out."""
+        """Return one of ``texts`` as an Arrow array; None if it was not requested."""
         found = self.texts.get(name)
         return None if found is None else found.array
 
     def gathered(self) -> CaptureColumns:
-        """Return the same captures with one record each."""
+        """Return the captures with one record for each of them, so that all columns have equal lengths."""
         rows = self.rows
         if rows is None:
             return self
@@ -105,18 +108,18 @@ class CaptureColumns:
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessages:
-    """Frames end to end, cut into messages."""
+    """Contiguous frames, cut into messages."""
 
     offsets: NDArray[np.int64]
-    """Place of each frame in the bytes of all messages, and the end of the last; shape (frames + 1,)."""
+    """Offset of each frame in the joined bytes of all messages, and the total size; shape (frames + 1,)."""
     starts: list[int]
-    """Number of the first frame of each message; last, the number of frames."""
+    """Index of the first frame of each message, and finally the number of frames."""
     data: list[bytes]
-    """Bytes of each message."""
+    """The bytes of each message."""
 
 
 def cut_into_messages(frames: pa.BinaryArray, message_bytes: int) -> EncodedMessages:
-    """Cut frames into messages of up to so many bytes; a larger frame is a message of its own."""
+    """Cut contiguous frames into messages of up to ``message_bytes``; a larger frame gets its own message."""
     within = np.frombuffer(frames.buffers()[1], np.int32)
     offsets = within[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
     starts = [0]
@@ -130,7 +133,7 @@ def cut_into_messages(frames: pa.BinaryArray, message_bytes: int) -> EncodedMess
 
 
 def join_into_messages(frames: Sequence[bytes], message_bytes: int) -> EncodedMessages:
-    """Join frames that lie apart into such messages; for a few frames."""
+    """Join separate frames to messages of up to ``message_bytes``; for a few frames."""
     starts: list[int] = []
     size = 0
     for place, frame in enumerate(frames):
@@ -145,19 +148,25 @@ def join_into_messages(frames: Sequence[bytes], message_bytes: int) -> EncodedMe
 
 
 class Codec(Protocol):
-    """A wire form of captures."""
+    """Interface of an encoder of captures to one wire form."""
 
     name: str
+    """Cache key of the codec's frames."""
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one frame a capture. Pure; called in reader threads."""
+        """Return the frame of each capture. Pure; called in reader threads."""
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the frames in messages of up to so many bytes. A codec may write them itself instead."""
+        """Return the frames in messages of up to ``message_bytes``; a codec may override this to be faster."""
         return cut_into_messages(self.encode(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the frame of a header with the number of bytes of bodies that were left out."""
+        """Return the frame of a capture whose bodies are too large.
+
+        Args:
+            header_frame: The frame of the capture without bodies.
+            omitted_bytes: The size of the bodies; the frame reports it in their place.
+        """
 
 
 EMPTY = pa.scalar(b"", pa.binary())
@@ -175,7 +184,7 @@ def lengths(array: pa.Array) -> NDArray[np.int32]:
 
 
 def present(array: pa.Array) -> NDArray[np.bool_]:
-    """Return which elements are not null."""
+    """Return a mask of the elements that are not null."""
     valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
@@ -183,7 +192,7 @@ def present(array: pa.Array) -> NDArray[np.bool_]:
 def encode_name_lists(
     names: NameLists, encode: Callable[[tuple[str, ...] | None], bytes]
 ) -> pa.BinaryArray:
-    """Return each list of names encoded; a batch has few distinct lists, and each is encoded once."""
+    """Encode each list of names. Each distinct list is encoded once; a batch has few of them."""
     array, dictionary = names.array, names.names
     bounds = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1].tolist()
     codes = array.values.indices.to_numpy().tobytes()
@@ -205,7 +214,7 @@ def encode_name_lists(
 
 
 def binary_array(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:
-    """Return the binary array of the elements that lie end to end in ``data``, of the given sizes."""
+    """Return a binary array whose elements are contiguous in ``data`` and have the given sizes."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -213,7 +222,7 @@ def binary_array(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.Binary
 
 
 def equal_elements(rows: NDArray[np.void]) -> pa.BinaryArray:
-    """Return the items of a packed structured array as binary elements."""
+    """Return the items of a packed structured array as elements of a binary array."""
     size = rows.dtype.itemsize
     offsets = np.arange(0, size * (len(rows) + 1), size, dtype=np.int32)
     return pa.BinaryArray.from_buffers(

@@ -1,8 +1,8 @@
-"""Captures with their values decoded, in the wire form of another codec.
+"""Codecs that decode the values in images before another codec encodes the captures.
 
-In ``change``, ``before`` and ``after`` of rows a value becomes what wal/schema/decoding.py makes of it, by the
-column as of the image's version. Names, order and all other values stay as the source wrote them, and so does
-a value that cannot be decoded. A column whose value the source did not send is left out.
+The values in ``change``, ``before`` and ``after`` of rows are decoded by ``wal/schema/decoding.py``, according
+to the column in the schema of the image's version. Names, order and all other values stay as the source wrote
+them; so does a value that cannot be decoded. Columns whose value the source did not send are left out.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class _Reading(NamedTuple):
-    """How the images of an entity type are read in a version."""
+    """Decoder for the images of an entity type in a version."""
 
     decoders: Mapping[str, Callable[[bytes], bytes]]
-    """Column → what decodes its values; without the columns whose values stay."""
+    """Column → function that decodes its values; columns without encoding are left out."""
     not_sent: Unavailable
-    """Tells values that the source did not send."""
+    """Detector of values that the source did not send."""
 
     def decoded(self, image: bytes) -> bytes:
-        """Return an image with its values decoded, and without those that were not sent."""
+        """Return an image with decoded values, and without those that the source did not send."""
         partial = self.not_sent.may_be_in(image)
         if not partial and not self.decoders:
             return image
@@ -59,33 +59,33 @@ class _Reading(NamedTuple):
 
 
 class DecodedCodec(Codec):
-    """The wire form of another codec, with values decoded."""
+    """A codec that decodes values and then encodes captures with another codec."""
 
     def __init__(self, inner: Codec) -> None:
-        """Write captures as ``inner`` does."""
+        """Wrap the codec ``inner``."""
         self.name = f"{inner.name}, decoded"
         self._inner = inner
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return what the other codec makes of the captures decoded."""
+        """Return the frames of the decoded captures."""
         return self._inner.encode(decoded(columns))
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the same in messages."""
+        """Return the messages of the decoded captures."""
         return self._inner.messages(decoded(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return what the other codec does."""
+        """Return the frame that ``inner`` makes; a header has no values to decode."""
         return self._inner.with_omitted(header_frame, omitted_bytes)
 
 
 def decoded(columns: CaptureColumns) -> CaptureColumns:
-    """Return the same captures with the values of their bodies decoded."""
+    """Return captures with the values of their bodies decoded."""
     if not columns.texts:
         return columns
     columns = columns.gathered()
-    # 1. How the images of each capture are read; None of what is no row. Captures of one version and entity
-    #    type follow one another, so it is looked up where they change.
+    # 1. Find the decoder of each capture; None if it is not of a row. Captures of one version and entity type
+    #    follow one another, so the lookup is only needed where these change.
     readings: list[_Reading | None] = []
     version, code, found = -1, -1, None
     rows = zip(
@@ -104,7 +104,7 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
         readings.append(found)
     if not any(readings):
         return columns
-    # 2. The bodies, one image at a time. Of most tables nothing is made anew.
+    # 2. Decode the bodies, one image at a time. Keep the array if no image changed, as in most tables.
     texts = {}
     for name, body in columns.texts.items():
         images = body.array.to_pylist()

@@ -1,14 +1,14 @@
-"""Fields of ``tailrace.v1.Capture`` as the encoders write them; a test compares them with proto/tailrace/v1.
+"""Protobuf fields of ``tailrace.v1.Capture`` for the encoders; a test compares them with proto/tailrace/v1.
 
 A frame is the tag 0x0A, a length and a capture. The numbers of a capture have fixed widths and are always
-written, so they lie at fixed places behind the length:
+written, so they are at fixed offsets after the length:
 
     09 version:8   15 index:4   1D ordinal:4   21 timestamp:8   28 area:1   30 operation:1        28 + 4 bytes
     3A entity type   80 01 kind   88 01 transition   42 primary key   4A changed   50 container type   5A name
     62 6A 72 bodies
 
-Kind and transition stand behind the entity type, and are not written where they are 0. So whoever writes entity
-types from a table of their fields writes both without knowing of them.
+Kind and transition follow the entity type, and are omitted if they are 0. So a table of encoded entity types
+can include them, and the loops that copy from such a table need not know them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NUMBERS: Final = np.dtype(
     ]
 )
 BLANK: Final = np.zeros(1, NUMBERS)
-"""The tags of the numbers, with every number 0; shape (1,)."""
+"""The numbers of a capture with their tags, all numbers 0; shape (1,)."""
 for _name, _tag in (
     ("version", VERSION),
     ("index", INDEX),
@@ -78,7 +78,7 @@ def field(tag: int, value: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a number, not negative, as a varint."""
+    """Return a number, which must not be negative, as a varint."""
     out = bytearray()
     while number >= 0x80:
         out.append((number & 0x7F) | 0x80)
@@ -93,13 +93,16 @@ def entity_type(name: str) -> bytes:
 
 
 def entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
-    """Return the ``entity_type`` fields of names with the ``kind`` behind each; first that of no name."""
+    """Return the ``entity_type`` field of each name, followed by ``kind``; the first item is for no name."""
     behind = b"" if kind is CaptureKind.CHANGE else KIND + varint(kind)
     return [behind, *(entity_type(name) + behind for name in names)]
 
 
 def judged_entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
-    """Return the same for each transition, that of none first: n names are n + 1 fields of each."""
+    """Return the items of ``entity_types`` for no transition, then again for each transition with its field.
+
+    With n names there are n + 1 items for each transition; ``judged_codes`` computes their codes.
+    """
     plain = entity_types(names, kind)
     return [*plain, *(each + TRANSITION + varint(code) for code in Transition for each in plain)]
 
@@ -107,7 +110,7 @@ def judged_entity_types(names: Iterable[str], kind: CaptureKind) -> list[bytes]:
 def judged_codes(
     type_codes: NDArray[np.int32], transitions: NDArray[np.uint8], names: int
 ) -> NDArray[np.int32]:
-    """Return codes of entity types for ``judged_entity_types``, the first of them -1."""
+    """Return each capture's code, its index in ``judged_entity_types`` minus 1."""
     return type_codes + (transitions & TRANSITION_BITS).astype(np.int32) * np.int32(names + 1)
 
 

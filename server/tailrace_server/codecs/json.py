@@ -1,4 +1,4 @@
-"""The JSON form of captures, one object each: the same on the command line and every JSON transport.
+"""The JSON codec: one object for each capture, the same on the command line and on every JSON transport.
 
 ::
 
@@ -6,14 +6,16 @@
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
-Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
-byte for byte. `JSON_TEXT` writes them as JSON strings that hold the same bytes, for readers whose parser
-rounds numbers. ``"kind":"STATE"`` follows ``entityType`` of captures that are more than their change, and
-``"transition":"ENTER"`` behind it where the criteria have a condition.
-``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
-appears if the content includes it, and is null if the record has none. ``omittedBytes`` replaces bodies that
-were too large. A frame is the object and a comma, so that joined frames without the last byte are the inside
-of an array.
+Names are Protobuf's JSON names, enums plain names, and positions numbers; the timestamp is in microseconds.
+Images are inserted byte for byte. ``JSON_TEXT`` writes images as JSON strings with the same bytes, for clients
+whose parser rounds numbers.
+
+These members are optional. ``"kind":"STATE"`` follows ``entityType`` in captures of a kind other than CHANGE.
+``"transition":"ENTER"`` follows if the criteria have a condition. ``containerType`` and ``containerName``
+follow ``changed`` in captures of a column. A body is present if it was requested, and null if the record has
+none. ``omittedBytes`` replaces bodies that were too large.
+
+A frame is the object and a comma. So joined frames without the last byte are the inside of an array.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ class JsonCodec(Codec):
     """The wire form of the JSON faces."""
 
     def __init__(self, name: str, spliced: Callable[[pa.BinaryArray], pa.BinaryArray]) -> None:
-        """Name the form; ``spliced`` turns images into values of the object and leaves null as it is."""
+        """Create a codec; ``spliced`` converts images to JSON values and keeps nulls."""
         self.name = name
         self._spliced = spliced
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one JSON object a capture."""
+        """Return the frame of each capture, a JSON object and a comma."""
         columns = columns.gathered()
         versions, indexes = digits(columns.versions), digits(columns.indexes)
         timestamps = digits(columns.timestamps)
@@ -77,12 +79,12 @@ class JsonCodec(Codec):
         return pc.binary_join_element_wise(*parts, _text(b"},"), EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the object with ``omittedBytes`` appended."""
+        """Return the frame of a capture without bodies with ``omittedBytes`` appended."""
         return header_frame[:-2] + b',"omittedBytes":%d},' % omitted_bytes
 
 
 def cursor_parts(columns: CaptureColumns) -> list[pa.Array | pa.Scalar]:
-    """Return what the cursors of captures are joined from."""
+    """Return the parts of the captures' cursors, to be joined element by element."""
     ordinals = _text(b"0") if columns.ordinals is None else digits(columns.ordinals)
     places = digits(columns.versions), digits(columns.indexes), ordinals
     return _cursor_parts(columns, *places, digits(columns.timestamps))
@@ -91,7 +93,7 @@ def cursor_parts(columns: CaptureColumns) -> list[pa.Array | pa.Scalar]:
 def _cursor_parts(
     columns: CaptureColumns, *numbers: pa.Array | pa.Scalar
 ) -> list[pa.Array | pa.Scalar]:
-    """Return the same; ``numbers`` are version, index, ordinal and commit timestamp of each, as text."""
+    """Return the parts of cursors; ``numbers`` are version, index, ordinal and commit timestamp, as texts."""
     if columns.cursors is not None:
         return [columns.cursors()]
     parts: list[pa.Array | pa.Scalar] = [_text(b"1.%s" % columns.catalog_uuid.hex.encode())]
@@ -107,6 +109,7 @@ def quoted(texts: pa.BinaryArray) -> pa.BinaryArray:
 
 def escaped(texts: pa.BinaryArray) -> pa.BinaryArray:
     """Return texts as the inside of JSON strings; null stays null."""
+    # Three ways, from cheap to expensive: nothing to escape, only quotes and backslashes, control characters.
     if not pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
         return texts
     if pc.any(pc.match_substring_regex(texts, _CONTROL)).as_py():
@@ -127,8 +130,8 @@ def digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.Bi
 
 
 def _areas_operations_and_types(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return area, operation and entity type of each capture."""
-    # A batch has few distinct combinations, so each is written once and taken by place.
+    """Return the members area, operation and entity type of each capture."""
+    # A batch has few distinct combinations, so encode each of them once.
     codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
     distinct, place = np.unique(codes, return_inverse=True)
     texts = []
@@ -171,6 +174,6 @@ def _containers(columns: CaptureColumns) -> pa.BinaryArray:
 
 
 JSON: Final = JsonCodec("json", lambda images: images)
-"""Images as objects."""
+"""The codec with images as JSON objects."""
 JSON_TEXT: Final = JsonCodec("json-text", quoted)
-"""Images as strings."""
+"""The codec with images as JSON strings."""

@@ -1,4 +1,4 @@
-"""Cuts members out of a column of JSON objects by a compiled loop."""
+"""Removal of hidden members from a column of JSON objects, with a compiled loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cutter_for(rows: int) -> MemberCutter | None:
-    """Return a cutter for so many rows; None where there are no compiled loops."""
+    """Return a cutter for a number of rows; None if there are no compiled loops for it."""
     found = loops(rows)
     return None if found is None else MemberCutter(found)
 
@@ -30,7 +30,7 @@ class MemberCutter:
     """The compiled cutter; any thread may call it."""
 
     def __init__(self, loops: Loops) -> None:
-        """Take the loops."""
+        """Use some compiled loops."""
         self._cut = loops.cut_members
 
     def cut(
@@ -44,11 +44,13 @@ class MemberCutter:
 
         Args:
             texts: The column.
-            rules: One a row: -1 leaves it to ``parse``, 0 leaves it as it is, n cuts it to the set n - 1.
-            sets: The visible members of each rule.
-            parse: Cuts a row that the loop is in doubt about, given its place and its text.
+            rules: Instruction for each row: -1 leaves it to ``parse``, 0 keeps it, n > 0 cuts it to ``sets[n -
+                1]``.
+            sets: Sets of visible members.
+            parse: Function that cuts a row that the loop cannot, given its index and its text.
         """
-        # 1. Gather what the loop reads and writes. The locals here keep the memory alive meanwhile.
+        # 1. Gather the arrays that the loop reads and writes. It gets addresses only, so these locals have to
+        #    keep the memory alive until it returns.
         count = len(rules)
         names = [[each.encode("utf-8", "surrogatepass") for each in one.names] for one in sets]
         name_offsets, name_bytes = packed([name for each in names for name in each])
@@ -66,7 +68,7 @@ class MemberCutter:
         values = np.empty(max(1, 0 if data is None else data.size), np.uint8)
         doubts = np.zeros(count, np.uint8)
         seen = np.empty(2 * MEMBERS_AT_ONCE, np.int64)
-        # 2. Cut. The output is never longer than the input.
+        # 2. Cut. The output needs at most the size of the input, as members are only removed.
         doubtful = self._cut(
             *(count, *texts.addresses, address(rules, INT), address(of_sets, LONG)),
             *(address(name_offsets, INT), address(name_bytes, BYTE)),
@@ -77,7 +79,7 @@ class MemberCutter:
         size = int(offsets[-1])
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(values[:size].tobytes())]
         found = pa.Array.from_buffers(whole.type, count, buffers)
-        # 3. Few rows are in doubt, most often none.
+        # 3. Parse the rows that the loop could not cut safely; usually there are none.
         if doubtful:
             images = found.to_pylist()
             for row in np.flatnonzero(doubts).tolist():

@@ -1,11 +1,11 @@
-"""Captures as elements of ``tailrace.v1.SubscribeResponse.captures``; ``fields.py`` has their bytes.
+"""The Protobuf codec: captures as ``tailrace.v1.SubscribeResponse.captures``; ``fields.py`` defines the bytes.
 
-Compiled loops write them right into their messages, in two passes. The first adds up the size of each capture
-and decides where messages are cut. Then each message is made as a ``bytes`` object of its size, without
-content, and the second pass writes the captures into it. So no byte is copied twice.
+Compiled loops write the captures directly into messages, in two passes. The first pass computes the size of
+each capture and the borders between messages. Then each message is created as an uninitialized ``bytes`` object
+of its size, and the second pass writes the captures into it. So each byte is copied only once.
 
-A few captures are encoded one by one: to gather the arguments of the loops takes longer. So are all where there
-are no loops. docs/adr/0129 says what each way is worth.
+A few captures are encoded one by one, because it would take longer to gather the arguments of the loops.
+Without compiled loops all captures are. docs/adr/0129 has the costs of each way.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from tailrace_server.machine_code.loader import Loops
 
 _ONE_BY_ONE_MAX: Final = 4
-"""Up to so many captures are encoded one by one."""
+"""The most captures that are encoded one by one even if there are compiled loops."""
 _numbers: Final = struct.Struct("<BqBiBiBqBBBB")
-"""``fields.NUMBERS`` for one capture."""
+"""Format of ``fields.NUMBERS`` for a single capture."""
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 _CONTENTS: Final = bytes.__basicsize__ - 1
-"""Bytes from the address of a ``bytes`` object to its content. Its size without content counts a final zero."""
+"""Offset of the content in a ``bytes`` object. Its basic size includes the final zero byte, hence the 1."""
 
 
 class ProtobufCodec(Codec):
@@ -48,7 +48,7 @@ class ProtobufCodec(Codec):
     name = "protobuf"
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-        """Return the frames in messages."""
+        """Return the frames of captures in messages."""
         if len(columns) <= _ONE_BY_ONE_MAX:
             return join_into_messages(encode_one_by_one(columns), message_bytes)
         found = loops(len(columns))
@@ -57,18 +57,18 @@ class ProtobufCodec(Codec):
         return write_messages(found, columns, message_bytes)
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one element of ``SubscribeResponse.captures`` a capture."""
+        """Return the element of ``SubscribeResponse.captures`` for each capture."""
         return pa.array(encode_one_by_one(columns), pa.binary())
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the frame with ``omitted_bytes`` set."""
+        """Return the frame of a capture without bodies with ``omitted_bytes`` set."""
         capture = header_frame[message_start(header_frame) :]
         capture += bytes([fields.OMITTED_BYTES]) + fields.varint(omitted_bytes)
         return bytes([fields.CAPTURE]) + fields.varint(len(capture)) + capture
 
 
 def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
-    """Return the frame of each capture. This is the plain statement of the wire form."""
+    """Return the frame of each capture. This is the reference implementation of the wire form."""
     rows = list(range(len(columns))) if columns.rows is None else columns.rows.tolist()
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
     versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
@@ -106,7 +106,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
 
 
 def _types(columns: CaptureColumns) -> tuple[list[bytes], NDArray[np.int32]]:
-    """Return the fields of entity types with the data behind them, and the code of each record."""
+    """Return the encoded entity types with kind and transition, and each record's code, its index minus 1."""
     if columns.transitions is None:
         return fields.entity_types(columns.entity_types, columns.kind), columns.type_codes
     count = len(columns.entity_types)
@@ -117,9 +117,9 @@ def _types(columns: CaptureColumns) -> tuple[list[bytes], NDArray[np.int32]]:
 
 
 def write_messages(loops: Loops, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-    """Return the frames of captures, written by the loops, in messages of up to ``message_bytes``."""
-    # 1. Gather what the loops read. `columns` and the locals here keep the memory behind the addresses alive
-    # until this function returns.
+    """Return the frames of captures, written by compiled loops, in messages of up to ``message_bytes``."""
+    # 1. Gather the arrays that the loops read. The loops get addresses only: `columns` and the locals here keep
+    # the memory alive until this function returns.
     count = len(columns)
     rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
     codes, is_judged = columns.type_codes, columns.transitions is not None
@@ -136,22 +136,22 @@ def write_messages(loops: Loops, columns: CaptureColumns, message_bytes: int) ->
         *(names.offsets_at, address(container_codes, INT) if len(container_codes) else 0),
         *(containers.offsets_at, address(texts, LONG)),
     )
-    # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
-    # as they can get: a message for each frame.
+    # 2. Compute sizes of captures, offsets of frames and first frames of messages. The arrays are allocated for
+    # the worst case, one message for each frame.
     sizes = np.empty(count, np.int32)
     offsets, starts = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
     places = address(sizes, INT), address(offsets, LONG), address(starts, LONG)
     messages = loops.measure_frames(*captures, message_bytes, *places)
-    # 3. Make each message at its size. No other code has seen these objects, so their content may still be
-    # written; a moment later they are immutable like any other.
+    # 3. Allocate each message. No other code has seen these `bytes` objects yet, so it is safe to write their
+    # content here; afterwards they are immutable like all others.
     starts[messages] = count
     borders = offsets[starts[: messages + 1]]
     data = [*map(_new_bytes, repeat(None), np.diff(borders).tolist())]
-    # 4. From each address take off the bytes of the messages before. Then origin + offset is the place
-    # of a frame, and the loop needs no offset within a message.
+    # 4. Subtract the bytes of all earlier messages from each message's address. Then origin + offset is the
+    # address of a frame, and the loop needs no offset within a message.
     origins = np.fromiter(map(id, data), np.int64, messages) + (_CONTENTS - borders[:-1])
-    # 5. Write. Sizes and places are those of step 2: columns that changed in between would be written
-    # beyond a message, and no check would find that. Columns are immutable.
+    # 5. Write, with the sizes and offsets of step 2. This is safe only because columns are immutable: if one
+    # changed in between, the loop would write beyond a message, and no check would find that.
     loops.write_frames(
         *captures,
         *(types.bytes_at, names.bytes_at, containers.bytes_at),
@@ -166,7 +166,7 @@ def write_messages(loops: Loops, columns: CaptureColumns, message_bytes: int) ->
 
 
 class _Fields(NamedTuple):
-    """Encoded fields, one behind the other, that captures refer to by number."""
+    """Table of encoded fields, contiguous in memory, that captures refer to by index."""
 
     offsets: NDArray[np.int32]
     data: NDArray[np.uint8]
@@ -189,19 +189,19 @@ _BLANK_AT: Final = address(fields.BLANK.view(np.uint8), BYTE)
 
 @lru_cache(maxsize=64)
 def _name_table(names: tuple[str, ...]) -> _Fields:
-    """Return the names of changed columns as fields."""
+    """Return the table of encoded names of changed columns."""
     return _table(map(fields.changed_name, names))
 
 
 @lru_cache(maxsize=64)
 def _entity_type_table(names: tuple[str, ...], kind: CaptureKind, is_judged: bool) -> _Fields:
-    """Return the entity types and the data behind them as fields; the first is of code -1."""
+    """Return the table of encoded entity types with kind and transition; the first item has code -1."""
     found = fields.judged_entity_types if is_judged else fields.entity_types
     return _table(found(names, kind))
 
 
 def _container_table(columns: CaptureColumns) -> tuple[_Fields, NDArray[np.int32]]:
-    """Return the columns of captures as fields, and the number of each capture's; none at entity level."""
+    """Return the table of encoded columns, and each capture's index in it; both empty for whole records."""
     if columns.container_types is None:
         return _NONE, _NO_CODES
     assert columns.container_names is not None
@@ -212,7 +212,7 @@ def _container_table(columns: CaptureColumns) -> tuple[_Fields, NDArray[np.int32
 
 
 def _texts(columns: CaptureColumns) -> NDArray[np.int64]:
-    """Return tag and addresses of the key and of each body; tag 0 for one that is all null or left out."""
+    """Return tag and addresses of the key and of each body; tag 0 if it is all null or was not requested."""
     found = np.zeros((4, 4), np.int64)
     if not columns.keys.all_null:
         found[0] = fields.PRIMARY_KEY, *columns.keys.addresses
@@ -224,21 +224,21 @@ def _texts(columns: CaptureColumns) -> NDArray[np.int64]:
 
 
 def _changed(names: Iterable[str] | None) -> bytes:
-    """Return the ``changed`` field; nothing for null."""
+    """Return the encoded ``changed`` field; empty for None."""
     if names is None:
         return b""
     return fields.field(fields.CHANGED, b"".join(fields.changed_name(name) for name in names))
 
 
 def _container(kind: int, name: str) -> bytes:
-    """Return role and name of a column; nothing at entity level."""
+    """Return the encoded role and name of a column; empty for a whole record."""
     if not kind:
         return b""
     return bytes([fields.CONTAINER_TYPE, kind]) + fields.field(fields.CONTAINER_NAME, name.encode())
 
 
 def message_start(frame: bytes) -> int:
-    """Return the place behind tag and length of an element, where its message begins."""
+    """Return the offset after tag and length of an element, where its message begins."""
     place = 1
     while frame[place] & 0x80:
         place += 1
