@@ -379,9 +379,7 @@ class Observer:
         await self._wake([publisher for publisher, _ in found if publisher not in crowded_ones])
         for crowd in crowds:
             (run,) = runs_of(grouped.head, ref, crowd.selection)
-            with suppress(
-                Exception
-            ):  # a subscription that needs these frames encodes again and gets the error
+            with suppress(Exception):  # a reader of these frames encodes again, and gets the error
                 await log.reading.encode_for_crowd(run, view, crowd.codec, crowd.content)
             await self._wake(crowd.publishers)
 

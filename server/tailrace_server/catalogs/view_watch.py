@@ -85,9 +85,8 @@ class ViewWatch:
         ]
 
     async def _follow(self) -> None:
-        await (
-            self._log.definitions.had_views.wait()
-        )  # a thousand catalogs without views must cost nothing
+        # A thousand catalogs without views must cost nothing.
+        await self._log.definitions.had_views.wait()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:

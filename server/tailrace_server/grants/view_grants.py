@@ -120,9 +120,8 @@ def view_names(document: ViewDocument, view: LogView) -> ViewNames | None:
     from tailrace_server.filters.parsing import parse
 
     written = view.schema_of(document.version)
-    if (
-        document.entity_type not in written.entity_types
-    ):  # only in definitions that were written by hand
+    # This can be true only of a definition that was written by hand.
+    if document.entity_type not in written.entity_types:
         return None
     types = EntityNames(written, document.entity_type)
     newest = view.schema_of(view.published)

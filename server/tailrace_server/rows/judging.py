@@ -144,9 +144,8 @@ def judged(
         if not each.condition.is_granted:
             is_veiled[each.rows] = False
     for rows in matched:
-        codes[rows] = codes_of(
-            bits[rows]
-        )  # only for matches: they are usually few rows of the batch
+        # Compute codes only for matches, which usually are few rows of the batch.
+        codes[rows] = codes_of(bits[rows])
         codes[rows] |= np.where(is_veiled[rows], np.uint8(VEILED), np.uint8(0))
     is_open = is_veiled & (bits == MAY_HAVE_BEEN)
     open_rows = np.flatnonzero(is_open).astype(np.int32)

@@ -310,9 +310,8 @@ def columns_named(
     table = TableValues(view, entity_type, version)
     newest = view.schema_of(view.published).entity_types.get(entity_type, ())
     found: list[tuple[Sequence[Column], int]] = [(table.columns, version)]
-    if newest and table.shares(
-        newest
-    ):  # otherwise the name is free or belongs to another entity type now
+    # Otherwise the name is free, or belongs to another entity type now.
+    if newest and table.shares(newest):
         found.insert(0, (newest, view.published))
     return found
 
