@@ -352,6 +352,7 @@ class GraphqlCatalog:
             TailraceError: The subscription is refused.
         """
         document, variables = prepared.document, prepared.asked.variables
+        # 1. Coerce the variables. Long lists are coerced in a thread.
         many = _has_many(variables)
         if many:
             # graphql-core needs 0.1 s for 100,000 keys, which would block the event loop.
@@ -359,10 +360,13 @@ class GraphqlCatalog:
                 values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
         else:
             values = document.coerced(prepared.operation, variables)
+        # 2. Find the compiled selection, which is the codec, and the arguments. `after` replaces any other
+        #    start.
         selection, field, arguments = document.compiled(prepared.operation, values)
         if after is not None:
             arguments = {name: value for name, value in arguments.items() if name not in STARTS}
             arguments["after"] = after
+        # 3. Convert the arguments to a request of the engine, and open the subscription.
         scope = document.built.scopes[field]
         condition = document.built.condition(scope.rows_of, arguments)
         read = partial(

@@ -109,6 +109,7 @@ class SelectionCodec(Codec):
 
         It has the size of the omitted bodies if selected, and an error for each selected body.
         """
+        # Such captures are rare, so decoding and encoding the payload is acceptable here.
         payload = msgspec.json.decode(header_frame[: -len(SEPARATOR)])
         faults = []
         for each in self._members:
@@ -193,6 +194,7 @@ def _ordinals(columns: CaptureColumns) -> list[bytes]:
 def _cursors(columns: CaptureColumns) -> list[bytes]:
     if columns.cursors is not None:
         return [b'"%b"' % cursor for cursor in columns.cursors().to_pylist()]
+    # Only the numbers differ within a batch: put the catalog into the pattern once.
     cursor = b'"1.%b.%%d.%%d.%%d.%%d"' % columns.catalog_uuid.hex.encode()
     zeros = np.zeros(len(columns), np.int32)
     ordinals = zeros if columns.ordinals is None else columns.ordinals
@@ -290,6 +292,7 @@ class _RowReader:
     def cells(self, schema: Schema) -> list[_Cell]:
         """Return the cells that read the columns of images written with a schema; cached by schema."""
         found = self._by_schema.get(schema.id)
+        # The id alone does not identify a schema: it counts within one log.
         if found is None or found[0] is not schema:
             if len(self._by_schema) >= _SCHEMAS_MAX:
                 self._by_schema.clear()

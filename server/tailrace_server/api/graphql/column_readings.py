@@ -96,6 +96,8 @@ class ColumnReading:
         Args:
             column: The column as of the image's version; None if that version does not have it.
         """
+        # The form converts a value by the type of its own version. If that gives another scalar than the
+        # field's, the result is widened, or narrowed if the type came after the field.
         form = column_form(read_as(column or self.now, self.stated), self.placeholders)
         if self.scalar is Json:
             return column_form(_JSON, self.placeholders).text
@@ -162,6 +164,7 @@ def joined(one: object, other: object) -> object:
     pair: tuple[Any, ...] = (one, other)
     if Json in pair:
         return Json
+    # BigInt or Decimal with Float becomes Decimal: a double would lose digits.
     if all(each in _NUMBERS for each in pair):
         if Decimal not in pair and float not in pair:
             return BigInt
@@ -182,6 +185,7 @@ def _narrowed(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
     text = form.text(raw)
     if text == NULL:
         return text
+    # BigInt and Decimal are strings of digits: compare them as numbers.
     if form.scalar in _NUMBERS and scalar in _NUMBERS:
         text = text.strip(b'"')
     if scalar in _NUMBERS and _JSON_NUMBER.fullmatch(text):

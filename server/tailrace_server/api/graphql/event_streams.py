@@ -81,6 +81,7 @@ async def answer(
         TailraceError: The operation is refused.
         HTTPException: 429: too many live connections are open.
     """
+    # A query is answered by a stream too: graphql-sse clients send all operations this way.
     prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
         found = await catalog.execute(prepared, over_http(GRAPHQL, request))
@@ -113,9 +114,11 @@ def refused(request: Request, error: Exception, sockets: Sockets) -> Response | 
         sockets.count_error("http", InvalidRequest.code)
         return later("next", _errors(InvalidRequest(error.detail), retriable=True))
     found = logged(error, _log)
+    # A POST's client reads the status, which says whether to retry.
     if may_pass(found) and not comes_back(request):
         return None
     sockets.count_error("http", found.code)
+    # A browser retries after the first form of stream, and stops after `complete`.
     if may_pass(found):
         return later("next", _errors(found))
     return Response(_next(_errors(found)) + _COMPLETE_EVENT, headers=HEADERS)

@@ -38,6 +38,7 @@ def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str
         words = _WORDS.findall(entity_type)
         wanted = _fitting("".join(word[0].upper() + word[1:] for word in words))
         stem, number = wanted, 1
+        # A stem is free only if all names that are derived from it are free.
         while not taken.isdisjoint(made_of(stem)):
             number += 1
             stem = _numbered(wanted, number)
@@ -126,6 +127,7 @@ def beside(fields: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
     own = [*fields]
     taken = {*reserved}
     found: dict[str, str] = {}
+    # A new name must not collide with a later field either, so all fields count as taken.
     for field in own:
         name = _free(field, {*taken, *own}) if field in taken else field
         found[name] = field

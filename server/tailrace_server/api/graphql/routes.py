@@ -104,6 +104,7 @@ class GraphqlFace:
         found = self._catalogs.get(name)
         if found is None:
             found = GraphqlCatalog(self._engine, self._settings, name, self.documents)
+            # Forget catalogs that were dropped, and do not store unknown names: clients could invent many.
             there = {SYSTEM_CATALOG, *(info.name for info in self._engine.catalogs(ANONYMOUS))}
             self._catalogs = {
                 each: catalog for each, catalog in self._catalogs.items() if each in there

@@ -266,6 +266,8 @@ def _json(raw: bytes) -> bytes:
 
 
 def _int(raw: bytes) -> bytes:
+    # The length is checked first: `int` of a very long text is slow, and the regular expression reads all of
+    # it.
     if len(raw) <= 11 and _INTEGER.fullmatch(raw) and -(1 << 31) <= int(raw) < 1 << 31:
         return raw
     raise cannot_represent("Int", raw)

@@ -89,6 +89,7 @@ class GraphqlSocketFace:
         prepared = await catalog.prepare(operation.state, self.entrance.principal)
         operation.state = None
         if not prepared.is_subscription:
+            # Build the answer only when the socket has room for it.
             async with self._turn:
                 await operation.room()
                 await self._answer(operation, await catalog.execute(prepared, self._peer))
@@ -139,6 +140,7 @@ def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
     """Return the payloads of a message; a single payload, which may be large, is not copied."""
     if message.count == 1 and message.data.find(SEPARATOR) == len(message.data) - len(SEPARATOR):
         return (memoryview(message.data)[: -len(SEPARATOR)],)
+    # JSON text cannot contain the separator. If an image does, the payloads would be cut in the wrong places.
     payloads = message.data.split(SEPARATOR)
     if len(payloads) != message.count + 1:
         raise InternalError("an image has a byte that no JSON text has")

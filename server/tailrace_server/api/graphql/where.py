@@ -158,6 +158,7 @@ def _where_type(
             field: GraphQLInputField(tests[kind], description=f"Column {column!r}.")
             for field, (column, kind) in columns.items()
         }
+        # The type refers to itself, which is possible because `fields` runs only when the type exists.
         many = GraphQLList(GraphQLNonNull(made))
         return {
             **of_columns,

@@ -59,6 +59,7 @@ class Encoders:
             return None
         encoder: Encoder = _Zstd() if coding == "zstd" else _Gzip()
         self.open += 1
+        # No caller has to give an encoder back: an answer may end in many ways.
         weakref.finalize(encoder, self._leave)
         return encoder
 

@@ -84,6 +84,7 @@ class EventStream:
             on_age=partial(end_for_age, self._subscription),
         )
 
+        # A subscription that ends to free memory must not wait for a write that its reader does not read.
         self._subscription.on_end = on_end(answer.interrupt)
         try:
             await answer(scope, receive, send)

@@ -121,6 +121,7 @@ def with_door(
         credentials = Credentials(
             None, names_over_http(scope), client[0] if client else "", scope["type"]
         )
+        # 1. Authenticate. On an open server every caller is anonymous.
         principal: Principal | None = door.anonymous
         try:
             if not door.is_open:
@@ -137,7 +138,7 @@ def with_door(
             else:
                 principal = NOBODY
         scope[_ENTRANCE] = entrance = Entrance(door, credentials, principal)
-        # Public paths are not charged to the quotas.
+        # 2. Charge the quotas until the response ends, except on public paths.
         if not is_socket and _is_public(scope):
             await application(scope, receive, send)
             return
@@ -201,6 +202,7 @@ def _take_ticket(scope: Scope) -> str | None:
         return None
     if not scope["path"].endswith(_STREAMS):
         return None
+    # Remove the ticket from the URL: the faces do not know it as a parameter.
     pairs: list[bytes] = scope["query_string"].split(b"&")
     tickets = [each for each in pairs if each.startswith(b"ticket=")]
     scope["query_string"] = b"&".join(each for each in pairs if each not in tickets)
@@ -285,6 +287,7 @@ class BrowserSessions:
         lifetime_s = _LIFETIME_S if expires_at is None else max(0.0, expires_at - time.time())
         held = None if earlier is None else self._open.holder(earlier)
         if earlier is not None and held is not None:
+            # The same caller: its principal is renewed in place, so its open event streams continue.
             if isinstance(held, Identified) and held.refusal() is None and is_same(held, principal):
                 held.renew(principal)
                 self._open.extend(earlier, lifetime_s)

@@ -81,9 +81,11 @@ async def body(
     kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the body is {JSON_TYPE}, not {kind[:60]}")
+    # A compressed body could be far larger in memory than the bytes that are charged for it.
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
         raise HTTPException(415, f"the body is packed ({packed[:60]}): send it as it is")
+    # The deadline covers the whole body: a peer that sends a byte at a time must not hold memory for long.
     data = bytearray()
     try:
         async with asyncio.timeout(settings.request_body_s):

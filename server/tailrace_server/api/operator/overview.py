@@ -113,10 +113,12 @@ def rates(view: LogView, now_us: int) -> tuple[float, float]:
 
     A batch that began before that minute contributes records in proportion to its versions within the minute.
     """
+    # 1. Versions of the last minute: from the first one committed in it to the newest published one.
     first = view.version_at(now_us - _RATE_OVER_S * 1_000_000)
     versions = view.published + 1 - first
     if versions <= 0:
         return 0.0, 0.0
+    # 2. Records: the log knows the number of records of a batch, not of a version.
     place = view.find(Position(first, 0))
     if place == len(view):
         return versions / _RATE_OVER_S, 0.0

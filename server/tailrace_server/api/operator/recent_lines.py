@@ -84,6 +84,7 @@ def _line_of(record: logging.LogRecord) -> LogLine:
                 fields[name] = _cut(str(value))
     else:
         event = record.getMessage()
+    # An error comes from the logging module's own `exc_info`, or as a member of a structlog event.
     error = record.exc_info[1] if record.exc_info else None
     if error is None and isinstance(said, dict) and isinstance(said.get("exc_info"), BaseException):
         error = said["exc_info"]

@@ -93,6 +93,8 @@ class ReadAnswer:
         self, request: Request, sockets: Sockets, headers: dict[str, str]
     ) -> StreamedAnswer:
         """Return the response after reading its first chunk; an error before it is raised."""
+        # Read the first chunk before the compression: an error until then is still answered with its own
+        # status.
         make = {
             JSON_TYPE: _page,
             CLOUD_TYPE: _batch,
@@ -227,6 +229,7 @@ async def _lines(read: ReadAnswer) -> AsyncGenerator[bytes, None]:
 
 
 async def _arrow(read: ReadAnswer) -> AsyncGenerator[bytes, None]:
+    # After the first piece, an error cuts the connection (`StreamedAnswer`): Arrow has no way to report it.
     stream = ArrowStream(read.header)
     count, last = 0, None
     with read.read:
@@ -274,6 +277,7 @@ class ArrowStream:
 
     def batch(self, frames: bytes) -> bytes:
         """Return the record batch of a message of JSON frames, encoded."""
+        # Each frame ends with a comma: without the last one, the frames are the inside of a JSON array.
         captures = _decode(b"[" + frames[:-1] + b"]")
         columns = [
             pa.array([_body(getattr(each, field.name)) for each in captures], field.type)
@@ -292,6 +296,7 @@ class ArrowStream:
         return self._taken()
 
     def _taken(self) -> bytes:
+        # Return what Arrow's writer has written since the last call, and reuse the buffer.
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()

@@ -97,6 +97,7 @@ async def live(
 async def _opened(
     request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
 ) -> EventStream:
+    # An event stream counts as a live connection, like a WebSocket. The body is read only if there is room.
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
     try:
@@ -135,6 +136,7 @@ async def _asked(
         own = [(name, text) for name, text in given if name not in _PASSED_OVER]
         form, pairs = form_of_query(own)
         message = from_query(SubscribeRequest, pairs, criteria_max=criteria_max, without=ELSEWHERE)
+    # `after` excludes any other start.
     if last:
         for name in ("since_version", "since_index", "from_time"):
             message.ClearField(name)

@@ -92,10 +92,12 @@ class LinesCodec(Codec):
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one line for each capture."""
+        # Replace the comma that ends each frame of `_objects`.
         return pc.binary_replace_slice(on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return a frame without bodies, with ``omittedBytes`` appended to its object."""
+        # The object codec expects and returns a comma at the end of a frame.
         return self._objects.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
 
 
@@ -124,6 +126,7 @@ class EventsCodec(Codec):
 
 def on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
     """Return frames of JSON with line ends replaced by spaces."""
+    # Nearly all images are on one line, and a search is cheaper than a copy.
     for end in (b"\n", b"\r"):
         if pc.any(pc.match_substring(frames, end)).as_py():
             frames = pc.replace_substring(frames, end, b" ")
@@ -140,6 +143,7 @@ class CloudEventsCodec(Codec):
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one CloudEvent for each capture."""
+        # The columns are used several times below: gather them once.
         columns = columns.gathered()
         uuid = columns.catalog_uuid
         data = pc.binary_replace_slice(self._objects.encode(columns), -1, _END, b"},")

@@ -80,6 +80,7 @@ async def changes(
     Raises:
         TailraceError: The range or the catalog cannot be read; nothing has been sent.
     """
+    # 1. Parse the request. A GET and a POST become the same protobuf message, as on all faces.
     kind = accepted(request, _OFFERED)
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))
@@ -99,8 +100,10 @@ async def changes(
         content = requests.content(message.body)
     except InvalidRequest as error:
         raise in_json_names(error) from None
+    # Only JSON has pages; lines and Arrow are streams, which end at the end of the range.
     if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
+    # 2. Open the read. One with many keys is parsed in a thread, and such requests wait for each other.
     async with reading(
         engine.turns.many_keys, in_json(requests.history_criteria), message
     ) as criteria:
@@ -118,6 +121,7 @@ async def changes(
         )
     # The read has the criteria now. Drop this reference, as they may be large.
     del criteria
+    # 3. Answer. Until the response owns the read, every error and early return must close it.
     with ExitStack() as stack:
         stack.enter_context(history)
         view = await engine.view(caller_of(request), catalog)
@@ -182,6 +186,7 @@ def _tag(
     depends on the commit timestamp of the last version, because a log may be restored and then have another
     history.
     """
+    # How long the request waited does not change its answer.
     ranged = ReadChangesRequest()
     ranged.CopyFrom(message)
     for name in ("wait_for_version", "wait_ms"):

@@ -103,6 +103,7 @@ async def _begun(
     read = await engine.reads.sql(
         caller_of(request), over_http(REST, request), catalog, asked, max_message_bytes=bytes_max
     )
+    # Until the response owns the read, every error must close it.
     with ExitStack() as stack:
         stack.enter_context(read)
         header = _header(read, catalog)
@@ -116,6 +117,7 @@ async def _begun(
 
 
 def _message(value: object, criteria_max: int) -> QuerySqlRequest:
+    # `parameters` is an object of JSON values here, and a list of texts in the protobuf message.
     given: object = {}
     if isinstance(value, dict):
         given = value.pop("parameters", None)

@@ -137,6 +137,7 @@ def parse(text: str) -> ClientMessage:
     kind = value.get("type")
     if not isinstance(kind, str):
         raise malformed("a message has a type, which is a text")
+    # Quote only a prefix of what the client sent: a close frame has little room for the reason.
     for name in value:
         if name not in _MEMBERS:
             raise malformed(f"{kind[:20]}: unknown member {name[:40]!r}")
