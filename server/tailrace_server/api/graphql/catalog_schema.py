@@ -1,4 +1,4 @@
-"""A catalog's GraphQL schema as a value, and the reading of column values from images."""
+"""A catalog's GraphQL schema as a value, and functions that read column values from images."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class VersionedRow(NamedTuple):
 
         Args:
             names: The names of the column, newest first.
-            reading: The reading of the column.
+            reading: The conversion of the column's values.
 
         Raises:
             ValueUnfit: The field's scalar cannot represent the value.
@@ -96,7 +96,7 @@ class RowType:
     """Name of the GraphQL type."""
     entity_type: str
     fields: Mapping[str, tuple[ColumnNames, ColumnReading]]
-    """GraphQL field → names of the column, and the reading of its values."""
+    """GraphQL field → names of the column, and the conversion of its values."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

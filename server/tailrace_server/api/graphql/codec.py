@@ -276,7 +276,7 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
 
 
 _Cell = tuple[str, tuple[tuple[str, "Callable[[bytes], bytes]"], ...]]
-"""Response key of a column, and pairs of one of its names and the function that converts its JSON text."""
+"""Response key of a column; and for each of the column's names, the function that converts its JSON text."""
 
 
 class _RowReader:

@@ -65,7 +65,7 @@ class ColumnReading:
     scalar: object
     """The field's scalar, as a Python annotation."""
     now: Column
-    """The column as of now; used for versions whose schema does not have the column."""
+    """The current column; used for versions whose schema does not have the column."""
     stated: Column | None
     """The column with its first declared type; used for versions that had only inferred a type."""
     placeholders: tuple[str, ...] = ()
@@ -122,10 +122,10 @@ class ColumnReading:
 def reading_of(
     now: Column, earlier: Iterable[Column], placeholders: tuple[str, ...] = ()
 ) -> ColumnReading:
-    """Return the reading of a column.
+    """Return the conversion of a column's values, for all of its versions.
 
     Args:
-        now: The column as of now.
+        now: The current column.
         earlier: Earlier states of the column, oldest first.
         placeholders: Texts that replace values that the source did not send, in addition to the default text.
     """
@@ -140,7 +140,7 @@ def reading_of(
 
 
 def histories(schemas: Iterable[Schema]) -> Mapping[int, Iterable[Column]]:
-    """Return the states of each column by column id, without repeated types and encodings."""
+    """Return column id → states of the column in the schemas, one for each type and encoding."""
     found: dict[int, dict[tuple[str | None, str, bool], Column]] = {}
     # The tuple keeps all schemas alive: `id` of a freed object could be that of another one.
     every = (*schemas,)

@@ -48,7 +48,7 @@ def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str
 
 
 def made_of(stem: str) -> tuple[str, ...]:
-    """Return all type names of a stem, and ``…SchemaChange``, which occurs only in a field's name."""
+    """Return all names derived from a stem; ``…SchemaChange`` occurs only as part of a field's name."""
     return (
         stem,
         f"{stem}Change",

@@ -60,7 +60,7 @@ _BOUNDS: Final = (
 )
 """Arguments that are copied to the request unchanged."""
 COPIES: Final = 4
-"""Copies of a page in memory: messages, captures, values of the answer, and its text."""
+"""Number of copies of a page in memory: messages, captures, values of the answer, and its text."""
 
 
 _Page = TypeVar("_Page", types.HistoryPage, types.TablePage)
@@ -216,7 +216,7 @@ def _bounds(
 async def _read(
     history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: MemoryCharge
 ) -> tuple[list[Capture], bool, int]:
-    """Return captures, True if there are more, and their bytes; bodies of too large captures are omitted."""
+    """Return captures, True if there are more, and their bytes; captures above the limit have no bodies."""
     captures: list[Capture] = []
     size = 0
     async for frames in history:

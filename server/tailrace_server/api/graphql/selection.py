@@ -135,9 +135,9 @@ class Root:
     """The only field of a subscription operation."""
 
     node: FieldNode
-    """Its first occurrence."""
+    """The first occurrence of the field."""
     nodes: tuple[FieldNode, ...]
-    """All of its occurrences; their selections are merged."""
+    """All occurrences of the field; their selections are merged."""
 
 
 class Collector:

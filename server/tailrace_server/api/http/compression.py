@@ -54,7 +54,7 @@ class Encoders:
         book.open("encoders", bytes_max, lambda: self.open * _ENCODER_BYTES)
 
     def make(self, coding: str) -> Encoder | None:
-        """Return a new encoder, which is counted until it is garbage-collected; None above the limit."""
+        """Return an encoder, which is counted until it is garbage-collected; None if the limit is reached."""
         if self.open >= self._room:
             return None
         encoder: Encoder = _Zstd() if coding == "zstd" else _Gzip()

@@ -87,7 +87,8 @@ def caller_of(connection: HTTPConnection) -> Principal:
     """Return the authenticated caller of a request.
 
     Raises:
-        Unauthenticated, TokenExpired: As `Entrance.principal`.
+        Unauthenticated: The caller has proven no identity, or its key was removed.
+        TokenExpired: The caller's token has expired.
     """
     return entrance_of(connection).principal
 

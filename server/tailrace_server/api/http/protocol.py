@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.connection_age import ConnectionAge
 
 _AFTER_S: Final = 5.0
-"""Seconds after the send deadline at which this guard cuts: a streamed response has cut itself before."""
+"""Seconds between the send deadline and the cut by this guard: a streamed response cuts itself first."""
 _LINGER_S: Final = 2.0
 """Seconds that a peer has to read why its request was refused; what it sends meanwhile is dropped."""
 
@@ -65,7 +65,7 @@ class GuardedHttpProtocol(H11Protocol):
     unread_s: float
     """Seconds that a response may stay unread before the connection is cut."""
     on_cut: Callable[[str], None]
-    """Called with the name of the guard that ends a connection."""
+    """Function that is called with the name of the guard that ends a connection."""
     inbound: ByteBudget
     age: ConnectionAge
     turns: ReadTurns

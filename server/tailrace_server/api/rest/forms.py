@@ -86,7 +86,7 @@ class LinesCodec(Codec):
     """Codec whose frame is one JSON object and a line end."""
 
     def __init__(self, objects: Codec) -> None:
-        """Frame the objects of a codec whose frames are an object and a comma."""
+        """Derive from ``objects``, a codec whose frames are a JSON object and a comma."""
         self.name = f"{objects.name}-lines"
         self._objects = objects
 
@@ -105,7 +105,7 @@ class EventsCodec(Codec):
     """Codec whose frame is one server-sent event; its id is the capture's cursor."""
 
     def __init__(self, objects: Codec) -> None:
-        """Frame the objects of a codec whose frames are an object and a comma."""
+        """Derive from ``objects``, a codec whose frames are a JSON object and a comma."""
         self.name = f"{objects.name}-events"
         self._objects = objects
 
@@ -137,7 +137,7 @@ class CloudEventsCodec(Codec):
     """Codec whose frame is one CloudEvent and a comma."""
 
     def __init__(self, objects: Codec) -> None:
-        """Wrap the objects of a codec whose frames are an object and a comma."""
+        """Derive from ``objects``, a codec whose frames are a JSON object and a comma."""
         self.name = f"{objects.name}-cloudevents"
         self._objects = objects
 

@@ -67,7 +67,7 @@ HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Truncated": "truncated",
 }
-"""HTTP header fields that a read is pinned by: field → member of the JSON page."""
+"""HTTP header fields that identify what was read: field → member of the JSON page."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SUBPROTOCOL: Final = "tailrace.v1"
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _DEMAND: Final = range(1 << 63)
-"""Valid initial demand; 0 means wait. Later requests are at least 1."""
+"""Valid values of the initial demand; 0 waits for a request. Later requests are at least 1."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class LiveFace:
         return {"request": self._request}
 
     def error_payload(self, error: TailraceError) -> object:
-        """Return a Problem Details object."""
+        """Return an error as a Problem Details object."""
         return problem(error)
 
     def begin(self, operation: SocketOperation, payload: object) -> None:

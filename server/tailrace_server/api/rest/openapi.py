@@ -31,7 +31,7 @@ _TAGS: Final = {
     "subscriptions": "Readers' places that are kept with the log.",
 }
 _REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
-"""Error statuses that every operation may return; the error table has others that no operation returns."""
+"""Error statuses that any operation may return; the error table has others that the server never sends."""
 _REFUSED_BODY: Final = (408, 413, 415)
 """Additional error statuses of an operation whose request has a body."""
 _REPEATED: Final = "May be repeated; any of the values matches."

@@ -59,7 +59,7 @@ SQL_HEADERS: Final = {
     "Tailrace-Closed-Until": "closedUntil",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""HTTP header fields that an answer is pinned by: field → member of the JSON page."""
+"""HTTP header fields that identify what was read: field → member of the JSON page."""
 _NOBODY: Final = 499
 """Status of a request whose client has disconnected; it appears only in the server's own records."""
 ELSEWHERE_OF_SQL: Final = ("catalog", "form", "parameter")

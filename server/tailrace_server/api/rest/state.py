@@ -52,7 +52,7 @@ STATE_HEADERS: Final = {
     "Tailrace-Version": "version",
     "Tailrace-Resume-Cursor": "resumeCursor",
 }
-"""HTTP header fields that a table is pinned by: field → member of the JSON page."""
+"""HTTP header fields that identify what was read: field → member of the JSON page."""
 
 IN_PATH: Final = (*ELSEWHERE, "entityType")
 """Request fields of a table that are not URL parameters."""

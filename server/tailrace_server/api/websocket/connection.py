@@ -101,7 +101,7 @@ class Socket(Protocol):
 
 
 class Face(Protocol):
-    """The meaning of one sub-protocol's payloads."""
+    """The handler of one sub-protocol's operations and payloads."""
 
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
@@ -226,7 +226,7 @@ class SocketConnection:
         self._close: Close | None = None
         """The close that `end_refused` has decided; None until then."""
         self._refused_at: float | None = None
-        """Loop time since when the caller has been refused while no operation was open.
+        """Loop time at which the caller was first refused while no operation was open.
 
         None if the caller is accepted or an operation is open.
         """

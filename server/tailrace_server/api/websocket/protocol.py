@@ -77,7 +77,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     inbound: ByteBudget = ByteBudget(128 << 20)
     turns: ReadTurns = ReadTurns()
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
-    """Called with the name of the guard that ends a connection."""
+    """Function that is called with the name of the guard that ends a connection."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Start with the message limit for peers that have not been admitted yet."""
@@ -144,7 +144,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.conn.reader.discard()
 
     def _overdue(self) -> None:
-        """End the connection: a message was not finished in its time. Wait on if the server paused reading."""
+        """End the connection: a message was not finished in time. Wait again if the server paused reading."""
         self._unfinished = None
         if self.read_paused or self.held:
             self._watch_message()

@@ -168,7 +168,7 @@ class Sockets:
 
         Args:
             websocket: The handshake.
-            faces: The faces by sub-protocol. The first one that the client offers is chosen.
+            faces: The faces by sub-protocol. The first of them that the client also offers is chosen.
         """
         # 1. Refuse with an HTTP status, before the handshake: first a page of a foreign origin, then any client
         #    if the server is full. The origin is checked first, so that such pages cannot use up the limit.
@@ -366,7 +366,7 @@ class GuardedSocket(Guarded):
         await self._loop_turns.turn(self._websocket.scope["client"])
 
     async def send(self, *parts: bytes | memoryview) -> None:
-        """Write one message when the transport has room; return from a large one when the kernel has taken it.
+        """Write one message when the transport has room; wait until the kernel has taken a large message.
 
         The message's memory can be released only then, because the transport holds its bytes until the kernel
         takes them. Writers take turns: if all woke at once, they would together exceed the transport's limit.

@@ -1,4 +1,4 @@
-// GraphiQL for the path that this page was asked for: queries by HTTP, subscriptions by WebSocket, same address.
+// GraphiQL for the path of this page: queries over HTTP and subscriptions over WebSocket at the same address.
 
 const http = new URL(location.href);
 http.search = "";
@@ -75,7 +75,7 @@ query Columns {
 }
 `;
 
-// GraphiQL shows one result at a time. Of a subscription we give it the newest ones, as a list that goes on.
+// GraphiQL displays one result at a time. For a subscription, that result is a growing list of the newest changes.
 const SHOWN = 50;
 const PAINT_MS = 50;
 
@@ -120,7 +120,7 @@ function asList(results) {
   return { subscribe };
 }
 
-// The token is asked for at each connect, since it is typed when the first answer wants one.
+// The token is read at each connect: the reader types it only after the server has refused the first request.
 const ask = GraphiQL.createFetcher({
   url: http.toString(),
   subscriptionUrl: socket.toString(),
@@ -137,7 +137,7 @@ async function fetcher(...asked) {
   return answer?.[Symbol.asyncIterator] ? asList(answer) : answer;
 }
 
-// What was typed is kept for each catalog: a document of one is seldom valid in another.
+// The reader's documents are stored for each catalog: a document of one catalog is rarely valid in another.
 const named = (name) => `${http.pathname} ${name}`;
 const storage = {
   getItem: (name) => localStorage.getItem(named(name)),
@@ -150,7 +150,7 @@ const storage = {
   },
 };
 
-// GraphiQL's editors have no labels; they come and go with its panes.
+// GraphiQL's editors have no labels for screen readers. They are created with its panes, so watch for them.
 const EDITORS = {
   ".graphiql-query-editor textarea": "query",
   ".graphiql-editor-tool .graphiql-editor:nth-child(1) textarea": "variables",

@@ -1,20 +1,20 @@
-// The operator's page: asks /overview at the pace that the answers state, and shows it.
+// The operator's page: requests /overview at the interval that each answer states, and displays the figures.
 
 import { Table } from "./tables.js";
 import { Tail } from "./tail.js";
 import { bytes, cut, element, number, rate, second, seconds, some, time } from "./words.js";
 
 const PATIENCE_MS = 10_000;
-const AGAIN_S = 2; // where no answer said another pace
+const AGAIN_S = 2; // Interval until the first answer states another.
 const $ = (id) => document.getElementById(id);
 
-let token = ""; // never leaves this variable but as a header, or as the first message of the tail
-let last; // the newest answer
+let token = ""; // Sent only as a header and in the first message of the live tail; stored nowhere else.
+let last; // The newest answer.
 let lostSince;
 let timer;
 let paused = false;
 
-// --- Asking ---
+// --- Requests ---
 
 const ask = async (path, options = {}) => {
   const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
@@ -33,7 +33,7 @@ const poll = async () => {
   clearTimeout(timer);
   timer = undefined;
   if (document.hidden || paused) return;
-  timer = 0; // one at a time
+  timer = 0; // A request is running: no second one may start.
   let pace = last?.ask_again_s ?? AGAIN_S;
   try {
     const answer = await ask("overview");
@@ -52,7 +52,7 @@ const poll = async () => {
   if (timer === 0 && !document.hidden && !paused) timer = setTimeout(poll, pace * 1000);
 };
 
-// Who may not see the figures is shown none, and no empty tables that look like figures.
+// Without permission for the figures, hide the tables: empty tables would look like figures.
 const reveal = (visible) => {
   $("figures").hidden = !visible;
   $("lines-section").hidden = !visible;
@@ -67,7 +67,7 @@ const refuse = (status, detail) => {
   if (status === 403) tailAlone();
 };
 
-// Who may not see the server's figures may follow what it was granted.
+// Without permission for the server's figures, a caller may still follow the catalogs that it is granted.
 const tailAlone = async () => {
   const answer = await ask("v1/catalogs");
   if (answer.ok) catalogChoices((await answer.json()).catalogs.map(({ name }) => ({ catalog: name })));
@@ -78,7 +78,7 @@ const lose = () => {
   const since = time(lostSince.getTime() * 1000);
   const what = last ? "What stands below is from before." : "";
   $("lost").hidden = false;
-  // Written once: a screen reader would read it aloud each time.
+  // Write the text only if it has changed: a screen reader reads each new text aloud.
   const text = `No answer from the server since ${since}; it is asked again. ${what}`;
   if ($("lost").textContent !== text) $("lost").textContent = text;
   badge("no answer", "bad-text");
@@ -113,7 +113,7 @@ $("token").addEventListener("submit", (event) => {
 });
 $("token-forget").addEventListener("click", () => useToken(""));
 
-// --- What is shown ---
+// --- Figures ---
 
 const badge = (text, kind) => {
   if ($("status").textContent === text) return;
@@ -121,7 +121,7 @@ const badge = (text, kind) => {
   $("status").className = `badge ${kind}`;
 };
 
-// Two lines in a cell; the second is softer.
+// A cell with several lines; all but the first are displayed softer.
 const lines = (first, ...rest) => {
   const shown = rest.filter(Boolean);
   return [[first, ...shown].join("\n"), () => [first, ...shown.map(second)]];
@@ -362,7 +362,7 @@ $("tail-form").addEventListener("submit", (event) => {
   $("tail-toggle").textContent = "Stop";
 });
 
-// --- The pace ---
+// --- Pause and visibility ---
 
 $("pause").addEventListener("click", () => {
   paused = !paused;

@@ -1,9 +1,9 @@
-// Tables whose rows stay the same elements while their figures change: what has the focus keeps it.
+// Tables that keep the same row elements while their figures change, so that an element does not lose the focus.
 
 import { element } from "./words.js";
 
 export class Table {
-  // Columns: [heading, class, (row, context) => text or nodes]; `identify` names a row among the others.
+  // `columns` are [heading, class, (row, context) => text or nodes]; `identify` returns the unique key of a row.
   constructor(table, columns, identify, empty) {
     this.columns = columns;
     this.identify = identify;
@@ -39,6 +39,7 @@ export class Table {
     }
     if (values.length) this.empty.remove();
     else this.body.append(this.empty);
+    // Moving a row takes the focus away.
     if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
   }
 
@@ -49,7 +50,7 @@ export class Table {
     return row;
   }
 
-  // A cell is written only when it says something else: a column gives a text, or [a text for comparison, nodes].
+  // Write a cell only if its text has changed. A column returns a text, or [text to compare, function for nodes].
   fill(row, value, context) {
     this.columns.forEach(([, , say], place) => {
       const said = say(value, context);

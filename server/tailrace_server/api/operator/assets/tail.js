@@ -1,5 +1,5 @@
-// The live tail: one subscription over the WebSocket of the REST face, with a demand that a reader can follow.
-// What comes faster is skipped, and the page says so.
+// The live tail: one subscription over the WebSocket of the REST face, with a demand that a person can follow. If
+// changes come faster, the tail skips some, and the page reports that.
 
 import { Table } from "./tables.js";
 import { cut, element, number, some, time } from "./words.js";
@@ -7,12 +7,12 @@ import { cut, element, number, some, time } from "./words.js";
 const ROWS = 200;
 const DEMAND = 50;
 const PAINT_MS = 250;
-const BEHIND = 200; // versions; more than that is skipped
+const BEHIND = 200; // Versions: with a larger lag, the tail skips to the newest.
 const HEARTBEAT_MS = 2000;
-const VALUES = 8; // of one row
-const VALUE = 60; // characters
+const VALUES = 8; // Values displayed of one row.
+const VALUE = 60; // Characters displayed of one value.
 
-// Numbers as they were sent: those above 2^53 would be rounded. Browsers that do not tell the text round them.
+// Keep the text of each number, because JavaScript rounds numbers above 2^53. Browsers without `context.source` round.
 const exact = (_, value, context) => (typeof value === "number" ? new Raw(context?.source ?? String(value)) : value);
 
 class Raw {
@@ -39,7 +39,7 @@ const image = (text) => {
 
 const same = (one, other) => said(one) === said(other);
 
-// What a capture changed: [column, old, new]; undefined where there is none.
+// Return the changed columns of a capture as [column, old, new]; a missing value is undefined.
 const changes = ({ before, after }) => {
   const [old, current] = [image(before), image(after)];
   const names = Object.keys(current ?? old ?? {});
@@ -83,7 +83,7 @@ const COLUMNS = [
 ];
 
 export class Tail {
-  // `credentials` returns the payload of connection_init; `refused` is called when the token is not taken.
+  // `credentials` returns the payload of connection_init; `refused` is called if the server requires another token.
   constructor(table, note, { credentials, refused, stopped }) {
     this.table = new Table(table, COLUMNS, (row) => row.id, "Nothing yet.");
     this.note = note;
@@ -112,7 +112,7 @@ export class Tail {
     this.note.textContent = why;
   }
 
-  // A page that nobody sees asks for nothing.
+  // A hidden page receives nothing.
   hide() {
     if (!this.follows) return;
     this.close();
@@ -166,7 +166,7 @@ export class Tail {
   hear({ type, id, payload }) {
     if (type === "connection_ack") this.subscribe();
     else if (type === "ping") this.say("pong");
-    else if (id !== this.id) return; // of a subscription that was skipped
+    else if (id !== this.id) return; // A message of an earlier subscription, which was skipped.
     else if (type === "subscribed") this.begun(payload);
     else if (type === "next") this.take(payload.captures);
     else if (type === "heartbeat") this.heartbeat(payload);
@@ -191,6 +191,7 @@ export class Tail {
       const shown = this.waiting;
       this.waiting = [];
       this.push(shown);
+      // Request as many captures as were displayed: the demand is the pace of the page.
       this.say("request", { n: shown.length }, this.id);
     }, PAINT_MS);
   }
@@ -201,6 +202,7 @@ export class Tail {
     this.table.show(this.rows);
   }
 
+  // If the lag is too large, subscribe again at the newest version; `begun` reports how much was skipped.
   heartbeat({ publishedVersion, resumeCursor }) {
     const passed = Number(resumeCursor.split(".")[2]);
     if (publishedVersion - passed <= BEHIND) return;

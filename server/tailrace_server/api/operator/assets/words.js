@@ -1,4 +1,4 @@
-// Amounts and times in words, and elements from them.
+// Functions that format amounts and times, and that create elements.
 
 const count = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });

@@ -1,5 +1,5 @@
-// The colours that the reader's system asks for, and the path below which a proxy may have put the server. Runs
-// before the viewer, which reads its attributes once.
+// Set the colours that the reader's system prefers, and the server's path, which a proxy may have changed. Runs before
+// the viewer, which reads its attributes only once.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const viewer = document.querySelector("rapi-doc");
@@ -8,7 +8,7 @@ dark.addEventListener("change", paint);
 paint();
 viewer.setAttribute("server-url", new URL("..", location.href).href);
 
-// The viewer's fields have no labels. What it draws is in shadow roots, so each of these is watched from the start.
+// The viewer's fields have no labels for screen readers. They are in shadow roots, so watch each root from its start.
 const NAMES = { SELECT: "type of the body", TEXTAREA: "body" };
 const name = (root) => {
   root.querySelector("nav.nav-bar")?.setAttribute("aria-label", "documents");
@@ -25,7 +25,7 @@ Element.prototype.attachShadow = function (options) {
   return root;
 };
 
-// The document, and what is tried out, with the token that the reader has typed where the server asks for one.
+// Load the document, and send requests that are tried out, with the token that the reader has typed, if any.
 viewer.addEventListener("before-try", ({ detail }) => {
   for (const [name, value] of Object.entries(tokens.headers())) detail.request.headers.set(name, value);
 });

@@ -1,4 +1,4 @@
-// Where the server asks who is there: a line to type a token, which stays in this closure and is gone with the page.
+// A line to type a token, if the server requires one. The token is stored only in this closure, until the page closes.
 
 const tokens = (() => {
   let token = "";
@@ -24,13 +24,13 @@ const tokens = (() => {
 
   const headers = () => (token ? { Authorization: `Bearer ${token}` } : {});
 
-  // As fetch, but a 401 is asked about and tried again.
+  // Like fetch, but a 401 asks the reader for a token and then tries again.
   const ask = async (url, options = {}) => {
     for (;;) {
       const shown = token;
       const answer = await fetch(url, { ...options, headers: { ...options.headers, ...headers() } });
       if (answer.status !== 401) return answer;
-      if (shown !== token) continue; // another request has asked meanwhile
+      if (shown !== token) continue; // The reader has typed a token for another request meanwhile.
       asking ??= typed().finally(() => (asking = undefined));
       await asking;
     }
