@@ -1,4 +1,4 @@
-"""The GraphQL face: typed and untyped subscriptions over graphql-transport-ws, history and figures as queries.
+"""The GraphQL face: subscriptions over WebSocket and event streams; history, tables and figures as queries.
 
 ::
 

@@ -69,6 +69,7 @@ class Scope:
         Raises:
             InvalidRequest: One of the criteria requests changes outside the scope.
         """
+        # Without criteria, one empty criteria is narrowed: several criteria are alternatives.
         alternatives: list[dict[str, Any]] = plain(criteria or [])
         if self.area is None:
             return alternatives
@@ -228,6 +229,7 @@ class WhereType:
                 ]
             }
         column, kind = self.columns[name]
+        # Remember where the client wrote these tests: errors of the condition name places in the tree.
         places[path] = at
         return {"column": column, **_tests(part, kind, at)}
 
@@ -251,6 +253,7 @@ def _tests(tests: Mapping[str, Any], kind: str, at: str) -> dict[str, Any]:
 
 def _value(value: Any, kind: str) -> Any:
     """Return a value in the JSON form of a condition tree: numbers as text, other values unchanged."""
+    # A float can also be the value of a JSON column.
     if kind in NUMBERS or type(value) is float:
         return {"number": str(value)}
     return value

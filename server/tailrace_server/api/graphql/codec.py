@@ -89,6 +89,7 @@ class SelectionCodec(Codec):
         """Return one payload with a separator for each capture."""
         columns = columns.gathered()
         errors: _Errors = {}
+        # Work column by column, then fill the template row by row.
         values = [self._values(each, columns, errors) for each in self._members]
         template = self._template
         if values:
@@ -192,6 +193,7 @@ def _ordinals(columns: CaptureColumns) -> list[bytes]:
 
 
 def _cursors(columns: CaptureColumns) -> list[bytes]:
+    # The batch has cursors of its own if they are not those of the captures' places in the log.
     if columns.cursors is not None:
         return [b'"%b"' % cursor for cursor in columns.cursors().to_pylist()]
     # Only the numbers differ within a batch: put the catalog into the pattern once.
@@ -272,6 +274,7 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
         return [
             _NULL if image is None else _encode(image.decode()) for image in _images(columns, body)
         ]
+    # An image is JSON text, so it can be inserted into the payload as it is.
     return [_NULL if image is None else image for image in _images(columns, body)]
 
 
@@ -333,6 +336,7 @@ def _rows(
         if image is None:
             out.append(_NULL)
             continue
+        # A bad image or value makes one field null, and adds an error. The rest of the capture is delivered.
         try:
             found = row_of(image)
         except ValueUnfit as error:

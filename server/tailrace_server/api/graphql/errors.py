@@ -5,9 +5,9 @@
     {"message": "position 1:0 is no longer in the log, …", "path": ["onProductChange"],
      "extensions": {"code": "POSITION_COMPACTED", "retriable": false, "figures": {"oldest": "4:0", …}}}
 
-``extensions`` come from the error table of all transports; only `VALUE_CODES` exist in GraphQL alone. An error
-in a document has locations. An error of execution has none, because different documents with equal selections
-share the same bytes.
+``extensions`` come from the error table of all transports; the codes in `VALUE_CODES` exist only in GraphQL. An
+error in a document has locations. An error of execution has none, because different documents with equal
+selections share the same bytes.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ async def read_page(
     names = [name for name in ("after", "before") if name in asked]
     cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
     newest = max((each.version for each in cursors.values()), default=0)
-    # Wait before the cursors are checked: a cursor may point to the version that is waited for.
+    # Wait before the cursors are checked: a cursor may point to the version that is waited for. The view must
+    # contain the versions of both cursors, or a valid cursor would look like one ahead of the log.
     if bounds.wait is not None:
         await engine.view(caller, catalog, bounds.wait)
     view = await engine.view(caller, catalog, newest)
@@ -190,6 +191,8 @@ def _bounds(
     # Check all cursors here: the reader gets only the highest lower bound, and checks only that one.
     for name, cursor in cursors.items():
         refuse_other_history(view, cursor, upper=name == upper_name)
+    # Of several lower bounds the highest one holds; upper bounds are separate fields, which the reader
+    # combines.
     lowers = [] if bounds.lower is None else [bounds.lower]
     if lower_name in cursors:
         lowers.append(After(cursors[lower_name]))

@@ -137,6 +137,7 @@ def _written(scalar: str, raw: bytes) -> str:
     """Return a JSON string with its quotes and without escapes; valid days and times need none."""
     if raw[:1] != b'"':
         raise cannot_represent(scalar, raw)
+    # Days and times need no escapes, so decode the JSON string only if it has one.
     if b"\\" not in raw:
         return raw.decode()
     try:
@@ -375,6 +376,7 @@ def column_form(column: Column, placeholders: tuple[str, ...] = ()) -> ColumnFor
 def _form_of(column: Column) -> ColumnForm:
     base = _BASES.get(re.split(r"[ (]", column.sql_type or "", maxsplit=1)[0], _JSON)
     encoding = column.encoding
+    # With the encoding `json`, or an unknown type, the value is the source's own JSON.
     if encoding == "json" or base is _JSON:
         return base
     if (decoding := decoding_of(column)) is not None:

@@ -131,6 +131,7 @@ _DESCRIPTION: Final = (
 
 def _columns_of(row: RowType) -> dict[str, tuple[str, str]]:
     """Return field of ``where`` → column, and kind of the tests on that column."""
+    # A column may be named `and`, `or` or `not`: its field then gets another name.
     fields = names.beside(row.fields, (*JOINED, INVERTED))
     return {
         field: (row.fields[of][0][0], _kind_of(row.fields[of][1].now))
@@ -143,6 +144,7 @@ def _kind_of(column: Column) -> str:
     if form.is_json:
         return "JSON"
     family = family_of(form)
+    # Values of this column cannot be compared: only `isNull` can be tested.
     if family is None:
         return "Null"
     if family is Family.NUMBER:

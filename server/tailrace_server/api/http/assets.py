@@ -79,6 +79,7 @@ class Assets:
             HTTPException: 404: the folder has no such file.
         """
         name: str = request.path_params["name"]
+        # The name comes from the URL: only listed files are served, so no path can lead out of the folder.
         if name not in self.files:
             raise HTTPException(404, f"no file named {name[:60]!r} belongs to this page")
         versioned = name in self._versioned
@@ -88,6 +89,7 @@ class Assets:
             "Cache-Control": "public, max-age=31536000, immutable" if versioned else "no-cache",
             "Vary": "Accept-Encoding",
         }
+        # Files of other projects are stored compressed; a client without gzip gets them decompressed.
         if versioned:
             if "gzip" in request.headers.get("accept-encoding", ""):
                 headers["Content-Encoding"] = "gzip"

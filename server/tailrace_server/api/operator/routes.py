@@ -129,6 +129,7 @@ class OperatorFace:
 
     async def _end(self, request: Request) -> Response:
         caller = caller_of(request)
+        # Check who asks before the body is read.
         refuse_strangers(request, caller)
         reason = await reason_of(request, self._settings)
         id: str = request.path_params["id"]
@@ -188,6 +189,7 @@ def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the request must say that its body is {JSON_TYPE}")
+    # A browser sends the origin with each POST of a page. A request without one comes from a program.
     origin = request.headers.get("origin")
     if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
         return

@@ -1,4 +1,4 @@
-"""The REST face: history over HTTP, live changes over WebSocket and as server-sent events."""
+"""The REST face: tables, history and SQL over HTTP; live changes over WebSocket and server-sent events."""
 
 from tailrace_server.api.rest.routes import RestFace, http_problem
 

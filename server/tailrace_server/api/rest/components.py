@@ -49,6 +49,7 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "description": "Captures that may be sent at first, from 0. Absent: as fast as the socket takes them.",
     }
     read = _request(change_capture_pb2.ReadChangesRequest.DESCRIPTOR, reference)
+    # Members that exist only in JSON requests, not in the protobuf messages (api/rest/forms.py).
     for each in (subscribe, read):
         each["properties"] |= _form()
     state = _request(change_capture_pb2.ReadStateRequest.DESCRIPTOR, reference)
@@ -295,6 +296,7 @@ def _request(descriptor: Descriptor, reference: Callable[[str], Schema]) -> Sche
         if field.name in ELSEWHERE:
             continue
         one = _field(field, reference)
+        # JavaScript cannot represent all 64-bit integers, so requests may send them as decimal text.
         if field.type == FieldDescriptor.TYPE_INT64:
             one = _long()
         members[field.json_name] = {"type": "array", "items": one} if field.is_repeated else one

@@ -162,6 +162,7 @@ class CloudEventsCodec(Codec):
 def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
     """Return the encoded members ``type`` and ``subject`` of each capture."""
     # Few combinations of entity type, area and operation occur: encode each once, then take it by row.
+    # One number holds the three codes; an entity type's code is -1 for a lead record, so 1 is added.
     codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
     distinct, place = np.unique(codes, return_inverse=True)
     texts = []

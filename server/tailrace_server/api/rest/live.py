@@ -103,6 +103,7 @@ class LiveFace:
 
     async def run(self, operation: SocketOperation) -> None:
         """Serve one subscription until it ends."""
+        # Take the request out of the state, so that its keys are freed when the wish has been made.
         state: _Live = operation.state
         message = state.message
         del state.message
@@ -152,6 +153,7 @@ class LiveFace:
             elif isinstance(message, StateComplete):
                 await operation.send("stateComplete", json_responses.state_complete(message))
             else:
+                # The captures are shared bytes that end with a comma, which the closing bracket replaces.
                 await operation.next(
                     opening,
                     memoryview(message.data)[:-1],
@@ -175,6 +177,7 @@ class LiveFace:
             raise InvalidRequest(
                 'request: this subscription has no demand; subscribe with "request": 0 or more'
             )
+        # A request may arrive while the subscription is being opened: `run` passes it on.
         if state.subscription is None:
             state.waiting.append(n)
         else:

@@ -164,6 +164,7 @@ def named_subscription(value: NamedView) -> dict[str, Any]:
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:
     async def answer(request: Request) -> ASGIApp:
+        # Starlette accepts HEAD wherever GET is accepted.
         method = "GET" if request.method == "HEAD" else request.method
         return await handlers[method](request)
 

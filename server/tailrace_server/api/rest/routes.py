@@ -199,6 +199,7 @@ class RestFace:
                 self._sockets.count_error("http", InvalidRequest.code)
                 return http_problem(request, error)
             except ClientDisconnect:
+                # Nobody receives this response, and nothing has to be logged or counted.
                 return Response(status_code=400)
             except Exception as error:
                 return self._refused(error)

@@ -87,6 +87,7 @@ async def answer(
         bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
     except InvalidRequest as error:
         raise in_json_names(error) from None
+    # A statement may compute for long before the first row. `made_for` cancels it if the client disconnects.
     begun = _begun(request, engine, sockets, catalog, kind, asked, bytes_max)
     return await made_for(request, begun) or Response(status_code=_NOBODY)
 

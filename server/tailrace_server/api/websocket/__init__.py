@@ -1,4 +1,4 @@
-"""The WebSocket side of the JSON faces: one state machine after graphql-transport-ws, and a guarded socket.
+"""WebSockets of the JSON faces: the state machine of graphql-transport-ws, and a guarded socket.
 
 A face (`connection.Face`) interprets the payloads. The order of messages and the end of a socket are
 implemented here, once for all faces.

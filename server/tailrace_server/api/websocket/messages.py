@@ -141,6 +141,7 @@ def parse(text: str) -> ClientMessage:
     for name in value:
         if name not in _MEMBERS:
             raise malformed(f"{kind[:20]}: unknown member {name[:40]!r}")
+    # Whether a type requires an id is checked by the state machine.
     id = value.get("id", "")
     if not isinstance(id, str) or len(id) > ID_CHARACTERS_MAX:
         raise malformed(f"{kind[:20]}: id is a text of 1 to {ID_CHARACTERS_MAX} characters")
