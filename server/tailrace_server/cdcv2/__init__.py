@@ -2,9 +2,9 @@
 
 ::
 
-    form = AvroForm.of(schema)                             # refused with the place where it differs
+    form = AvroForm.of(schema)                             # an error names the place of a difference
     for statement in read_container(form, file): ...       # pure statements, for `tailrace.cdcv2.Reader`
-    form.decode(raw), form.encode(statement)               # one message, bare
+    form.decode(raw), form.encode(statement)               # one message without a container
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Codecs of the blocks of an Avro object container file.
 
-Every codec of the Avro specification 1.12 can be read; those of the standard library's ``zlib`` can be
-written. A block of a kilobyte may claim to hold gigabytes, so a block that unpacks to more than
-`UNPACKED_BYTES_MAX` counts as damaged.
+Every codec of the Avro specification 1.12 can be read; ``null`` and ``deflate`` can be written. A block of a
+kilobyte may unpack to gigabytes, so a block that unpacks to more than `UNPACKED_BYTES_MAX` is treated as
+damaged.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 UNPACKED_BYTES_MAX: Final = 1 << 30
-"""Bytes of an unpacked block, at most."""
+"""The most bytes of an unpacked block."""
 
 _PART: Final = 1 << 20
-"""Bytes that are unpacked at a time where a codec does not take a limit."""
+"""Bytes that are unpacked at a time by a codec that takes no limit."""
 
 
 class _Unpacker(Protocol):
-    """The interface that the three unpackers of the standard library share."""
+    """The common interface of the three unpackers in the standard library."""
 
     @property
     def eof(self) -> bool:
-        """True if the end has been reached."""
+        """True if the end of the packed data has been reached."""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         """Return at most ``max_length`` bytes."""
@@ -53,7 +53,7 @@ def _deflate(block: bytes) -> bytes:
 
 
 def _unsnap(block: bytes) -> bytes:
-    """Unpack snappy; the last four bytes are the CRC-32 of the unpacked bytes, big-endian."""
+    """Unpack snappy data. The last four bytes are the CRC-32 of the unpacked bytes, big-endian."""
     size = shift = at = 0
     while True:  # the length comes first, seven bits a byte, the lowest first
         size |= (block[at] & 127) << shift

@@ -1,9 +1,9 @@
 """Avro types with parts: records, arrays, maps and unions.
 
 The row form of a record, an array or a map is a tuple: the record's values in the order of its fields, the
-array's items, or the map's (key, value) pairs sorted by key. The row form of a union's value is the row form of
-its branch, if no two branches have the same kind of row, as in ``["null", "int"]``. Otherwise the row form is
-`Tagged` with the branch, so that 1, 1.0 and true stay different.
+array's items, or the map's (key, value) pairs sorted by key. The row form of a union's value depends on the
+branches. If all branches have different kinds of rows, as in ``["null", "int"]``, it is the row form of the
+value's branch. Otherwise it is `Tagged` with the branch, so that 1, 1.0 and true stay different.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Tagged(NamedTuple):
 
 
 class RecordType:
-    """A record: an object in decoded form and in JSON, and a tuple of its fields in row form."""
+    """A record: an object in decoded form and in JSON, a tuple of its field values in row form."""
 
     kind, plain = "tuple", False
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.fields: list[tuple[str, AvroType]] = []
-        """Names and types of the fields. Set later, by `complete`, since a record may hold itself."""
+        """Names and types of the fields. `complete` sets them later, since a record may contain itself."""
         self._converted: list[tuple[int, Callable[[Any], Hashable]]] = []
-        """Place and conversion of each field whose decoded value is not its row value."""
+        """Index and conversion of each field whose decoded value differs from its row value."""
 
     def complete(self, fields: list[tuple[str, AvroType]]) -> None:
         """Set the fields; called once."""
@@ -50,7 +50,7 @@ class RecordType:
         return not self._converted
 
     def row(self, decoded: dict[str, Any]) -> tuple[Hashable, ...]:
-        """Return the values in the order of the fields, which is the order in which they were decoded."""
+        """Return the field values in the order of the fields, which is also the order of decoding."""
         if not self._converted:
             return tuple(decoded.values())
         values = list(decoded.values())
@@ -59,7 +59,7 @@ class RecordType:
         return tuple(values)
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append the fields in order."""
+        """Append the field values in order."""
         if not isinstance(value, tuple) or len(value) != len(self.fields):
             raise DataMisfit(f"{value!r} is not a tuple of {len(self.fields)} fields")
         for (name, each), part in zip(self.fields, value, strict=True):
@@ -69,7 +69,7 @@ class RecordType:
                 raise error.inside(f".{name}") from None
 
     def of_json(self, value: Any) -> tuple[Hashable, ...]:
-        """Return the row of an object that has every field and no other."""
+        """Return the row of an object, which must have every field and no other member."""
         if not isinstance(value, dict):
             raise DataMisfit(f"{value!r} is no object")
         names = [name for name, _ in self.fields]
@@ -88,20 +88,20 @@ class RecordType:
         return tuple(row)
 
     def to_json(self, value: Any) -> dict[str, Any]:
-        """Return the object."""
+        """Return the JSON object of a row."""
         return {
             name: each.to_json(part) for (name, each), part in zip(self.fields, value, strict=True)
         }
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the fields."""
+        """Return the index after the fields."""
         for _, each in self.fields:
             at = each.skip(raw, at)
         return at
 
 
 class ArrayType:
-    """Items of one type, in blocks."""
+    """An array: items of one type, encoded in blocks."""
 
     name, kind, plain = "array", "tuple", False
 
@@ -109,11 +109,11 @@ class ArrayType:
         self._items = items
 
     def row(self, decoded: list[Any]) -> tuple[Hashable, ...]:
-        """Return the items."""
+        """Return the items as a tuple."""
         return tuple(decoded) if self._items.plain else tuple(map(self._items.row, decoded))
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append one block if there are items, then the end."""
+        """Append one block if there are items, then the end mark."""
         if not isinstance(value, tuple):
             raise DataMisfit(f"{value!r} is no tuple of items")
         if value:
@@ -126,7 +126,7 @@ class ArrayType:
         out.append(0)
 
     def of_json(self, value: Any) -> tuple[Hashable, ...]:
-        """Return the items of a list."""
+        """Return the items of a list as a tuple."""
         if not isinstance(value, list):
             raise DataMisfit(f"{value!r} is no list")
         items = []
@@ -138,16 +138,19 @@ class ArrayType:
         return tuple(items)
 
     def to_json(self, value: Any) -> list[Any]:
-        """Return the list."""
+        """Return the JSON list of a row."""
         return [self._items.to_json(item) for item in value]
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the last block."""
+        """Return the index after the last block."""
         return skip_blocks(raw, at, self._items.skip)
 
 
 class MapType:
-    """Values by text key, in blocks. The row is sorted by key, so that equal maps give equal rows."""
+    """A map from text keys to values, encoded in blocks.
+
+    Its row is sorted by key, so that equal maps have equal rows.
+    """
 
     name, kind, plain = "map", "tuple", False
 
@@ -159,7 +162,7 @@ class MapType:
         return tuple((key, self._values.row(decoded[key])) for key in sorted(decoded))
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append one block if there are pairs, then the end."""
+        """Append one block if there are pairs, then the end mark."""
         if not isinstance(value, tuple):
             raise DataMisfit(f"{value!r} is no tuple of pairs")
         if value:
@@ -188,11 +191,11 @@ class MapType:
         return tuple(pairs)
 
     def to_json(self, value: Any) -> dict[str, Any]:
-        """Return the object."""
+        """Return the JSON object of a row."""
         return {key: self._values.to_json(part) for key, part in value}
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the last block."""
+        """Return the index after the last block."""
 
         def skip_pair(raw: bytes, at: int) -> int:
             return self._values.skip(raw, PRIMITIVES["string"].skip(raw, at))
@@ -228,14 +231,17 @@ and numbers if both sizes are branches."""
 
 
 class UnionType:
-    """One of several types. A value in JSON is null, or an object with the branch as its only name."""
+    """A union of several types.
+
+    In JSON a value is null, or an object whose only member is named after the branch.
+    """
 
     name = kind = "union"
 
     def __init__(self, branches: list[AvroType]) -> None:
         self._branches = branches
         self._index = {branch.name: i for i, branch in enumerate(branches)}
-        # Two branches of one kind could give equal rows: then every row names its branch.
+        # Rows of two branches of one kind could be equal, so each row then names its branch.
         kinds = [branch.kind for branch in branches]
         self._tagged = len(set(kinds)) < len(kinds)
         self._by_kind = {branch.kind: i for i, branch in enumerate(branches)}
@@ -261,7 +267,7 @@ class UnionType:
         self._branches[index].encode(part, out)
 
     def of_json(self, value: Any) -> Hashable:
-        """Return the row of null or of an object with the branch as its only name."""
+        """Return the row of null, or of an object whose only member is named after the branch."""
         if value is None and "null" in self._index:
             return Tagged("null", None) if self._tagged else None
         if not isinstance(value, dict) or len(value) != 1:
@@ -276,13 +282,13 @@ class UnionType:
         return Tagged(name, row) if self._tagged else row
 
     def to_json(self, value: Any) -> Any:
-        """Return null, or the object of one branch."""
+        """Return null, or an object whose only member is named after the branch."""
         index, part = self._branch_of(value)
         branch = self._branches[index]
         return None if branch.name == "null" else {branch.name: branch.to_json(part)}
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the value."""
+        """Return the index after the value."""
         index, after = LONG.read(raw, at)
         if not 0 <= index < len(self._branches):
             raise DataMisfit(f"the union at byte {at} has no branch {index}")
@@ -305,10 +311,11 @@ class UnionType:
 
 
 def skip_blocks(raw: bytes, at: int, skip: Callable[[bytes, int], int]) -> int:
-    """Return the place after the blocks of an array or a map.
+    """Return the index after the blocks of an array or a map.
 
-    Each block begins with the count of its items; 0 ends the last block. A negative count is followed by the
-    size of the block in bytes. The size is not checked, because decoders also read the items one by one.
+    Each block begins with the number of its items; 0 ends the last block. After a negative number comes the
+    size of the block in bytes. The size is not checked, because decoders ignore it and read the items one by
+    one.
     """
     while True:
         count, at = LONG.read(raw, at)

@@ -5,10 +5,10 @@
     file    "Obj" 0x01   metadata: map of bytes   sync (16 bytes)   block*
     block   count: long   size: long   that many bytes, packed by the codec   sync
 
-``avro.schema`` in the metadata is the schema as JSON text, ``avro.codec`` the packing ("null" where it
-is missing). Each datum is one message. A complete file ends after the sync of the header or of a block. A file
-that was cut exactly there looks complete; the counts in the stream's progress statements then show that
-messages are missing.
+``avro.schema`` in the metadata is the schema as JSON text. ``avro.codec`` is the codec, by default "null". Each
+datum is one message. A complete file ends after the sync marker of the header or of a block. A file that was
+cut off exactly there looks complete; only the counts in the stream's progress statements show that messages are
+missing.
 
 Source: Apache Avro specification 1.12, "Object Container Files".
 """
@@ -34,17 +34,19 @@ MAGIC: Final = b"Obj\x01"
 """First bytes of every container file."""
 SYNC_SIZE: Final = 16
 BLOCK_BYTES: Final = 64 * 1024
-"""Bytes of messages, before packing, at which a block is closed."""
+"""Bytes of messages, before packing, after which a block is closed."""
 
 BLOCK_BYTES_MAX: Final = 1 << 30
-"""Bytes of a block, at most. A longer one counts as damage, so that a wrong length cannot use up the memory."""
+"""The most bytes of a block. A longer block is treated as damaged, so that a wrong length cannot exhaust
+memory.
+"""
 
 _BYTES: Final = PRIMITIVES["bytes"]
 _STRING: Final = PRIMITIVES["string"]
 
 
 class ContainerReader:
-    """Reads one file from its beginning. The caller opens and closes the file."""
+    """Reads one container file from its beginning. The caller opens and closes the file."""
 
     def __init__(self, file: BinaryIO, *, product_times: bool = False) -> None:
         """Read the header.
@@ -54,12 +56,12 @@ class ContainerReader:
             product_times: True to accept times that are records of longs; see `AvroForm.of`.
 
         Raises:
-            MessageUnreadable: The file is no container file, is cut off, or has an unknown codec.
+            MessageUnreadable: The file is not a container file, is cut off, or has an unknown codec.
             SchemaDiffers: The file's schema is not the documented one.
         """
         self._file = file
         self._offset = 0
-        """Bytes that have been read so far."""
+        """Number of bytes read so far."""
         if self._take(len(MAGIC), "its magic") != MAGIC:
             raise MessageUnreadable(
                 "not an Avro container file: it does not begin with Obj 01", "byte 0"
@@ -79,7 +81,7 @@ class ContainerReader:
         """Yield the remaining messages.
 
         Raises:
-            MessageUnreadable: A block is damaged or cut off; the error says at which byte the block begins.
+            MessageUnreadable: A block is damaged or cut off; the message has the offset of the block.
         """
         while True:
             begin = self._offset
@@ -148,11 +150,12 @@ class ContainerReader:
 
 
 def read_container(form: AvroForm, file: BinaryIO) -> Iterator[Statement[int]]:
-    """Return the messages of a file, which must have the schema of ``form``.
+    """Return an iterator over the messages of a file, which must have the schema of ``form``.
 
     Raises:
-        SchemaDiffers: The file has another schema; raised by the call itself.
-        MessageUnreadable: The file is no container file, or is damaged; also raised while iterating.
+        SchemaDiffers: The file has another schema; raised by this call.
+        MessageUnreadable: The file is not a container file, or is damaged; raised by this call or while
+            iterating.
     """
     reader = ContainerReader(file, product_times=form.arity is not None)
     schemas.same(form.schema, reader.form.schema)
@@ -171,17 +174,17 @@ def write_container(
 
     Args:
         form: The schema.
-        file: The file to write to; it stays open and is not flushed.
-        statements: The messages; the iterator is advanced as they are written.
+        file: The file to write to; it is neither flushed nor closed.
+        statements: The messages; each is taken from the iterable when it is written.
         codec: ``deflate`` or ``null``.
-        metadata: Further metadata for the header, besides schema and codec.
+        metadata: Entries for the header in addition to schema and codec.
 
     Returns:
         The number of messages.
 
     Raises:
         DataMisfit: A value does not fit the schema; the blocks before it have been written.
-        ValueError: The codec is not one of these.
+        ValueError: The codec is another one.
     """
     if codec not in WRITERS:
         raise ValueError(f"codec {codec!r} is none of {', '.join(sorted(WRITERS))}")

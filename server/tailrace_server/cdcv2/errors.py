@@ -3,9 +3,9 @@
 ::
 
     CdcError                      (tailrace.cdcv2)
-    ├── SchemaDiffers             the schema is not the documented or the expected one; says where
-    ├── MessageUnreadable         bytes or text that are no message of the schema
-    └── DataMisfit                a value does not fit the schema; says which field
+    ├── SchemaDiffers             a schema is not the documented or the expected one; it names the place
+    ├── MessageUnreadable         bytes or text are not a message of the schema
+    └── DataMisfit                a value does not fit the schema; it names the field
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from tailrace.cdcv2 import CdcError
 
 
 class SchemaDiffers(CdcError):
-    """A schema is not the required one. Its writer has to change it; a retry does not help."""
+    """A schema is not the required one.
+
+    The schema has to be changed where it is written; a retry does not help.
+    """
 
     code = "CDC_SCHEMA_DIFFERS"
 
     def __init__(self, place: str, expected: str, found: str) -> None:
-        """Store the place, such as ``[1].fields[0].type``, and what was expected and read there."""
+        """Store the place, such as ``[1].fields[0].type``, with the expected and the found schema."""
         at = f"at {place}" if place else "at the top"
         super().__init__(f"schema differs {at}: expected {expected}, found {found}")
         self.place = place
@@ -27,7 +30,7 @@ class SchemaDiffers(CdcError):
         self.found = found
 
     def figures(self) -> dict[str, str]:
-        """Return the place, and what was expected and read there."""
+        """Return the place, the expected schema and the found schema."""
         return {"place": self.place, "expected": self.expected, "found": self.found}
 
 
@@ -37,18 +40,18 @@ class MessageUnreadable(CdcError):
     code = "CDC_MESSAGE_UNREADABLE"
 
     def __init__(self, reason: str, where: str = "") -> None:
-        """Store the fault and its place, such as ``byte 1034``; empty means the whole message."""
+        """Store the fault and its place, such as ``byte 1034``; an empty place means the whole message."""
         super().__init__(f"{where}: {reason}" if where else reason)
         self.reason = reason
         self.where = where
 
     def figures(self) -> dict[str, str]:
-        """Return what is wrong and where."""
+        """Return the fault and its place."""
         return {"reason": self.reason, "where": self.where}
 
 
 class DataMisfit(CdcError):
-    """A value does not fit the schema of its place. The caller or a writer has to change the value."""
+    """A value does not fit the schema at its place. The caller or the writer of the value has to change it."""
 
     code = "CDC_DATA_MISFIT"
 
@@ -59,9 +62,12 @@ class DataMisfit(CdcError):
         self.place = place
 
     def inside(self, place: str) -> DataMisfit:
-        """Return this error as seen from the enclosing value; ``place`` is ``.name`` or ``[index]``."""
+        """Return this error with the place of an enclosing value prepended.
+
+        ``place`` is ``.name`` or ``[index]``.
+        """
         return DataMisfit(self.reason, place + self.place)
 
     def figures(self) -> dict[str, str]:
-        """Return what is wrong and the place."""
+        """Return the fault and its place."""
         return {"reason": self.reason, "place": self.place}

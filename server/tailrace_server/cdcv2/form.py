@@ -1,4 +1,4 @@
-"""The Avro form of a CDCv2 stream: messages as bytes.
+"""The Avro form of a CDCv2 stream: the conversion of statements to and from messages.
 
 ::
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 UPDATES_BRANCH: Final = 0x00
 PROGRESS_BRANCH: Final = 0x02
-"""Index of its branch, with which each message begins, as one Avro byte."""
+"""First byte of a progress message: the index of its branch in Avro encoding."""
 
 DAMAGED: Final = (
     EOFError,
@@ -42,24 +42,27 @@ DAMAGED: Final = (
     ValueError,
     struct.error,
 )
-"""Errors that the Avro library raises for bytes that are not of the schema."""
+"""Errors that the Avro library raises for bytes that do not have the schema."""
 
 _HIGH: Final = bytes(byte >> 7 for byte in range(256))
-"""Translation of each byte to its high bit, which says that more bytes of a number follow."""
+"""Translation table from each byte to its high bit. A set bit means that more bytes of a number follow."""
 _OVERLONG: Final = b"\x01" * 9
-"""Nine bytes in a row with the high bit set. Every number beyond 64 bits has them, and the Avro library would
-cut such a number off silently. Other values may have them too; then the bytes are read again, slowly."""
+"""Nine bytes in a row with the high bit set, after translation by `_HIGH`. Every number beyond 64 bits has
+such bytes, and the Avro library would silently truncate the number. Other values may have them too, so
+the bytes are then read again by a slow, exact reader.
+"""
 
 
 DEPTH_MAX: Final = 100
-"""Depth to which rows of a record that holds itself may nest. JSON and Python's stack have bounds of their
-own beyond this one, with less clear errors."""
+"""The deepest nesting of rows in a record that contains itself. JSON and Python's stack have higher limits,
+with less clear errors.
+"""
 
 
 def _with_branch(
     decoded: Any, writer_schema: dict[Any, Any] | None, _reader_schema: object = None
 ) -> Any:
-    # Called by the Avro library for numbers that `schema.decoder_schema` has marked.
+    # The Avro library calls this for numbers that `schema.decoder_schema` has marked.
     assert writer_schema is not None
     return writer_schema["type"], decoded
 
@@ -70,12 +73,12 @@ for _name in ("int", "long", "float", "double"):
 
 
 class AvroForm:
-    """One documented schema, compiled. Immutable; threads may share it."""
+    """A compiled schema of a CDCv2 stream. Immutable; threads may share it."""
 
     def __init__(self, canonical: list[Any], text: str) -> None:
-        """Compile a canonical form that has been checked; callers use `of`."""
+        """Compile a canonical schema that has been checked; callers use `of`."""
         self.text = text
-        """The schema as it was given, as JSON text; the canonical form leaves parts of it out."""
+        """The schema as it was given, as JSON text; the canonical form omits parts of it."""
         self.schema = canonical
         """The schema in parsing canonical form."""
         items = canonical[0]["items"]
@@ -88,17 +91,17 @@ class AvroForm:
         named: dict[str, AvroType] = {}
         self._updates = schemas.compile_type(canonical[0], named)
         self._progress = schemas.compile_type(canonical[1], named)
-        # Two codecs of one schema: the types above encode, convert and check; the Avro library decodes, since
-        # it is compiled.
+        # Two implementations of one schema: the types above encode, convert and check. The Avro library only
+        # decodes, which it does faster, since it is compiled code.
         marked = schemas.decoder_schema(canonical)
         known: dict[str, Any] = {}
         self._updates_schema = fastavro.parse_schema(marked[0], known)
         self._progress_schema = fastavro.parse_schema(marked[1], known)
         self._nests = schemas.nests(canonical[0])
-        """True if a record holds itself, so that the depth of a row depends on its bytes."""
+        """True if a record contains itself, so that the bytes of a row determine its depth."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle as the schema's text, which is compiled again."""
+        """Pickle the text of the schema; unpickling compiles it again."""
         return _form_of, (self.text, self.arity is not None)
 
     @classmethod
@@ -125,7 +128,7 @@ class AvroForm:
         """Return the form of a stream whose ``data`` has a given record schema.
 
         Raises:
-            SchemaDiffers: ``data`` is no valid record schema.
+            SchemaDiffers: The value is not a valid record schema.
         """
         return cls.of(schemas.documented_schema(record))
 
@@ -135,14 +138,14 @@ class AvroForm:
         return tuple(name for name, _ in self.data.fields)
 
     def record_of(self, row: Sequence[Hashable]) -> dict[str, Hashable]:
-        """Return a row as a mapping by field name; nested values stay rows."""
+        """Return a row as a mapping by field name; nested values stay in row form."""
         return dict(zip(self.fields, row, strict=True))
 
     def row_of(self, record: Mapping[str, Hashable]) -> tuple[Hashable, ...]:
         """Return the row of a mapping by field name.
 
         Raises:
-            DataMisfit: A field is missing, or one is unknown.
+            DataMisfit: A field is missing or unknown.
         """
         fields = self.fields
         for name in fields:
@@ -154,15 +157,15 @@ class AvroForm:
         return tuple(record[name] for name in fields)
 
     def text_of_row(self, row: Hashable) -> str:
-        """Return a row as text, for `Reader.save`: a message with this one row, in base64."""
+        """Return a row as text, for `Reader.save`: the base64 of a message with only this row."""
         time: Any = 0 if self.arity is None else (0,) * self.arity
         return base64.b64encode(self.encode([Update(row, time, 1)])).decode()
 
     def row_of_text(self, text: str) -> Hashable:
-        """Return the row of `text_of_row`, for `Reader.restore`.
+        """Return the row in a text of `text_of_row`, for `Reader.restore`.
 
         Raises:
-            ValueError: The text was not made by `text_of_row`.
+            ValueError: `text_of_row` did not make the text.
         """
         try:
             statement = self.decode(base64.b64decode(text, validate=True))
@@ -173,7 +176,7 @@ class AvroForm:
         return statement[0].data
 
     def decode(self, raw: bytes) -> Statement[int]:
-        """Return the statement of one bare message.
+        """Return the statement in the bytes of one message.
 
         Raises:
             MessageUnreadable: The message is cut off, too long, or not of this schema.
@@ -186,17 +189,19 @@ class AvroForm:
         return statement
 
     def encode(self, statement: Statement[int]) -> bytes:
-        """Return one bare message.
+        """Return the bytes of one message.
 
         Raises:
-            DataMisfit: A value does not fit the schema; the error names its field.
+            DataMisfit: A value does not fit the schema; the message names its field.
         """
         out = bytearray()
         self.write(statement, out)
         return bytes(out)
 
     def read(self, stream: BytesIO) -> Statement[int]:
-        """Return the next message of a stream. `check_numbers` has to check for numbers beyond 64 bits.
+        """Return the next message of a stream.
+
+        The caller must then call `check_numbers`, to find truncated numbers.
 
         Raises:
             MessageUnreadable: The message is cut off, or not of this schema.
@@ -205,8 +210,8 @@ class AvroForm:
         try:
             if branch == b"\x00":
                 if self._nests:
-                    # The Avro library recurses on the processor's stack: bytes that nest deeply would kill
-                    # the process. This walk recurses on Python's stack, where they raise RecursionError.
+                    # The Avro library recurses on the machine's stack, so deeply nested bytes would kill the
+                    # process. Walk through them first on Python's stack, which raises RecursionError.
                     self._updates.skip(stream.getvalue(), stream.tell())
                 return self._shallow(self._read_updates(stream))
             if branch == b"\x02":
@@ -225,7 +230,7 @@ class AvroForm:
         """Append one message.
 
         Raises:
-            DataMisfit: As `encode`; ``out`` then has a part of the message.
+            DataMisfit: A value does not fit the schema; ``out`` then has a part of the message.
         """
         if isinstance(statement, Progress):
             out.append(PROGRESS_BRANCH)
@@ -235,10 +240,10 @@ class AvroForm:
             self._updates.encode(tuple(statement), out)
 
     def of_json(self, value: Any) -> Statement[int]:
-        """Return the statement of one message in Avro JSON, parsed.
+        """Return the statement of one message, given its parsed Avro JSON.
 
         Raises:
-            DataMisfit: The JSON is not that of a message; the error names the part.
+            DataMisfit: The JSON is not a message; the error names the part.
         """
         match value:
             case {"array": updates} if len(value) == 1:
@@ -252,10 +257,10 @@ class AvroForm:
         )
 
     def to_json(self, statement: Statement[int]) -> dict[str, Any]:
-        """Return the Avro JSON of one message.
+        """Return the Avro JSON of one message. Only values of unions are checked.
 
         Raises:
-            DataMisfit: A value of a union fits none of its branches. Other values are not checked.
+            DataMisfit: A value of a union fits no branch.
         """
         if isinstance(statement, Progress):
             return {schemas.PROGRESS: self._progress.to_json(row_of_progress(statement))}
@@ -266,11 +271,12 @@ class AvroForm:
 
         Args:
             raw: The bytes of the messages.
-            messages: Number of messages.
+            messages: The number of messages.
 
         Raises:
-            MessageUnreadable: A number is beyond 64 bits, or an index names nothing.
+            MessageUnreadable: A number is beyond 64 bits, or an index is out of range.
         """
+        # The common case costs one translation and one search; the slow walk is only for suspects.
         if _OVERLONG not in raw.translate(_HIGH):
             return
         at = 0
@@ -281,7 +287,7 @@ class AvroForm:
             raise MessageUnreadable(error.reason) from error
 
     def _shallow(self, updates: list[Update[int]]) -> list[Update[int]]:
-        """Return updates as they are, once their depth has been checked.
+        """Return updates unchanged, after a check of their depth.
 
         Raises:
             DataMisfit: A row nests deeper than `DEPTH_MAX`.
@@ -330,7 +336,7 @@ def _form_of(text: str, product_times: bool) -> AvroForm:
 
 
 def _tuple(time: dict[str, int]) -> Any:
-    """Return a product time."""
+    """Return a product time as a tuple."""
     return tuple(time.values())
 
 
@@ -344,7 +350,7 @@ def _is_deeper(row: object, than: int) -> bool:
 
 
 def _explained(error: Exception) -> str:
-    """Return an error of the Avro library in plain words."""
+    """Return the description of an error of the Avro library."""
     if isinstance(error, (EOFError, IndexError)):
         return "it ends in the middle, or names a branch that does not exist"
     if isinstance(error, RecursionError):

@@ -5,8 +5,9 @@
     {"array":[{"data":{"id":5,"price":{"int":10}},"time":5,"diff":1}]}
     {"com.materialize.cdc.progress":{"lower":[0],"upper":[3],"counts":[]}}
 
-The value of a union is an object with its branch as the only name. Blank lines are counted and skipped. JSON
-has no NaN and no infinite numbers: they are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
+The value of a union is an object whose only member is named after the branch. Blank lines are skipped, but
+counted in line numbers. JSON has no NaN and no infinite numbers: they are the texts ``NaN``, ``Infinity`` and
+``-Infinity``.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def read_line(form: AvroForm, line: str | bytes, where: str = "") -> Statement[i
     Args:
         form: The schema.
         line: The text, with or without a line break.
-        where: Name of the line in errors.
+        where: The place of the line, for errors.
 
     Raises:
-        MessageUnreadable: The line is not the JSON of a message of this schema; the error names the field.
+        MessageUnreadable: The line is not the JSON of a message of this schema; the message names the field.
     """
     try:
         return form.of_json(json.loads(line, object_pairs_hook=_object, parse_constant=_refuse))
@@ -46,7 +47,7 @@ def read_lines(form: AvroForm, lines: Iterable[str | bytes]) -> Iterator[Stateme
     """Yield the statements of lines.
 
     Raises:
-        MessageUnreadable: As `read_line`; the error names the line, from 1.
+        MessageUnreadable: A line is not a message; the message has the number of the line, from 1.
     """
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -57,7 +58,7 @@ def write_line(form: AvroForm, statement: Statement[int]) -> bytes:
     """Return one line, with its line break.
 
     Raises:
-        DataMisfit: A value does not fit the schema; the error names its field.
+        DataMisfit: A value does not fit the schema; the message names its field.
     """
     form.encode(statement)  # checks every value, which `to_json` does not
     text = json.dumps(form.to_json(statement), ensure_ascii=False, separators=(",", ":"))
@@ -68,7 +69,7 @@ def write_lines(form: AvroForm, statements: Iterable[Statement[int]]) -> Iterato
     """Yield the lines of statements.
 
     Raises:
-        DataMisfit: As `write_line`.
+        DataMisfit: A value does not fit the schema.
     """
     for statement in statements:
         yield write_line(form, statement)

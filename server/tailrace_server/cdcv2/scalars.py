@@ -1,11 +1,12 @@
 """Avro types without parts, and the interface of all types.
 
-A value has its bytes and three other forms: the *decoded* form of the Avro library, the *row* form, and Avro
-JSON. Rows are hashable; two rows are equal if and only if their data are equal. For scalars the decoded form is
-the row form, except that every NaN becomes one object, so that a record with a NaN equals its duplicate.
+A value has bytes and three other forms: the *decoded* form of the Avro library, the *row* form, and Avro JSON.
+Rows are hashable, and two rows are equal if and only if their data are equal. The decoded form of a scalar is
+also its row form, with one exception: every NaN becomes the same object, so that a record with a NaN equals its
+duplicate.
 
-Zero and minus zero are equal, as in Materialize. Logical types are not interpreted: a timestamp is its
-number and a decimal its bytes, so that a value is written exactly as it was read.
+Zero and minus zero are equal, as in Materialize. Logical types are not interpreted: a timestamp is its number
+and a decimal is its bytes, so that a value is written exactly as it was read.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 NAN: Final = math.nan
-"""The only NaN in rows. Tuples compare by identity first, so rows with it are equal."""
+"""The only NaN object in rows. Tuples compare by identity first, so rows with this NaN are equal."""
 
 
 class AvroType(Protocol):
     """A compiled Avro type."""
 
     name: str
-    """Name of the type as a branch of a union: the full name of a named type, otherwise the type."""
+    """Name of the type as a branch of a union: the full name of a named type, else the name of the type."""
     kind: str
-    """Rows of different kinds are never equal. Rows of one kind may be, even if their types differ."""
+    """The kind of the type's rows. Rows of different kinds are never equal; rows of one kind may be, even of
+    two types.
+    """
     plain: bool
-    """True if the decoded form is the row form."""
+    """True if the decoded form is also the row form."""
 
     def row(self, decoded: Any) -> Hashable:
-        """Return the row form of what the Avro library decoded."""
+        """Return the row form of a value that the Avro library decoded."""
 
     def encode(self, value: Any, out: bytearray) -> None:
         """Append the binary form of a row value.
@@ -54,16 +57,16 @@ class AvroType(Protocol):
         """Return the Avro JSON of a row value."""
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the binary value at ``at``, and check every number in the value.
+        """Return the index after the binary value at ``at``, and check every number in the value.
 
         Raises:
-            DataMisfit: A number is beyond its range, or an index names nothing.
+            DataMisfit: A number or an index is out of range.
             IndexError: The bytes end before the value does.
         """
 
 
 class Scalar:
-    """A type whose decoded form, row form and JSON are the same."""
+    """A type whose decoded form, row form and JSON are equal."""
 
     plain = True
     name: str
@@ -83,7 +86,7 @@ class Scalar:
 
 
 class Null(Scalar):
-    """No value."""
+    """The null type; its values have no bytes."""
 
     name = kind = "null"
 
@@ -98,12 +101,12 @@ class Null(Scalar):
             raise self.misfit(value)
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the same place."""
+        """Return ``at`` unchanged."""
         return at
 
 
 class Boolean(Scalar):
-    """One byte, 0 or 1."""
+    """A boolean: one byte, 0 or 1."""
 
     name, kind = "boolean", "number"
 
@@ -112,20 +115,23 @@ class Boolean(Scalar):
         out.append(self.of_json(value))
 
     def of_json(self, value: Any) -> bool:
-        """Return a boolean; a number is refused."""
+        """Return a boolean; numbers are refused."""
         if not isinstance(value, bool):
             raise self.misfit(value)
         return value
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after one byte."""
+        """Return the index after one byte."""
         if raw[at] > 1:
             raise DataMisfit(f"{raw[at]} is no boolean")
         return at + 1
 
 
 class Integer(Scalar):
-    """An ``int`` of 32 or a ``long`` of 64 bits: zigzag-encoded, then seven bits a byte, the lowest first."""
+    """An ``int`` of 32 bits or a ``long`` of 64 bits.
+
+    Zigzag-encoded, then seven bits a byte, the lowest first.
+    """
 
     kind = "number"
 
@@ -152,11 +158,11 @@ class Integer(Scalar):
         return value
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the number."""
+        """Return the index after the number."""
         return self.read(raw, at)[1]
 
     def read(self, raw: bytes, at: int) -> tuple[int, int]:
-        """Return the number at ``at`` and the place after it.
+        """Return the number at ``at``, and the index after it.
 
         Raises:
             DataMisfit: The number is out of range, or longer than ten bytes.
@@ -179,7 +185,7 @@ class Integer(Scalar):
 
 
 class Floating(Scalar):
-    """A ``float`` of 32 or a ``double`` of 64 bits."""
+    """A ``float`` of 32 bits or a ``double`` of 64 bits."""
 
     kind, plain = "number", False
 
@@ -188,7 +194,7 @@ class Floating(Scalar):
         self._struct = struct.Struct(layout)
 
     def row(self, decoded: Any) -> float:
-        """Return the number, or the one NaN."""
+        """Return the number; every NaN becomes `NAN`."""
         value: float = decoded
         return value if value == value else NAN
 
@@ -200,7 +206,7 @@ class Floating(Scalar):
             raise DataMisfit(f"{value!r} is beyond a {self.name}") from None
 
     def of_json(self, value: Any) -> float:
-        """Return the number. NaN, Infinity and -Infinity, which JSON lacks, are given as texts."""
+        """Return the number. JSON lacks NaN, Infinity and -Infinity, so these are given as texts."""
         if value in ("NaN", "Infinity", "-Infinity"):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -208,18 +214,18 @@ class Floating(Scalar):
         return self.row(float(value))
 
     def to_json(self, value: Any) -> Any:
-        """Return the number, or the text of NaN or an infinite number, which JSON lacks."""
+        """Return the number; NaN and infinite numbers as texts, since JSON lacks them."""
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after four or eight bytes."""
+        """Return the index after four or eight bytes."""
         return skipped(raw, at, self._struct.size)
 
 
 class Bytes(Scalar):
-    """A length and as many bytes; in JSON a text with one character, U+0000 to U+00FF, for each byte."""
+    """A length and that many bytes; in JSON a text with one character, U+0000 to U+00FF, for each byte."""
 
     name = kind = "bytes"
 
@@ -231,21 +237,21 @@ class Bytes(Scalar):
         out += value
 
     def of_json(self, value: Any) -> bytes:
-        """Return the bytes of a text."""
+        """Return the bytes that a text encodes."""
         return bytes_of_text(value, self.name)
 
     def to_json(self, value: Any) -> str:
-        """Return the text of the bytes."""
+        """Return the text that encodes bytes."""
         return str(value, "latin-1")
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the bytes."""
+        """Return the index after the bytes."""
         size, at = LONG.read(raw, at)
         return skipped(raw, at, size)
 
 
 class String(Scalar):
-    """A length in bytes and UTF-8 text."""
+    """A text: its length in bytes, then UTF-8."""
 
     name, kind = "string", "text"
 
@@ -267,13 +273,13 @@ class String(Scalar):
         return value
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the text."""
+        """Return the index after the text."""
         size, at = LONG.read(raw, at)
         return skipped(raw, at, size)
 
 
 class Fixed(Scalar):
-    """A number of bytes that the schema fixes; in JSON as `Bytes`."""
+    """A number of bytes that the schema fixes; in JSON a text, as for `Bytes`."""
 
     kind = "bytes"
 
@@ -288,23 +294,23 @@ class Fixed(Scalar):
         out += value
 
     def of_json(self, value: Any) -> bytes:
-        """Return the bytes of a text."""
+        """Return the bytes that a text encodes."""
         found = bytes_of_text(value, self.name)
         if len(found) != self._size:
             raise DataMisfit(f"{value!r} is not {self._size} bytes")
         return found
 
     def to_json(self, value: Any) -> str:
-        """Return the text of the bytes."""
+        """Return the text that encodes bytes."""
         return str(value, "latin-1")
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the bytes."""
+        """Return the index after the bytes."""
         return skipped(raw, at, self._size)
 
 
 class EnumType(Scalar):
-    """One of several symbols, written as its index."""
+    """One of several symbols, encoded as its index."""
 
     kind = "text"
 
@@ -323,7 +329,7 @@ class EnumType(Scalar):
         return value
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return the place after the index."""
+        """Return the index after the symbol."""
         index, at = LONG.read(raw, at)
         if not 0 <= index < len(self._index):
             raise DataMisfit(f"{self.name} has no symbol {index}")
@@ -342,14 +348,14 @@ PRIMITIVES: Final[dict[str, AvroType]] = {
     "bytes": Bytes(),
     "string": String(),
 }
-"""Primitive types by name. They do not change, so all schemas share them."""
+"""Primitive types by name. They are immutable, so all schemas share them."""
 
 
 def bytes_of_text(value: Any, name: str) -> bytes:
     """Return the bytes that the characters of a text encode.
 
     Raises:
-        DataMisfit: The value is no text, or has a character above U+00FF.
+        DataMisfit: The value is not a text, or has a character above U+00FF.
     """
     if not isinstance(value, str):
         raise DataMisfit(f"{value!r} is no {name}")
@@ -360,11 +366,11 @@ def bytes_of_text(value: Any, name: str) -> bytes:
 
 
 def skipped(raw: bytes, at: int, size: int) -> int:
-    """Return the place ``size`` bytes further.
+    """Return the index ``size`` bytes after ``at``.
 
     Raises:
         DataMisfit: ``size`` is negative.
-        IndexError: The bytes end before that.
+        IndexError: The bytes end before that index.
     """
     if size < 0:
         raise DataMisfit(f"length {size} at byte {at} is negative")

@@ -1,4 +1,4 @@
-"""The documented schema of a CDCv2 stream. It has two branches, and only the type of ``data`` is free.
+"""The documented schema of a CDCv2 stream: two branches, in which a stream chooses only the type of ``data``.
 
 ::
 
@@ -6,14 +6,14 @@
       record com.materialize.cdc.progress          { lower: array of long, upper: array of long,
                                                      counts: array of record { time, count: long } } ]
 
-A schema may differ only in parts that do not change the bytes: doc, aliases, defaults, order, logical types,
-``{"type": "long"}`` for ``"long"``, and whether a name is written in full. Any other difference is refused, and
-the error names the place. Arrays whose items take no bytes are refused too: three bytes could announce any
-number of items.
+A schema may differ from it only in parts that do not change the bytes: doc, aliases, defaults, order, logical
+types, ``{"type": "long"}`` for ``"long"``, and full or short names. Any other difference is refused, and the
+error names the place. Arrays whose items have no bytes are refused too: three bytes could announce any number
+of items.
 
-If the caller allows it, times may be *product times*, which the documented schema does not have. ``time``, the
-items of ``lower`` and ``upper``, and ``time`` of ``counts`` are then ``record com.materialize.cdc.time``. Its
-fields are longs of any name, one for each coordinate.
+If the caller allows it, times may be *product times*, which the documented schema does not have. Then ``time``,
+the items of ``lower`` and ``upper``, and ``time`` in ``counts`` are ``record com.materialize.cdc.time``. The
+fields of this record are longs of any name, one for each coordinate.
 
 Source: Materialize documentation, "Materialize CDC", example schema.
 """
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 NAMESPACE: Final = "com.materialize.cdc"
 PROGRESS: Final = f"{NAMESPACE}.progress"
 TIME: Final = f"{NAMESPACE}.time"
-"""Full name of the record of a product time."""
+"""Full name of the record that is a product time."""
 DATA_PLACE: Final = "[0].items.fields[0].type"
 """Place of the type of ``data``, which a stream may choose."""
 
 BRANCH: Final = "tailrace-branch"
-"""A logical type of our own. It marks numbers of unions that hold both sizes, so that the decoder says which
-size it has read."""
+"""A logical type of our own, for numbers in unions that have both sizes. It makes the decoder say which size
+it read.
+"""
 
 _ANY_RECORD: Final = "any record"
 _LONGS: Final = {"type": "array", "items": "long"}
@@ -102,7 +103,7 @@ def documented_schema(data: dict[str, Any], coordinates: Sequence[str] = ()) -> 
 
     Args:
         data: The record type.
-        coordinates: Names of the coordinates of product times; empty for the documented ``long``.
+        coordinates: The names of the coordinates of product times; empty for the documented ``long``.
     """
     schema: list[Any] = json.loads(json.dumps(_DOCUMENTED))
     schema[0]["items"]["fields"][0]["type"] = data
@@ -120,7 +121,7 @@ def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = Fal
         product_times: True to accept times that are records of longs.
 
     Raises:
-        SchemaDiffers: The schema is not the documented one, or ``data`` is no valid record schema.
+        SchemaDiffers: The schema is not the documented one, or ``data`` is not a valid record schema.
     """
     if isinstance(schema, str):
         try:
@@ -144,20 +145,20 @@ def arity(canonical: list[Any]) -> int | None:
 
 
 def same(expected: list[Any], found: list[Any]) -> None:
-    """Compare two canonical forms.
+    """Raise if two canonical forms differ.
 
     Raises:
-        SchemaDiffers: They differ; the error names the place of the first difference.
+        SchemaDiffers: They differ; the message names the place of the first difference.
     """
     _compare(expected, found, "")
 
 
 def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroType:
-    """Return the compiled type of a schema in canonical form.
+    """Return the compiled type of a canonical schema.
 
     Args:
         schema: The schema.
-        named: The named types so far, by full name; extended.
+        named: The named types so far, by full name; this call adds new ones.
     """
     named = {} if named is None else named
     if isinstance(schema, str):
@@ -186,7 +187,7 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
 
 
 def decoder_schema(schema: Any) -> Any:
-    """Return a canonical schema for the decoder, with a mark on numbers that a union has in both sizes."""
+    """Return a canonical schema for the decoder, with `BRANCH` on numbers that a union has in both sizes."""
     if isinstance(schema, list):
         names = {branch for branch in schema if isinstance(branch, str)}
         both = set().union(*(pair for pair in _NUMBERS if pair <= names))
@@ -209,7 +210,7 @@ def decoder_schema(schema: Any) -> Any:
 
 
 def _time_of(canonical: Any) -> dict[str, Any] | None:
-    """Return the record of product times in a canonical form; None if the form has other times."""
+    """Return the record of product times in a canonical schema; None if its times are not such records."""
     try:
         time: Any = canonical[0]["items"]["fields"][1]["type"]
         kinds = {field["type"] for field in time["fields"] if time["name"] == TIME}
@@ -220,7 +221,7 @@ def _time_of(canonical: Any) -> dict[str, Any] | None:
 
 
 def _put_time(schema: list[Any], time: dict[str, Any]) -> None:
-    """Replace the documented times. The first place defines the record, the others refer to it by name."""
+    """Replace the documented times. The first place defines the record; the others refer to it by name."""
     schema[0]["items"]["fields"][1]["type"] = time
     lower, upper, counts = schema[1]["fields"]
     lower["type"] = {"type": "array", "items": TIME}
@@ -239,7 +240,7 @@ def _canonical(schema: Any) -> Any:
 
 
 def _check_rules(canonical: Any) -> None:
-    """Refuse schemas that the specification forbids but the Avro library accepts."""
+    """Refuse schemas that the Avro specification forbids but the Avro library accepts."""
     names: set[str] = set()
     for part in _parts(canonical):
         match part:
@@ -263,7 +264,7 @@ def _check_rules(canonical: Any) -> None:
 
 
 def _parts(schema: Any) -> Iterator[Any]:
-    """Yield a schema and all schemas inside it, without names and primitives."""
+    """Yield a schema and all schemas inside it, except names and primitive types."""
     if isinstance(schema, list):
         yield schema
         for branch in schema:
@@ -277,11 +278,11 @@ def _parts(schema: Any) -> Iterator[Any]:
 
 
 def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
-    """Return True if a record of a canonical schema contains itself, so that its values may nest to any depth.
+    """Return True if a record in a canonical schema contains itself, so that its values may nest to any depth.
 
     Args:
         schema: The schema.
-        within: Full names of the records around it.
+        within: The full names of the enclosing records.
     """
     match schema:
         case str():
@@ -296,7 +297,10 @@ def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
 
 
 def takes_no_bytes(schema: Any, whole: Any) -> bool:
-    """Return True if all values of a type take no bytes; ``whole`` is the schema that defines its names."""
+    """Return True if no value of a type has any bytes.
+
+    ``whole`` is the schema that defines the type's names.
+    """
     match schema:
         case "null" | {"type": "fixed", "size": 0}:
             return True
@@ -305,13 +309,13 @@ def takes_no_bytes(schema: Any, whole: Any) -> bool:
         case str() if schema not in PRIMITIVES:
             named = (part for part in _parts(whole) if isinstance(part, dict))
             found = next((part for part in named if part.get("name") == schema), "long")
-            # A record that always holds itself has no finite value, and would never end here.
+            # A record that always contains itself has no finite value, and this recursion would never end.
             return not nests(found) and takes_no_bytes(found, whole)
     return False
 
 
 def _fault(schema: Any) -> str:
-    """Return the place of ``data`` if an invalid schema is valid without it; otherwise the top."""
+    """Return the place of ``data`` if an invalid schema is valid without ``data``; otherwise an empty text."""
     try:
         whole = json.loads(json.dumps(schema))
         whole[0]["items"]["fields"][0]["type"] = "long"
@@ -342,7 +346,7 @@ def _compare(expected: Any, found: Any, place: str) -> None:
     if isinstance(expected, dict) and isinstance(found, dict):
         if expected.keys() & _PARTS and expected.get("type") != found.get("type"):
             raise SchemaDiffers(place, _shown(expected), _shown(found))
-        # Names are compared before parts: a wrong name explains more than a wrong part of it.
+        # Compare names before parts: a wrong name explains the fault better than a wrong part does.
         for name in sorted(expected.keys() | found.keys(), key=lambda name: (name in _PARTS, name)):
             at = f"{place}.{name}" if place else name
             if name not in found or name not in expected:
