@@ -128,9 +128,9 @@ class Boolean(Scalar):
 
 
 class Integer(Scalar):
-    """An ``int`` of 32 bits or a ``long`` of 64 bits.
+    """An ``int`` of 32 bits or a ``long`` of 64 bits, in zigzag encoding.
 
-    Zigzag-encoded, then seven bits a byte, the lowest first.
+    Seven bits a byte, the lowest first.
     """
 
     kind = "number"

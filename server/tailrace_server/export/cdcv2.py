@@ -6,8 +6,8 @@
     advance   newest view ─▶ check new versions ─▶ write files from the frontier to the published version
 
 The time of an update is its version. The first interval begins at 0. A stream that begins with a snapshot at
-version V has all rows of V as updates at V, and no earlier updates. Between runs only the folder is kept; its
-files say how far the export has come.
+version V has all rows of V as updates at V, and no earlier updates. The folder is the only state between runs:
+the names of its files say how far the export has come.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _COMMITTED: Final = "tailrace.committed"
-"""In a file's metadata: when its last version was committed, µs."""
+"""Name in a file's metadata for the commit time of the file's last version, in µs."""
 UPDATES_MAX: Final = 100_000
-"""Updates at which a file is closed, behind the version that reaches them."""
+"""Number of updates after which a file is closed, at the end of the version that reaches the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,25 +62,25 @@ class ExportSettings:
     entity_type: str
     output: Path
     since: int | None = None
-    """Version whose snapshot the stream begins with; None to begin with the log."""
+    """The version whose snapshot begins the stream; None: the stream begins with the log."""
     like: Path | None = None
-    """Folder of another export whose columns this one takes over, so that their files can be merged."""
+    """Folder of another export whose columns are used, so that the files of both can be merged; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """How far an export has come, and what the current `Cdcv2Export.advance` has written."""
+    """How far an export has come, and what the current call of `Cdcv2Export.advance` has written."""
 
     frontier: int
-    """First version that is not in the folder."""
+    """The first version that is not in the folder."""
     updates: int = 0
-    """Updates in the files that were written."""
+    """Number of updates in the files written by the call."""
     files: int = 0
-    """Files that were created."""
+    """Number of files created by the call."""
 
 
 class Cdcv2Export:
-    """One export, a context manager. Make it with `begin`. Its methods block; use one thread at a time."""
+    """One export; a context manager, created by `begin`. Its methods block; use one thread at a time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Cdcv2Export:
         checked: int,
         stopping: Event,
     ) -> None:
-        """Callers use `begin`."""
+        """Store the parts of an export; callers use `begin`."""
         self.log = log
         self._records = records
         self._folder = folder
@@ -113,16 +113,17 @@ class Cdcv2Export:
         """Open log and folder, and check every published record before anything is written.
 
         Args:
-            settings: What to export.
-            stopping: Any thread may set it. It ends this call, and ``advance`` behind the current file.
+            settings: The table to export, and the folder.
+            stopping: Any thread may set this event. It ends this call, and ends ``advance`` after the current
+                file.
 
         Raises:
             InterruptedError: ``stopping`` was set.
-            InvalidRequest: The entity type is unknown, or ``since`` is no published version.
+            InvalidRequest: The entity type is unknown, or ``since`` is not a published version.
             FolderTaken: The folder holds something else.
             ImagesMissing: A record lacks an image that the export needs.
             PositionCompacted: The log no longer has the versions that are to be read.
-            LogUnreadable, LogCorrupted: As ``CommitLog.open``.
+            LogUnreadable, LogCorrupted: The log cannot be opened.
         """
         with ExitStack() as stack:
             # 1. Is the folder free, or does it hold an earlier part of the same stream?
@@ -166,7 +167,7 @@ class Cdcv2Export:
                 if found is not None and like != columns:
                     raise FolderTaken(folder.path, f"has other columns than {settings.like}")
                 columns = like
-            # 5. Claim the folder. If another exporter was faster, its identity is what counts.
+            # 5. Claim the folder. If another exporter was faster, use the identity that it has written.
             schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
             documents = [ColumnDocument.of(column) for column in columns]
             identity = folder.begin(structs.replace(wanted, columns=documents), schema)
@@ -190,10 +191,10 @@ class Cdcv2Export:
         """Write the published versions that are not in the folder yet.
 
         Args:
-            tell: Called after each file, with the progress so far.
+            tell: Called after each file with the progress so far.
 
         Raises:
-            ImagesMissing, ImageUnfit: A version cannot be exported; those before it have been written.
+            ImagesMissing, ImageUnfit: A version cannot be exported; the versions before it have been written.
             FolderTaken, LogFull: The folder cannot be written.
             CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
         """
@@ -211,12 +212,13 @@ class Cdcv2Export:
             tell(written)
             if self._stopping.is_set():
                 return written
+        # Raise only now: the versions before the faulty one have been exported.
         if failure is not None:
             raise failure
         return written
 
     def _check_new(self, published: int) -> ImagesMissing | None:
-        """Check the new versions; return the error of the first that cannot be exported, None if all can."""
+        """Check the new versions; return the error for the first version that cannot be exported, or None."""
         for version in self._records.versions(self._checked + 1, published + 1):
             try:
                 self._check.see(version)
@@ -227,13 +229,13 @@ class Cdcv2Export:
         return None
 
     def _intervals(self, lower: int, stop: int) -> Iterator[_Interval]:
-        """Yield the intervals from ``lower`` up to ``stop``, exclusive; each becomes a file.
+        """Yield the intervals from ``lower`` to ``stop`` (exclusive); each becomes a file.
 
         Raises:
-            ImageUnfit: An image does not fit; the versions before it have been yielded.
+            ImageUnfit: An image does not fit the schema; the versions before it have been yielded.
         """
         writer: Writer[int] = Writer(start=(lower,))
-        # A snapshot is a file of its own, however large: all its updates have one time.
+        # A snapshot cannot be divided, whatever its size: all of its updates have one time.
         if lower <= self._since != 0:
             _write_version(writer, self._since, self._differences.collection(self._since))
             yield _closed(writer, self._since + 1)
@@ -247,7 +249,8 @@ class Cdcv2Export:
                     yield _closed(writer, version + 1)
                     lower, updates = version + 1, 0
         except ImageUnfit as error:
-            # First close the interval of what did fit: the frontier then says where a new folder goes on.
+            # First close the interval of the versions that do fit. The frontier then says where an export into
+            # a new folder has to continue.
             failure, stop = error, error.version
         if lower < stop:
             yield _closed(writer, stop)
@@ -265,11 +268,11 @@ class _Interval:
     """The contents of one file."""
 
     lower: int
-    """First version, inclusive."""
+    """The first version, inclusive."""
     upper: int
-    """Last version, exclusive."""
+    """The end of the interval, exclusive."""
     statements: list[Statement[int]]
-    """Updates in the order of their times, then one progress statement."""
+    """The updates in the order of their times, then one progress statement."""
     updates: int
     """Number of updates."""
 
@@ -286,10 +289,10 @@ def _closed(writer: Writer[int], upper: int) -> _Interval:
 
 
 def _refuse_other_history(folder: StreamFolder, view: LogView, frontier: int) -> None:
-    """Refuse a folder whose newest file ends with a version that was committed at another time.
+    """Raise if the last version in the folder has another commit time than in the log.
 
     Raises:
-        FolderTaken: It is so.
+        FolderTaken: The times differ: the log was restored from an older copy and then written differently.
     """
     path = folder.newest(frontier)
     found = view.known_timestamp_of(frontier - 1)
@@ -306,10 +309,10 @@ def _refuse_other_history(folder: StreamFolder, view: LogView, frontier: int) ->
 
 
 def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) -> StreamIdentity:
-    """Return the identity of the stream that the settings ask for, without its columns.
+    """Return the identity of the stream that the settings describe, without columns.
 
     Raises:
-        InvalidRequest: ``since`` is no published version.
+        InvalidRequest: ``since`` is not a published version.
     """
     published = log.view.published
     if settings.since is not None and not 1 <= settings.since <= published:
@@ -329,14 +332,14 @@ def _columns_of(
     seen: Collection[tuple[Column, ...]],
     stated: Mapping[int, Column],
 ) -> tuple[Column, ...]:
-    """Return the columns of a new stream: the known ones, each in the type that holds its whole history.
+    """Return the columns of a new stream: the known columns, each with a type that can hold its whole history.
 
-    A column is not nullable only if it never was, is not dropped, and was never absent.
+    A column is nullable if it ever was nullable or absent, or is dropped.
 
     Args:
         known: The columns as of the published version.
         seen: The columns as of each version.
-        stated: By id, each column as it was first stated.
+        stated: Each column as it was first declared, by column id.
     """
     history: dict[int, list[Column]] = {}
     for column in chain(*seen, known):
@@ -354,7 +357,7 @@ def _columns_of(
 
 
 def _holding(column: Column, history: Sequence[Column]) -> Column:
-    """Return a column in the type that holds all values that it has had."""
+    """Return a column with a type that can hold all of the values in its history."""
     found = common_type([(each.sql_type, each.encoding) for each in history])
     if found == (column.sql_type, column.encoding):
         return column
@@ -366,7 +369,7 @@ def _like(folder: Path, wanted: StreamIdentity) -> Sequence[Column]:
     """Return the columns of another export of the same stream.
 
     Raises:
-        InvalidRequest: The folder holds no export, or one of another stream.
+        InvalidRequest: The folder holds no export, or an export of another stream.
     """
     other = StreamFolder(folder).identity()
     if other is None:

@@ -1,4 +1,4 @@
-"""Turns records into differences: the rows that a version adds, and the rows that it removes.
+"""Conversion of records into differences: the rows that a version adds, and the rows that it removes.
 
 ===============================  ==========================================================
 record                           differences
@@ -10,11 +10,12 @@ REMOVE, EXPIRE                   (before, -1)
 REMOVE without a key             (each row, minus its count): a truncate
 ===============================  ==========================================================
 
-If the columns have changed since the key's row was stated, that row goes instead of ``before``: the source may
-have altered it without a record (a dropped column, a default, a rounded number).
+If the columns have changed since the last row of a key was exported, the difference removes that row instead of
+``before``: the source may have changed its rows without records, by dropping a column, setting a default or
+rounding a number.
 
 The differences of a version are summed for each row, and zeros are left out. The collection of rows at a
-version is the sum of all differences up to it, also if transactions came late.
+version is the sum of all differences up to the version, even if transactions came late.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.entity_records import EntityRecords, Record, Version
 
 _CHANGES_MAX: Final = 100_000
-"""Changes at which they are merged into the array. A merge copies the array."""
+"""Number of changes after which they are merged into the array; a merge copies the array."""
 
 
 class LiveKeys:
-    """The hashes of the keys that have a row: a sorted array, and the changes since it was made.
+    """The hashes of the keys that have a row: a sorted array, and the changes since the array was made.
 
-    An array takes 8 bytes a key, a Python set 70. Two keys with the same hash count as one here.
+    An array takes 8 bytes for each key, a Python set 70. Two keys with the same hash are treated as one key.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class LiveKeys:
         return place < len(self._sorted) and bool(self._sorted[place] == wanted)
 
     def put(self, key_hash: int, *, live: bool) -> None:
-        """Record whether a key has a row now."""
+        """Record that a key has a row now (``live``), or has none."""
         self._changes[key_hash] = live
         if len(self._changes) >= _CHANGES_MAX:
             self._merge()
@@ -82,29 +83,29 @@ Rows = dict["Row", int]
 
 
 _HALF: Final = -1
-"""No version: the last rows are not kept, or were left within a version."""
+"""Value of `Differences._at` if the last rows are not maintained, or are those in the middle of a version."""
 
 Layout = tuple["Hashable", ...]
-"""Of each column its id, type and encoding, and whether it is dropped."""
+"""The id, type and encoding of each column, and True for a dropped one."""
 LastRows = dict[str, tuple["Row", Layout]]
-"""Key → its last row, and the layout that it was read by."""
+"""Key → its last row, and the layout by which the row was read."""
 
 
 def multiplicity(record: Record) -> int | None:
-    """Return the change of a row's count that a record states; None if rows have keys."""
+    """Return the change of a row's count that a record states; None if the record's row has a key."""
     if record.change is None or record.updated or (record.before is None and record.after is None):
         return None
     return multiplicity_of(record.change)
 
 
 class ImageCheck:
-    """Checks that every record has the images that the export needs. Takes each version once, in order."""
+    """Checks that every record has the images that the export needs. Pass each version once, in order."""
 
     def __init__(self, records: EntityRecords) -> None:
         self._records = records
         self._live = LiveKeys()
         self.layouts: set[Layout] = set()
-        """The columns of the versions so far, as far as they decide what a row is."""
+        """The layouts of the versions so far."""
         self._columns: tuple[Column, ...] | None = None
         """The columns of the last version."""
 
@@ -113,9 +114,9 @@ class ImageCheck:
 
         Raises:
             ImagesMissing: A record lacks an image. An UPSERT without ``before`` is an insert, unless its key
-                has a row already or the record names changed columns.
+                already has a row or the record names changed columns.
         """
-        if version.columns is not self._columns:  # the versions of a schema share them
+        if version.columns is not self._columns:  # all versions of a schema share one object
             self._columns = version.columns
             self.layouts.add(_layout(version.columns))
         for record in version.records:
@@ -131,8 +132,8 @@ class ImageCheck:
                 continue
             if record.after is None:
                 raise ImagesMissing(version.number, record.key, "after")
-            # Without ``before`` it must be an insert. That is known to be wrong if it names changed columns, or
-            # if its key has a row. A late transaction may come behind newer changes of its key: not checked.
+            # An UPSERT without ``before`` must be an insert. It is none if it names changed columns, or if its
+            # key has a row. Late transactions are not checked, as newer changes of the key may precede them.
             known = record.updated or record.key_hash in self._live
             if record.before is None and known and not self._records.is_late(version.number):
                 raise ImagesMissing(version.number, record.key, "before")
@@ -140,33 +141,37 @@ class ImageCheck:
 
 
 class Differences:
-    """Differences of one entity type's versions, in the form of one stream."""
+    """The differences of the versions of one entity type, in the form of one stream."""
 
     def __init__(self, records: EntityRecords, form: RowForm, layouts: Set[Layout]) -> None:
-        """Keep what to read, and how.
+        """Bind to records and a form.
 
         Args:
             records: The records to read.
-            form: The form of their rows.
-            layouts: Of all versions up to those that are asked for; may grow. With more than one, the last row
-                of each key is held in memory.
+            form: The form of the rows.
+            layouts: The layouts of all versions up to the requested ones; the set may grow. If it has more than
+                one, the last row of each key is in memory.
         """
         self._records = records
         self._form = form
         self._layouts = layouts
         self._last: LastRows = {}
-        """The last rows of keys after the version `_at`, if there are several layouts."""
+        """The last rows of keys after version `_at`, if there are several layouts."""
         self._at = 0
 
     def between(self, first: int, stop: int) -> Iterator[tuple[int, Rows]]:
-        """Yield (version, differences) from ``first`` up to ``stop``, exclusive; skip versions without any.
+        """Yield (version, differences) from ``first`` to ``stop`` (exclusive).
+
+        Skip versions without differences.
 
         Raises:
             ImageUnfit: An image does not fit the form.
-            PositionCompacted, LogCorrupted: As ``EntityRecords.versions``.
+            PositionCompacted, LogCorrupted: The log cannot be read.
         """
         self._catch_up(first - 1)
         for version in self._records.versions(first, stop):
+            # If the caller stops here, or an error is raised, the last rows are those in the middle of a
+            # version.
             self._at = _HALF
             rows = self._of(version)
             self._at = version.number if self._altered else _HALF
@@ -175,9 +180,13 @@ class Differences:
         self._at = stop - 1 if self._altered else _HALF
 
     def collection(self, version: int) -> Rows:
-        """Return the rows at a version, added up from the log's beginning.
+        """Return the rows at a version: the sum of all differences from the log's beginning.
 
-        All rows are held in memory. Errors as `between`; PositionCompacted if the log's beginning is gone.
+        All rows are in memory.
+
+        Raises:
+            ImageUnfit: An image does not fit the form.
+            PositionCompacted, LogCorrupted: The log, or its beginning, cannot be read.
         """
         rows: Rows = {}
         last: LastRows = {}
@@ -190,7 +199,7 @@ class Differences:
         return len(self._layouts) > 1
 
     def _catch_up(self, version: int) -> None:
-        """Read the last rows of keys as of a version, from what the log still has; only if they are needed."""
+        """Read the last rows of keys as of a version from the retained log, if they are needed."""
         if not self._altered or self._at == version:
             return
         self._last = {}
@@ -204,8 +213,8 @@ class Differences:
             rows: Rows = {}
             self._add(rows, version, self._last)
             return rows
-        # A truncate removes every row, so its differences need the whole collection before it. Truncates are
-        # rare enough that the collection is not kept up to date for them.
+        # A truncate removes every row, so its differences need the whole collection before it. Compute the
+        # collection only now: truncates are too rare to maintain it all the time.
         before = self.collection(version.number - 1)
         rows = dict(before)
         self._add(rows, version, self._last)
@@ -214,8 +223,9 @@ class Differences:
         return rows
 
     def _add(self, rows: Rows, version: Version, last: LastRows) -> None:
-        """Apply the records of a version to rows, and to the last rows; a truncate empties them."""
-        # A late record is older than what the log has of its key already: it belongs before that, not behind.
+        """Apply the records of a version to ``rows`` and to the last rows; a truncate empties both."""
+        # A late record is older than other records of its key that were read before it: its row is not the
+        # last.
         follow = self._altered and not self._records.is_late(version.number)
         layout = _layout(version.columns) if follow else ()
         for record in version.records:
@@ -231,7 +241,7 @@ class Differences:
                 continue
             held = last.get(record.key) if follow else None
             if record.before is not None:
-                # The row as it was given, also where a change of the columns left no form of it in ``before``.
+                # If the layout has changed, remove the row that was added, as ``before`` has another form now.
                 if held is not None and held[1] != layout:
                     went = held[0]
                 else:

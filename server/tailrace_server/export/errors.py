@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FolderTaken(InvalidRequest):
-    """The folder holds something else. Two streams in it would be read as one. A retry does not help."""
+    """The folder holds something else. Readers would take two streams in it for one. A retry does not help."""
 
     code = "FOLDER_TAKEN"
 
@@ -55,7 +55,7 @@ class ImageUnfit(TailraceError):
 
 
 class LakeColumnUnfit(InvalidRequest):
-    """A column's name cannot be one of a Delta table. A retry does not help."""
+    """A column's name is not possible in a Delta table. A retry does not help."""
 
     code = "LAKE_COLUMN_UNFIT"
 
@@ -72,7 +72,7 @@ class LakeColumnUnfit(InvalidRequest):
 
 
 class LakeTableChanged(InvalidRequest):
-    """Somebody else has written to a table of this export, so what it holds is not known. No retry helps."""
+    """Another writer has changed a table of this export, so its contents are unknown. A retry does not help."""
 
     code = "LAKE_TABLE_CHANGED"
 
@@ -89,7 +89,7 @@ class LakeTableChanged(InvalidRequest):
 
 
 class LakeValueUnfit(TailraceError):
-    """A value cannot be held by its column. Nothing of its version is written. A retry does not help."""
+    """A column cannot hold a value. Nothing of the value's version is written. A retry does not help."""
 
     code = "LAKE_VALUE_UNFIT"
 
@@ -108,9 +108,9 @@ class LakeValueUnfit(TailraceError):
 
 
 class LakeUnwritable(TailraceError):
-    """A table cannot be read or written: no room, no permission, a file that is gone.
+    """A table cannot be read or written: no space, no permission, or a missing file.
 
-    Nothing is lost: commits remain, and the next run continues behind them.
+    Nothing is lost: earlier commits remain, and the next run continues after them.
     """
 
     code = "LAKE_UNWRITABLE"

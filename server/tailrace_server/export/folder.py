@@ -7,12 +7,13 @@
     00…000-00…042.avro         an object container file: updates and progress of the times 0 to 41
     00…042-00…057.avro         …
 
-The name of a file says its interval: lower inclusive, upper exclusive. The file appears whole, by a link to a
-temporary file that is already durable, and is never replaced. An exporter therefore always continues at the
-*frontier*: the end of the intervals that reach from 0 without a hole.
+The name of a file has its interval: lower bound inclusive, upper bound exclusive. A file becomes visible as a
+whole, by a link to a temporary file that is already durable, and is never replaced. So an exporter always
+continues at the *frontier*: the end of the intervals that reach from 0 without a hole.
 
-Two exporters may write at once and cut time differently. Their files then overlap, but state the same updates
-for every time, and a CDCv2 reader takes each update once. If a file of the same interval exists, it is kept.
+Two exporters may write at the same time and cut the times differently. Their files then overlap, but they have
+the same updates for every time, and a CDCv2 reader uses each update once. An existing file of the same interval
+is not replaced.
 
 Spark and similar readers skip names that begin with ``_`` or ``.``.
 """
@@ -46,21 +47,21 @@ _FILE: Final = re.compile(r"(\d{20})-(\d{20})\.avro")
 
 
 class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a stream: the first object of its folder."""
+    """The identity of a stream: the first file in its folder."""
 
     format_version: int = FORMAT_VERSION
     catalog_uuid: str
     entity_type: str
-    """Name of the entity type when the stream began."""
+    """The entity type's name when the stream began."""
     entity_id: int
-    """Id of its first column, which a rename does not change; 0 if it has no columns."""
+    """The id of the entity type's first column, which a rename does not change; 0 if there are no columns."""
     since: int
-    """Version of the snapshot that the stream begins with; 0 if it begins with the log."""
+    """The version of the snapshot that begins the stream; 0 if the stream begins with the log."""
     columns: list[ColumnDocument]
-    """Columns of the rows, in the order of the Avro record."""
+    """The columns of the rows, in the order of the Avro record."""
 
     def same_start(self, other: StreamIdentity) -> bool:
-        """Return whether two streams state the same updates for every time, apart from columns."""
+        """Return True if two streams have the same updates for every time, apart from their columns."""
         return (self.catalog_uuid, self.entity_id or self.entity_type, self.since) == (
             other.catalog_uuid,
             other.entity_id or other.entity_type,
@@ -80,14 +81,14 @@ class StreamFolder:
     """A folder for one stream. Its methods block."""
 
     def __init__(self, path: Path) -> None:
-        """Keep the path; nothing is created yet."""
+        """Bind to a path; nothing is created yet."""
         self.path = path
 
     def identity(self) -> StreamIdentity | None:
         """Return the identity of the folder's stream; None if the folder is empty or missing.
 
         Raises:
-            FolderTaken: It holds something else.
+            FolderTaken: The folder holds something else.
         """
         content = LocalFiles(self.path).read(IDENTITY)
         if content is None:
@@ -107,18 +108,19 @@ class StreamFolder:
         return found
 
     def begin(self, wanted: StreamIdentity, avro_schema: bytes) -> StreamIdentity:
-        """Claim the folder for a stream, unless the stream has it already; return the identity in it.
+        """Claim the folder for a stream, unless the stream has it already; return the identity in the folder.
 
         Raises:
-            FolderTaken: It holds another stream, or something else.
-            LogFull: No room.
+            FolderTaken: The folder holds another stream, or something else.
+            LogFull: There is no space.
         """
         with os_errors(f"cannot write {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         found = self.identity()
         if found is None:
             data = msgspec.json.format(msgspec.json.encode(wanted), indent=2) + b"\n"
-            # If another exporter was faster, nothing is created, and its identity is read and compared.
+            # If another exporter was faster, this creates nothing: read that exporter's identity and compare
+            # it.
             self._create(IDENTITY, lambda file: file.write(data))
             found = self.identity()
         assert found is not None
@@ -128,7 +130,7 @@ class StreamFolder:
         return found
 
     def refuse_other(self, found: StreamIdentity, wanted: StreamIdentity) -> None:
-        """Raise FolderTaken if two identities are not of the same stream.
+        """Raise FolderTaken if two identities belong to different streams.
 
         Args:
             found: The identity in the folder.
@@ -147,7 +149,7 @@ class StreamFolder:
         return frontier
 
     def newest(self, frontier: int) -> Path | None:
-        """Return a file whose interval ends at the frontier; None where nothing was written."""
+        """Return a file whose interval ends at the frontier; None if there is none."""
         lower = next((lower for lower, upper in self.intervals() if upper == frontier), None)
         return None if lower is None else self.path / _file_name(lower, frontier)
 
@@ -157,10 +159,10 @@ class StreamFolder:
         return [(int(match[1]), int(match[2])) for match in found if match is not None]
 
     def publish(self, lower: int, upper: int, write: Callable[[BinaryIO], Any]) -> bool:
-        """Create the file of an interval, durably; return False if another exporter has created it.
+        """Create the file of an interval, durably; return False if the file exists already.
 
         Raises:
-            LogFull: No room; nothing has become visible.
+            LogFull: There is no space; no file has become visible.
         """
         return self._create(_file_name(lower, upper), write)
 
@@ -177,9 +179,11 @@ class StreamFolder:
             try:
                 with os.fdopen(os.dup(new.descriptor), "wb") as file:
                     write(file)
+                # Make the content durable before its name exists: a reader must never see half of a file.
                 os.fsync(new.descriptor)
                 reach("export.before_link")
                 try:
+                    # A link, unlike a rename, never replaces a file of another exporter.
                     new.link()
                 except FileExistsError:
                     return False

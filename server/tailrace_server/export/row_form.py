@@ -21,9 +21,9 @@ debezium.MicroTimestamp          long, timestamp-micros
 another encoding                 the image's own number or text: long or string (an object: JSON text)
 ===============================  ===============================================================
 
-A column that may be null or absent, and every dropped column, is a union with null, null first. Other
-properties of a column are attributes of its field, which Avro readers skip:
-``tailrace.type``, ``tailrace.encoding``, and ``tailrace.text`` = ``json`` where a string holds JSON text.
+A column that may be null or absent, and every dropped column, is a union with null as its first branch. Further
+properties of a column are attributes of its field, which Avro readers ignore: ``tailrace.type``,
+``tailrace.encoding``, and ``tailrace.text``, which is ``json`` if a string holds JSON text.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.restating import Conversions, Stated
 
 Row = tuple["Hashable", ...]
-"""Values of a row, in the order of its Avro record's fields."""
+"""The values of a row, in the order of the fields of its Avro record."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The texts of floats that JSON lacks. There is one NaN, so that rows with it are equal (`cdcv2.scalars`)."""
+"""Texts of the floats that JSON lacks. There is only one NaN object, so that rows with it are equal
+(`cdcv2.scalars`).
+"""
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
-"""Numbers of an Avro int and long are below this, and not below its negative."""
+"""An Avro int or long is below its bound, and at least the negative of the bound."""
 _DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\((\d+)\)")
 _LOGICAL: Final = {
     "debezium.Date": ("int", "date"),
@@ -77,7 +79,7 @@ _LOGICAL: Final = {
     "connect.Time": ("int", "time-millis"),
     "connect.Timestamp": ("long", "timestamp-millis"),
 }
-"""Encodings that Avro has a logical type for."""
+"""Encodings that have a logical type in Avro."""
 _NUMBERS: Final = frozenset(
     f"debezium.{name}" for name in ("NanoTime", "NanoTimestamp", "Year", "MicroDuration")
 )
@@ -85,11 +87,14 @@ _NUMBERS: Final = frozenset(
 
 
 class Unfit(ValueError):
-    """An image does not fit the form; says which column and why."""
+    """An image does not fit the form; the message has the column and the reason."""
 
 
 class RowForm:
-    """The columns of a stream, in the order of its Avro record. They never change."""
+    """The columns of a stream, in the order of its Avro record, and the conversion of images.
+
+    The columns never change.
+    """
 
     def __init__(
         self,
@@ -99,8 +104,8 @@ class RowForm:
         """Prepare the conversion.
 
         Args:
-            columns: All columns, also dropped ones. A nullable column may be null or absent.
-            stated: Gives, by id, each column as it was first stated (`restating.first_stated`).
+            columns: All columns, including dropped ones. A nullable column may be null or absent.
+            stated: Returns each column as it was first declared, by column id (`restating.first_stated`).
 
         Raises:
             InvalidRequest: Avro does not allow the name of a column.
@@ -113,9 +118,9 @@ class RowForm:
                 )
         self.columns = tuple(columns)
         self.unavailable = DEFAULT
-        """Tells values that the source did not send."""
-        # If a column needs the text of its value, all values are taken as texts and the others are parsed one
-        # by one. Otherwise one parse of the whole image does, which is much faster.
+        """Recognizes placeholders for values that the source did not send."""
+        # If a column needs the text of its value, split the image into texts and parse the other values one by
+        # one. Otherwise parse the whole image at once, which is much faster.
         self._converters = [_converter(column) for column in columns]
         if any(map(_is_text, columns)):
             self._converters = [
@@ -127,11 +132,11 @@ class RowForm:
             self._members = _values
         self._places = {column.id: place for place, column in enumerate(columns)}
         self._read_columns: tuple[Column, ...] | None = None
-        """Columns that the last image was read with; those of a version are one object."""
+        """The columns of the last image; all images of a version have the same tuple."""
         self._read_places: dict[str, int] = {}
-        """Name → place, of the columns that the last image was read with."""
+        """Column name → index in a row, for the columns of the last image."""
         self._conversions: Conversions = {}
-        """Of these the ones that are written otherwise than the form has them."""
+        """Conversions for those columns of the last image that the form stores differently."""
         self._stated = stated
 
     def avro_record(self) -> dict[str, Any]:
@@ -143,17 +148,18 @@ class RowForm:
         }
 
     def row(self, image: bytes, columns: tuple[Column, ...]) -> Row:
-        """Return the values of an image in the order of the form.
+        """Return the values of an image, in the order of the form.
 
         Args:
-            image: Text of a JSON object.
-            columns: The entity type's columns at the image's version, whose names may differ from the form's.
+            image: The text of a JSON object.
+            columns: The entity type's columns at the image's version; their names may differ from the form's
+                names.
 
         Raises:
-            Unfit: The form lacks one of its columns, or a column cannot hold its value.
+            Unfit: The form lacks a column of the image, or a column cannot hold its value.
         """
-        # Columns are matched by id, since a version may name them differently. Compared by identity: the same
-        # columns come row after row.
+        # Match columns by id, since versions may name them differently. Do it only when the tuple changes: the
+        # same tuple comes with row after row.
         if columns is not self._read_columns:
             self._read_columns, self._read_places = columns, self._places_of(columns)
             self._conversions = self._conversions_of(columns)
@@ -165,7 +171,7 @@ class RowForm:
             place = places.get(name)
             if place is None:
                 raise Unfit(f"column {name!r} is not in the stream's schema")
-            if value is None or value == b"null":  # parsed, or as text
+            if value is None or value == b"null":  # a parsed null, or the text of a null
                 continue
             told = self.unavailable
             if told.is_one(value) if type(value) is bytes else told.is_one_parsed(value):
@@ -175,20 +181,23 @@ class RowForm:
             except ValueError:
                 kind = _label(self.columns[place])
                 raise Unfit(f"column {name!r}: {_shown(value)} is no {kind}") from None
-        # Only now is it known which columns were absent; they count as null.
+        # Check for nulls only now: an absent column is null too.
         for place, value in enumerate(values):
             if value is None and not self.columns[place].nullable:
                 raise Unfit(f"column {self.columns[place].name!r} is null or absent")
         return tuple(values)
 
     def _places_of(self, columns: Sequence[Column]) -> dict[str, int]:
-        """Return the place of each column name of a version; columns are the same if their ids are."""
+        """Return the index in a row for each column name of a version.
+
+        Columns with the same id are the same column.
+        """
         return {
             column.name: self._places[column.id] for column in columns if column.id in self._places
         }
 
     def _conversions_of(self, columns: Sequence[Column]) -> Conversions:
-        """Return the columns of a version whose values the form has otherwise."""
+        """Return, by name, the conversions for columns of a version that the form stores differently."""
         stated = self._stated()
         found: Conversions = {}
         for column in columns:
@@ -204,10 +213,10 @@ class RowForm:
         return found
 
     def _restated(self, image: bytes) -> bytes:
-        """Return an image as the form reads it.
+        """Return an image with its values converted for the form.
 
         Raises:
-            Unfit: A value has no exact form there.
+            Unfit: A value cannot be converted exactly.
         """
         texts = _texts(image)
         found, inexact = restated_image(
@@ -228,7 +237,7 @@ def _values(image: bytes) -> Mapping[str, Any]:
     try:
         return orjson.loads(image)  # type: ignore[no-any-return]
     except orjson.JSONDecodeError as error:
-        # The log takes more than this parser, for instance a number beyond every double.
+        # The log accepts more than this parser, for instance a number beyond every double. Find the column.
         for name, text in _texts(image).items():
             try:
                 orjson.loads(text)
@@ -275,7 +284,7 @@ def _avro_type(column: Column) -> str | dict[str, Any]:
         precision, scale = int(decimal[1]), int(decimal[2] or 0)
         encoded = _DECIMAL_BYTES.fullmatch(column.encoding)
         if encoded is not None:
-            # The bytes count in units of the encoding, whatever scale the type has.
+            # The bytes are in units of the encoding's scale, whatever scale the type has.
             precision, scale = max(1, precision - scale + int(encoded[1])), int(encoded[1])
             precision = max(precision, scale)
         if json or encoded is not None:
@@ -301,19 +310,19 @@ def _avro_type(column: Column) -> str | dict[str, Any]:
 
 
 def _is_json_text(column: Column) -> bool:
-    """Return True if the field is a string that holds JSON text."""
+    """Return True if the Avro field is a string with JSON text."""
     if column.encoding == "json":
         return column.sql_type in (None, "JSON", "DECIMAL")
     return column.encoding == "debezium.VariableScaleDecimal"
 
 
 def _is_text(column: Column) -> bool:
-    """Return True if the column needs the JSON text of its value, not the parsed value."""
+    """Return True if the conversion needs the JSON text of the column's value, not the parsed value."""
     return _is_json_text(column) or _is_decimal(column)
 
 
 def _is_decimal(column: Column) -> bool:
-    """Return True if a number in the image becomes the bytes of a decimal."""
+    """Return True if numbers of the column become the bytes of a decimal."""
     return column.encoding == "json" and _DECIMAL.fullmatch(column.sql_type or "") is not None
 
 
@@ -376,15 +385,15 @@ def _bytes(value: object) -> bytes:
 def _number_bytes(value: object) -> bytes:
     found = _bytes(value)
     if not found:
-        raise ValueError  # no bytes are no number, though some readers take them for 0
+        raise ValueError  # an empty value is not a number, though some readers take it for 0
     return found
 
 
 def _decimal(precision: int, scale: int, value: bytes) -> bytes:
-    """Return the unscaled number, two's complement, big-endian; refuse one that would lose a digit."""
+    """Return the unscaled number as two's complement, big-endian; refuse a number that would lose digits."""
     try:
         number = Decimal(value.decode())
-        # Checked before scaling: an exponent of a billion would make a number of a billion digits.
+        # Check before scaling: an exponent of a billion would make a number of a billion digits.
         if number and number.adjusted() + scale >= precision:
             raise ValueError
         number = number.scaleb(scale, EXACTLY)

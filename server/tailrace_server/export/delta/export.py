@@ -1,4 +1,4 @@
-"""The exporter: tables of a catalog as Delta tables in a folder, brought up to date as the log grows.
+"""The exporter: it writes tables of a catalog as Delta tables in a folder, and updates them as the log grows.
 
 ::
 
@@ -7,8 +7,8 @@
         ▼            tables at V,      ▼                   ▼        tables at V, then
     newest view ──▶  in steps   ──▶  wait for more     newest view ──▶ V is published
 
-Nothing but the tables is kept between runs: each says which version it has (`table`). So the run after a kill
-continues, at whatever moment it came.
+The tables are the only state between runs: each table stores the version that it shows (`table`). So an export
+that was killed at any moment continues in the next run.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 GATE: Final = "delta"
-"""Name of the gate of this export."""
+"""Name of the gate that this export uses."""
 _STEP_RECORDS: Final = 200_000
-"""Records of the log, about, that go into one commit of a table while it is behind."""
+"""Approximate number of log records that one commit of a table covers while the table catches up."""
 _log = logging.getLogger("tailrace.delta")
 _CHECK_S: Final = 1.0
 _POLL_S: Final = 0.05
@@ -63,50 +63,52 @@ _ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSettings:
-    """The export's source and target."""
+    """The source and the target of an export."""
 
     log: Path
     catalog: str
     target: Path
-    """Folder of the tables' folders."""
+    """The folder that contains the folders of the tables."""
     entity_types: tuple[str, ...] = ()
-    """Empty: all, those too that come later."""
+    """The entity types to export; empty: all, also future ones."""
     gate: bool = False
     """True if publication waits for the tables."""
     on_misfit: OnMisfit = OnMisfit.RAISE
     tidy_every: int = 100
-    """Commits of a table after which its small files are joined and old ones deleted; 0: never."""
+    """Number of commits to a table after which its small files are joined and old files are deleted; 0:
+    never.
+    """
     keep_hours: int = 168
-    """Files that a version of the last hours has are kept."""
+    """Hours for which the files of a table's former versions are retained."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaProgress:
-    """How far the tables are, and what the last step did."""
+    """The version that the tables show, and the result of the last step."""
 
     version: int
-    """Of the catalog, that all tables show."""
+    """The version of the catalog that all tables show."""
     published: bool
-    """True if the gate has published it now."""
+    """True if the gate has now published the version."""
     steps: tuple[TableStep, ...] = ()
-    """Of the tables that had changes."""
+    """The steps of the tables that had changes."""
 
 
 class DeltaExport:
-    """One export, a context manager. Make it with `begin`. Its methods block; use one thread at a time."""
+    """One export; a context manager, created by `begin`. Its methods block; use one thread at a time."""
 
     def __init__(self, settings: DeltaSettings, log: CommitLog, clock: Clock) -> None:
-        """Callers use `begin`."""
+        """Store the parts of an export; callers use `begin`."""
         self._settings = settings
         self.log = log
         self._clock = clock
         self._run = uuid4().hex
         self._tables: dict[int | str, TableExport] = {}
-        """By identity of the entity type."""
+        """The tables, by the identity of their entity type."""
         self._gated = False
-        """True if the gate is up, as this process knows."""
+        """True if the gate is set, as far as this process knows."""
         self._notified = False
-        """True if changes of the log are reported; otherwise it is looked at."""
+        """True if the system reports changes of the log; otherwise the log is polled."""
         self._stopping = Event()
         self._watcher, self._waits = LocalWatcher(), FileWait()
         self._open = ExitStack()
@@ -116,14 +118,14 @@ class DeltaExport:
 
     @classmethod
     def begin(cls, settings: DeltaSettings, clock: Clock | None = None) -> DeltaExport:
-        """Open the log and the tables that there are. Nothing is written.
+        """Open the log and the existing tables. Nothing is written.
 
         Raises:
             InvalidRequest: An entity type is unknown, or there is another gate.
-            FolderTaken: A table's folder holds something else.
-            LakeTableChanged: Somebody else has written to a table.
+            FolderTaken: The folder of a table holds something else.
+            LakeTableChanged: Another writer has changed a table.
             LakeUnwritable: A table cannot be read.
-            LogUnreadable, LogCorrupted: As ``CommitLog.open``.
+            LogUnreadable, LogCorrupted: The log cannot be opened.
         """
         if _ESCAPED.search(str(settings.target)):
             raise InvalidRequest(
@@ -165,28 +167,30 @@ class DeltaExport:
         self.close()
 
     def close(self) -> None:
-        """Close the log's files. A gate stays."""
+        """Close the log's files. A gate remains set."""
         self._open.close()
 
     def stop(self) -> None:
-        """End ``advance`` behind the current step and ``follow`` at once; any thread may call it."""
+        """End ``advance`` after the current step, and ``follow`` at once. Any thread may call this."""
         self._stopping.set()
         self._watcher.wake()
 
     def advance(
         self, tell: Callable[[DeltaProgress], None] = lambda progress: None
     ) -> DeltaProgress:
-        """Bring the tables to the newest version, published, or committed where the gate is up; publish that.
+        """Update the tables to the newest published version.
+
+        With a gate, update them to the newest committed version, and then publish that version.
 
         Args:
             tell: Called after each step that wrote something, with the progress so far.
 
         Raises:
             LakeValueUnfit, LakeColumnUnfit: A row or a column cannot be written.
-            LakeTableChanged, LakeUnwritable: A table cannot be written, or, behind the gate, somebody else has
-                written to any of them: nothing is published then.
+            LakeTableChanged, LakeUnwritable: A table cannot be written. With a gate also: another writer has
+                changed any table. Nothing is published then.
             CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
-            LogFull: No room for the publication.
+            LogFull: There is no space for the publication.
         """
         view, entry = self._newest()
         self._note_tables(view)
@@ -200,7 +204,7 @@ class DeltaExport:
         if self._gated:
             reach("delta.before_publish")
             if self.log.state.published < view.published:
-                # Also those that had no changes: whoever is told of the version reads them too.
+                # Check all tables, also those without changes: after publication readers use them too.
                 for each in self._tables.values():
                     each.table.refuse_foreign()
             states = {each.name: each.table.delta_version for each in self._tables.values()}
@@ -215,15 +219,17 @@ class DeltaExport:
     def follow(
         self, tell: Callable[[DeltaProgress], None] = lambda progress: None, every_s: float = 0.0
     ) -> None:
-        """Go on until `stop`: bring the tables up to date, then put up the gate if there is to be one.
+        """Update the tables until `stop`.
+
+        If there is to be a gate, set it once the tables are close to the log's end.
 
         Args:
-            tell: Called when the tables have a new version.
-            every_s: Begin to write at most this often. Ignored where the gate is up.
+            tell: Called when the tables show a new version.
+            every_s: Least seconds between two starts of writing; ignored with a gate.
 
         Raises:
-            InvalidRequest: Another gate has been put up meanwhile.
-            As ``advance``.
+            InvalidRequest: Another gate has been set in the meantime.
+            TailraceError: The errors of ``advance``.
         """
         try:
             self.log.store.watch(self._watcher, self)
@@ -232,8 +238,8 @@ class DeltaExport:
             if error.is_shortage:
                 _log.warning("catalog %s %s", self._settings.catalog, polled_because(error))
         if self._settings.gate and not self._gated:
-            # The tables come close before the gate stands, so that publication does not wait while they are
-            # written for the first time, which may take long.
+            # Update the tables before setting the gate. Their first write may take long, and publication would
+            # wait for it. The second round covers the versions that came during the first.
             for _ in range(2):
                 tell(self.advance())
             if self._stopping.is_set():
@@ -257,17 +263,17 @@ class DeltaExport:
         return str(self._settings.target)
 
     def _wait(self, done: int) -> None:
-        """Wait until there is more than a version."""
+        """Wait until the log has a version after ``done``."""
         while not self._stopping.is_set():
             self._refresh()
             newest = self.log.state.last_version if self._gated else self.log.view.published
-            # The gate is asked too: who took it away expects no more publications of this process.
+            # Return also if the gate has been removed: this process must not publish any more.
             if newest > done or (self._gated and self.log.state.gate is None):
                 return
             self._watcher.wait(_CHECK_S if self._notified else _POLL_S)
 
     def _refresh(self) -> None:
-        """Read what is new; a writer that makes the name of an entry durable is waited for a moment."""
+        """Read new entries. If a writer is just making an entry durable, wait briefly for it."""
 
         def marked(path: str, is_marked: Callable[[], bool]) -> bool:
             return self._waits.wait_until(f"{self.log.path}/{path}", is_marked, MARK_PATIENCE_S)
@@ -275,7 +281,7 @@ class DeltaExport:
         self.log.refresh(wait=marked if self._notified else None)
 
     def _newest(self) -> tuple[LogView, int]:
-        """Return a view up to the version that the tables are to have, and its last entry."""
+        """Return a view up to the version that the tables should show, and the view's last entry."""
         if self._gated:
             found = self.log.durable_view()
             if self.log.state.gate is None:
@@ -288,10 +294,10 @@ class DeltaExport:
         return self.log.view, self.log.state.last_entry
 
     def _versions(self, view: LogView) -> Iterator[int]:
-        """Yield the versions to bring the tables to, one after the other: few records lie between."""
+        """Yield the version of each step to take; steps are cut by their number of records."""
         if not self._tables:
             return
-        # A table that is yet to be written is written at the end, as is one that the log has no changes for.
+        # Ignore tables that do not exist yet: they are written in the last step.
         behind = min(
             (each.seen for each in self._tables.values() if each.seen), default=view.published
         )
@@ -307,7 +313,7 @@ class DeltaExport:
         yield view.published
 
     def _step(self, view: LogView, version: int) -> DeltaProgress:
-        """Bring all tables to a version."""
+        """Update all tables to a version."""
         steps, is_last = [], version == view.published
         for each in self._tables.values():
             if each.seen >= version and each.table.version is not None:
@@ -317,7 +323,7 @@ class DeltaExport:
                     step = each.bring_to(view, self._reader, version, is_last=is_last)
                     break
                 except SegmentMissing:
-                    # A compaction has taken a file since the view was made; a newer one has what replaced it.
+                    # A compaction has removed a file since the view was made. A newer view has its replacement.
                     if not left:
                         raise
                     view, _ = self._newest()
@@ -326,7 +332,7 @@ class DeltaExport:
         return DeltaProgress(version, published=False, steps=tuple(steps))
 
     def _note_tables(self, view: LogView) -> None:
-        """Open the tables of entity types that are new."""
+        """Open the tables of new entity types."""
         schema = view.schema_of(view.published)
         for name, columns in schema.entity_types.items():
             identity = columns[0].id if columns else name
@@ -335,15 +341,16 @@ class DeltaExport:
             if self._settings.entity_types and name not in self._settings.entity_types:
                 continue
             app_id = f"tailrace/{view.uuid}/{identity}"
-            # By the name that it had first, so that a rename leaves the table where it is.
+            # Name the folder after the entity type's first name, so that a rename does not move the table.
             first = EntityNames(schema, name).first_name(view)
             table = LakeTable(self._settings.target / folder_of(first), app_id, self._run)
             export = TableExport(table, schema, name, self._settings.on_misfit)
-            # Behind a gate it may show what is committed and not published.
+            # With a gate, a table may show committed versions that are not published.
             if export.seen > (newest := self.log.state.last_version):
                 reason = f"it shows version {export.seen}, and the log ends at {newest}, as one does that was "
                 raise LakeTableChanged(table.path, f"{reason}restored from an older copy")
-            # The number may be another version's: one that was written anew was committed at another time.
+            # If the log was restored and written again, the same number means another version, with another
+            # commit time.
             found = self.log.committed_view().known_timestamp_of(export.seen)
             if found and table.committed and found != table.committed:
                 raise LakeTableChanged(
@@ -354,18 +361,18 @@ class DeltaExport:
             self._tables[identity] = export
 
     def _tidy(self) -> None:
-        """Join small files and delete old ones, of tables that have had enough commits since."""
+        """Join small files and delete old ones, in tables that have had enough commits since the last time."""
         every = self._settings.tidy_every
         for each in self._tables.values() if every else ():
             each.tidy(every, self._settings.keep_hours)
 
 
 def folder_of(entity_type: str) -> str:
-    """Return the name of the folder of an entity type's table.
+    """Return the name of the folder for an entity type's table.
 
-    A byte that is no ASCII letter, digit, space, dot, hyphen or underscore becomes ``~`` and two hexadecimal
-    digits. ``%`` would not do: the Delta library decodes it. Other readers skip names that begin with a dot or
-    an underscore, so neither is left at the beginning.
+    Each byte that is not an ASCII letter, digit, space, dot, hyphen or underscore becomes ``~`` and two
+    hexadecimal digits. ``%`` is not used, since the Delta library would decode it. Other readers skip names
+    that begin with a dot or an underscore, so the first character is never one of these.
     """
     found = quote(entity_type, safe=" ").replace("~", "%7E")
     if found.startswith((".", "_")):

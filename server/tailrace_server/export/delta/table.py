@@ -1,6 +1,6 @@
 """One Delta table, as this export writes it, and its columns.
 
-Each commit says which version of the catalog it shows.
+Each commit records the version of the catalog that the table then shows.
 
 ::
 
@@ -9,24 +9,24 @@ Each commit says which version of the catalog it shows.
                             txn          appId tailrace/<catalog uuid>/<id of the table>, version 41
                             add, remove  files of rows
 
-``txn`` is what Delta has for writers that must not write twice: it is read back with the table, and moves in
-the same commit as the rows. So after a kill at any moment the table says which version it has.
-``tailrace.commit`` is the number that the commit was meant to have. The newest commit must be ours and have its
-own number; otherwise another writer has changed the table, and its rows are not known.
+``txn`` is Delta's support for writers that must not write twice: it is part of the table, and changes in the
+same commit as the rows. So the table says which version it shows, even after a kill at any moment.
+``tailrace.commit`` is the number that we expected the commit to get. The newest commit must be ours and have
+the expected number; otherwise another writer has changed the table, and its rows are unknown.
 
-The columns are those of the entity type, and before them the row's identity.
+The columns of the row's identity come first, then those of the entity type.
 
 ============================  =======================  ============================================
-column                        Delta                    what it is
+column                        Delta                    meaning
 ============================  =======================  ============================================
 ``_tailrace_key``             string, not null         the row's key, as everywhere in tailrace
-``_tailrace_version``         long                     version of the change that the row stands for
-``_tailrace_count``           long                     of tables without a key: how often it exists
+``_tailrace_version``         long                     version of the row's last change
+``_tailrace_count``           long                     in tables without a key: the row's multiplicity
 the columns of the schema     by `typed`               without dropped ones, nullable
 ============================  =======================  ============================================
 
-What Delta has no type for is a string: times, also those of MySQL below 0 and beyond a day, timestamps in
-nanoseconds, decimals beyond 38 digits.
+Values without a type in Delta are strings: times (MySQL's may be negative or beyond a day), timestamps in
+nanoseconds, and decimals beyond 38 digits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ KEY: Final = f"{_RESERVED}key"
 VERSION: Final = f"{_RESERVED}version"
 COUNT: Final = f"{_RESERVED}count"
 LIVE: Final = f"{_RESERVED}live"
-"""Of a merge's source only: whether the row is to be there."""
+"""Column only in the source of a merge: True if the row exists after the merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class LakeColumns:
     """The columns of one entity type in a Delta table."""
 
     reader: ColumnReader
-    """Reads them out of images."""
+    """Reads the columns from images."""
     counted: bool
-    """True if rows have no key, and are counted."""
+    """True if rows have no key and are counted."""
     schema: pa.Schema
-    """Of the table."""
+    """The Arrow schema of the table."""
 
     @classmethod
     def of(
@@ -88,10 +88,10 @@ class LakeColumns:
         placeholders: tuple[str, ...],
         on_misfit: OnMisfit,
     ) -> LakeColumns:
-        """Return the columns of an entity type as a version has them.
+        """Return the columns of an entity type as of a version.
 
         Raises:
-            LakeColumnUnfit: A name cannot be that of a Delta column.
+            LakeColumnUnfit: A column's name is not possible in Delta.
         """
         shown = [column for column in columns if not column.dropped]
         _refuse_names(entity_type, [column.name for column in shown])
@@ -109,16 +109,16 @@ class LakeColumns:
 
     @property
     def source_schema(self) -> pa.Schema:
-        """Of the source of a merge."""
+        """The Arrow schema of the source of a merge."""
         return self.schema.append(pa.field(LIVE, pa.bool_(), nullable=False))
 
     def columns_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """Return what was read of images as the table has it."""
+        """Return columns that were read from images, converted to the table's types."""
         return [_as_lake(column) for column in batch.columns]
 
 
 def lake_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column of a type has in a Delta table."""
+    """Return the type in a Delta table for a column's Arrow type."""
     if pa.types.is_timestamp(kind):
         return pa.string() if kind.unit == "ns" else pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) or pa.types.is_decimal256(kind):
@@ -134,16 +134,16 @@ def _as_lake(column: pa.Array) -> pa.Array:
 
 
 def _clocks(column: pa.Array) -> pa.Array:
-    """Return durations as Arrow writes times of day, with more hours and a sign where there is one."""
+    """Return durations as texts in Arrow's form for times of day, with more hours or a minus sign if needed."""
     unit = column.type.unit
     in_second = UNITS_IN_SECOND[unit]
-    # 1. Arrow writes those that are times of a day.
+    # 1. Arrow writes the durations that are times of a day.
     counts = column.cast(pa.int64())
     of_day = pc.and_(pc.greater_equal(counts, 0), pc.less(counts, 86_400 * in_second))
     times = pc.if_else(of_day, counts, pa.scalar(None, pa.int64()))
     whole, kind = (pa.int32(), pa.time32) if unit == "ms" else (pa.int64(), pa.time64)
     texts = times.cast(whole).cast(kind(unit)).cast(pa.string())
-    # 2. The others, mostly none, are written one by one.
+    # 2. Write the others one by one; mostly there are none.
     others = pc.fill_null(pc.invert(of_day), False)
     written = [_clock(each, in_second) for each in counts.filter(others).to_pylist()]
     return pc.replace_with_mask(texts, others, pa.array(written, pa.string())) if written else texts
@@ -158,7 +158,7 @@ def _clock(count: int, in_second: int) -> str:
 
 
 def _refuse_names(entity_type: str, names: Sequence[str]) -> None:
-    """Raise LakeColumnUnfit where a name cannot be that of a column."""
+    """Raise LakeColumnUnfit if a name is not possible for a Delta column."""
     seen: dict[str, str] = {}
     for name in names:
         if name.lower().startswith(_RESERVED):
@@ -183,49 +183,55 @@ _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
 _ADDED_COUNT: Final = (
     f"CAST(CAST(t.{COUNT} AS DECIMAL(20,0)) + CAST(s.{COUNT} AS DECIMAL(20,0)) AS BIGINT)"
 )
-"""Raises an error beyond 64 bits; the sum of two BIGINTs would wrap to a negative number."""
+"""The sum of two counts. It raises an error beyond 64 bits, while a sum of two BIGINTs would wrap to a
+negative number.
+"""
 
 
 class LakeTable:
-    """A Delta table in a folder, ours alone. Its methods block; use one thread at a time.
+    """A Delta table in a folder, which only this export may write. Its methods block; use one thread at a time.
 
-    All but the constructor raise `LakeTableChanged` if somebody else has written to it since, and
-    `LakeUnwritable` if it cannot be written; the table then shows what it showed before.
+    All methods except the constructor raise `LakeTableChanged` if another writer has changed the table, and
+    `LakeUnwritable` if the table cannot be written. The table's visible rows are then unchanged.
     """
 
     def __init__(self, path: Path, app_id: str, run: str) -> None:
-        """Open the table of a folder; one that is missing or empty is begun with the first rows.
+        """Open the table in a folder. If the folder is missing or empty, the first rows will create the table.
 
         Args:
             path: The folder.
-            app_id: Names catalog and entity type, for the table's transactions.
-            run: Names this process, for the messages of others.
+            app_id: The name of catalog and entity type in the table's transactions.
+            run: The id of this process, in commits.
 
         Raises:
-            FolderTaken: It holds something else.
-            LakeTableChanged: Its newest commit is not ours.
-            LakeUnwritable: It cannot be read.
+            FolderTaken: The folder holds something else.
+            LakeTableChanged: The newest commit of the table is not ours.
+            LakeUnwritable: The table cannot be read.
         """
         self.path = path
         self._app_id, self._run = app_id, run
         self._table: DeltaTable | None = None
         self._delta_version = -1
-        """Of the table as we left it."""
+        """Number of the last commit that we know; -1: none."""
         self._stamp: tuple[int, int] | None = None
-        """Inode and time of the file of that commit: a table that was made anew may have the same number."""
+        """Inode and modification time of that commit's file, since a deleted and recreated table may have
+        the same number.
+        """
         self.version: int | None = None
-        """Version of the catalog that it shows; None before the first rows."""
+        """The version of the catalog that the table shows; None before the first rows."""
         self.committed = 0
-        """When that version was committed, µs, as the table says that was opened; 0: it does not."""
+        """Commit time of the version that the table showed when it was opened, in µs; 0: the table does not
+        have it.
+        """
         self.timestamp_of: Callable[[int], int | None] = lambda version: None
-        """Returns when a version of the catalog was committed, µs."""
+        """Returns the commit time of a version of the catalog, in µs; None: unknown."""
         with self._errors():
             self._open()
 
     def _open(self) -> None:
         if not DeltaTable.is_deltatable(str(self.path)):
             strange = next(iter(sorted(self.path.iterdir())), None) if self.path.exists() else None
-            # Files without a log are what a first write leaves that was killed.
+            # A first write that was killed leaves such files: ignore them.
             if strange is not None and not all(map(_is_leftover, self.path.iterdir())):
                 raise FolderTaken(self.path, f"holds {strange.name}, and is no Delta table")
             return
@@ -242,13 +248,13 @@ class LakeTable:
 
     @property
     def delta_version(self) -> int:
-        """Number of its newest commit; -1 before the first."""
+        """Number of the table's newest commit; -1 before the first one."""
         return self._delta_version
 
     def missing(self, schema: pa.Schema) -> pa.Schema | None:
-        """Return which columns of a schema it lacks, as they can be added; None if it must be rewritten.
+        """Return the columns that the table lacks and that can be added; None if the table must be rewritten.
 
-        It must be if it has a column that the schema has not, or has of another type.
+        It must be rewritten if it has a column that the schema lacks or has with another type.
         """
         if self._table is None:
             return None
@@ -259,7 +265,7 @@ class LakeTable:
         return pa.schema([field for field in schema if field.name not in has])
 
     def rewrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int) -> None:
-        """Replace all rows, and the columns, by those of a version."""
+        """Replace all rows and the columns by those of a version."""
         self.refuse_foreign()
         with self._errors(), _BatchSource(schema, batches) as source:
             if self._table is None:
@@ -286,16 +292,17 @@ class LakeTable:
     def merge(
         self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], version: int, *, counted: bool
     ) -> bool:
-        """Apply what changed up to a version; return whether there was anything to commit.
+        """Apply the changes up to a version; return False if there was nothing to commit.
 
-        There is not if all that was removed was never there: the table shows the version as it is.
+        There is nothing to commit if all removed rows were never in the table: then the table already shows the
+        version.
 
         Args:
-            schema: Of the batches: the table's columns, and behind them whether the row lives.
-            batches: One row a key. Of one that does not live all but the key is null.
-            version: The version that the table shows then.
-            counted: The rows have no key: each count is added to the one that there is, and a row whose count
-                comes to zero goes.
+            schema: The schema of the batches: the table's columns, then `LIVE`.
+            batches: One row for each key. For a removed row all columns except the key are null.
+            version: The version that the table shows afterwards.
+            counted: True if rows have no key. Each count is then added to the table's count, and a row is
+                deleted when its count becomes zero.
         """
         self.refuse_foreign()
         assert self._table is not None
@@ -328,7 +335,7 @@ class LakeTable:
         return True
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """Add columns, which are null in all rows that there are."""
+        """Add columns; they are null in all existing rows."""
         self.refuse_foreign()
         assert self._table is not None
         assert self.version is not None
@@ -340,7 +347,7 @@ class LakeTable:
         self._committed(self.version)
 
     def note(self, version: int) -> None:
-        """Note that the table has a version without changes of its own."""
+        """Commit without changes, to record that the table shows a version."""
         self.refuse_foreign()
         assert self._table is not None
         with self._errors(), _BatchSource(pa.schema(self._table.schema().to_arrow()), ()) as source:
@@ -350,7 +357,7 @@ class LakeTable:
         self._committed(version)
 
     def tidy(self, keep_hours: int) -> None:
-        """Join small files, and delete those that no table version of the last hours has."""
+        """Join small files, and delete files that no version of the table in the last hours uses."""
         self.refuse_foreign()
         assert self._table is not None
         assert self.version is not None
@@ -366,7 +373,7 @@ class LakeTable:
             )
             self._note_newest()
 
-    # What every commit says, and what must be so before and after it.
+    # The metadata of each commit, and the checks before and after it.
 
     def _properties(self, version: int) -> CommitProperties:
         return CommitProperties(
@@ -376,14 +383,14 @@ class LakeTable:
                 _COMMIT: str(self._delta_version + 1),
                 _RUN: self._run,
             },
-            # Delta would put a commit that lost a race behind the winner's. Ours must follow what it was made
-            # from.
+            # Delta would retry a commit that lost a race after the winner's commit. Our commit is valid only
+            # directly after the version that it was computed from.
             max_commit_retries=0,
             app_transactions=[Transaction(self._app_id, version)],
         )
 
     def _committed(self, version: int) -> None:
-        """Note a commit; its number must be the next one."""
+        """Record a commit, after a check that it got the next number."""
         assert self._table is not None
         reach("delta.after_commit")
         found = self._table.version()
@@ -407,7 +414,7 @@ class LakeTable:
         return found.st_ino, found.st_mtime_ns
 
     def refuse_foreign(self) -> None:
-        """Raise LakeTableChanged if the table is not as we left it."""
+        """Raise LakeTableChanged if another writer has changed the table."""
         with self._errors():
             if self._table is None:
                 if DeltaTable.is_deltatable(str(self.path)):
@@ -425,10 +432,13 @@ class LakeTable:
                 )
 
     def _check_newest(self, table: DeltaTable) -> dict[str, Any]:
-        """Return the newest commit; raise LakeTableChanged if it is not one of ours in its own place."""
+        """Return the newest commit.
+
+        Raise LakeTableChanged if it is not ours, or does not have its expected number.
+        """
         newest: dict[str, Any] = table.history(1)[0]
         number = table.version()
-        # A vacuum makes two commits, which are given one number.
+        # A vacuum makes two commits, and both carry the number that the first one was expected to get.
         expected = {number, number - 1} if newest["operation"] == "VACUUM END" else {number}
         if newest.get(_COMMIT) not in {str(each) for each in expected}:
             raise LakeTableChanged(
@@ -440,7 +450,7 @@ class LakeTable:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn errors of the Delta library and of the system into ours."""
+        """Convert errors of the Delta library and of the system into ours."""
         try:
             yield
         except CommitFailedError as error:
@@ -448,16 +458,16 @@ class LakeTable:
                 self.path, f"somebody else wrote to it at the same time ({_first_line(error)})"
             ) from error
         except Exception as error:
-            # The library raises some of its errors as bare exceptions.
+            # The library raises some of its errors as plain `Exception`.
             if type(error) is not Exception and not isinstance(error, DeltaError | OSError):
                 raise
             raise LakeUnwritable(self.path, _first_line(error)) from error
 
 
 class _BatchSource:
-    """Batches as the Delta library reads them: in a thread of its own, whose errors are texts.
+    """A source of batches for the Delta library, which reads them in its own thread and reports errors as text.
 
-    The context raises what the batches raised in place of what the library makes of it.
+    If reading the batches raised an error, leaving the context raises that error instead of the library's.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

@@ -1,18 +1,18 @@
-"""One entity type and its Delta table: how the table comes from the version that it has to another.
+"""One entity type and its Delta table: the update of the table from the version that it shows to a later one.
 
 =====================================================  ====================================================
-between the two versions                               what becomes of the table
+change between the two versions                        update of the table
 =====================================================  ====================================================
-nothing                                                nothing; after many versions an empty commit
+nothing                                                none; after many versions an empty commit
 rows changed                                           a merge by key: the last record of each key
-columns were added                                     they are added, then a merge
-a column was renamed, dropped or has another type      it is rewritten from the state at the version
-the table was truncated                                it is rewritten
-the log was trimmed further than the table is          it is rewritten
-there is no table yet                                  it is written
+columns were added                                     the columns are added, then a merge
+a column was renamed, dropped or has another type      a rewrite from the state at the new version
+the table was truncated                                a rewrite
+the log was trimmed beyond the table's version         a rewrite
+there is no table yet                                  the first write
 =====================================================  ====================================================
 
-To rewrite is one commit too, so a reader of the table sees one version or the other.
+A rewrite is one commit too, so a reader sees either the old version or the new one.
 """
 
 from __future__ import annotations
@@ -43,26 +43,27 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _IDLE_VERSIONS: Final = 10_000
-"""A table that is so far behind without changes gets a note of the version: else a trim would cause a
-rewrite."""
+"""After this many versions without changes, an empty commit records the version: otherwise a trim of the log
+would cause a rewrite.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """The changes to one table."""
+    """One update of a table."""
 
     entity_type: str
     how: str
-    """``written``, ``rewritten``, ``merged``, or empty where it had no changes."""
+    """``written``, ``rewritten`` or ``merged``; empty if there were no changes."""
     why: str
-    """Why it was rewritten."""
+    """The reason for a rewrite; empty: none."""
     rows: int
-    """That were written, or changed."""
+    """Number of rows written or changed."""
     removed: int
     nulls: tuple[str, ...]
-    """Values that did not fit and are null by choice: of each column in each part the first."""
+    """Messages about values that did not fit and became null: the first value of each column in each part."""
     delta_version: int
-    """Of the table now."""
+    """Number of the table's newest commit."""
 
 
 @dataclass
@@ -76,36 +77,38 @@ class TableExport:
     """One entity type and its Delta table. Its methods block; use one thread at a time."""
 
     def __init__(self, table: LakeTable, schema: Schema, name: str, on_misfit: OnMisfit) -> None:
-        """Bind an entity type, by its name in a schema, to a table."""
+        """Bind an entity type, given by its name in a schema, to a table."""
         self.table = table
         self.names = EntityNames(schema, name)
         self.name = name
         self._on_misfit = on_misfit
         self._tidied = table.delta_version
         self._columns_known: tuple[tuple[int, bool], LakeColumns] | None = None
-        """Those that were asked for last, and the id of their schema, and whether rows are counted."""
+        """Cache of the last columns, with their schema id and whether rows are counted."""
         self._seen = table.version
-        """The version up to which it is known what the table shows; it may have no commit for it."""
+        """The version that the table's rows are known to show; the table may have no commit for that
+        version.
+        """
 
     @property
     def seen(self) -> int:
-        """The version whose rows the table has; 0 for none."""
+        """The version that the table's rows show; 0: none."""
         return self._seen or 0
 
     def bring_to(
         self, view: LogView, reader: BatchReader, version: int, *, is_last: bool
     ) -> TableStep:
-        """Have the table show a version; nothing is done if it is to be rewritten and more versions follow.
+        """Update the table to a version. A rewrite is done only in the last step.
 
         Args:
-            view: Reaches the version.
-            reader: Of the log.
-            version: Not below the one that it shows.
-            is_last: Whether no later one follows at once.
+            view: A view of the log that reaches the version.
+            reader: The reader of the log.
+            version: The version, at least the one that the table shows.
+            is_last: True if this is the last step for now.
 
         Raises:
             LakeValueUnfit, LakeColumnUnfit: The rows cannot be written.
-            LakeTableChanged, LakeUnwritable: As `LakeTable`.
+            LakeTableChanged, LakeUnwritable: The table cannot be written; see `LakeTable`.
             PositionCompacted, LogCorrupted: The log cannot be read.
             SegmentMissing: A file of the log is gone: call again with a newer view.
         """
@@ -113,6 +116,7 @@ class TableExport:
         name = self.names.name_in(view.schema_of(version)) or self.name
         why, changes = self._why_rewritten(view, name, version), None
         self.name = name
+        # A rewrite is expensive, and later steps would repeat it: do it only for the newest version.
         if why and not is_last:
             return self._nothing(name)
         state = table_state(view, reader, name, version)
@@ -153,13 +157,13 @@ class TableExport:
         )
 
     def tidy(self, every: int, keep_hours: int) -> None:
-        """Join small files and delete old ones, each time the table has so many more commits."""
+        """Join small files and delete old ones, once for every ``every`` commits."""
         if self.table.delta_version // every > self._tidied // every:
             self.table.tidy(keep_hours)
         self._tidied = self.table.delta_version
 
     def _idle(self, name: str, version: int) -> TableStep:
-        """Note that a table has the rows of a version, as nothing changed."""
+        """Record that the table shows a version, as nothing has changed."""
         self._seen = version
         if version - (self.table.version or 0) >= _IDLE_VERSIONS:
             self.table.note(version)
@@ -169,7 +173,10 @@ class TableExport:
         return TableStep(name, "", "", 0, 0, (), self.table.delta_version)
 
     def _why_rewritten(self, view: LogView, name: str, version: int) -> str:
-        """Return why the changes alone do not do, as far as the schemas and the log tell; empty if they may."""
+        """Return the reason for a rewrite, as far as schemas and log show it.
+
+        Empty if a merge may be enough.
+        """
         if self._seen is None:
             return "it was not there"
         if self._seen + 1 < view.oldest.version:
@@ -183,7 +190,7 @@ class TableExport:
 
     def _columns(self, view: LogView, name: str, version: int, *, counted: bool) -> LakeColumns:
         schema = view.schema_of(version)
-        # What columns were first stated as takes a look at all schemas, so it is not found out for each step.
+        # `first_stated` goes through all schemas, so the columns are cached by schema.
         if self._columns_known is not None and self._columns_known[0] == (schema.id, counted):
             return self._columns_known[1]
         columns = LakeColumns.of(
@@ -200,7 +207,7 @@ class TableExport:
     def _whole(
         self, state: TableState, columns: LakeColumns, view: LogView, counts: _Counts
     ) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of a state as the table has them."""
+        """Yield all rows of a state, in the form of the table."""
         for rows in state.parts():
             counts.rows += len(rows)
             arrays = self._arrays(rows, columns, view, counts)
@@ -209,7 +216,7 @@ class TableExport:
     def _changed(
         self, changes: TableChanges, columns: LakeColumns, view: LogView, counts: _Counts
     ) -> Iterator[pa.RecordBatch]:
-        """Yield changed rows as the source of a merge."""
+        """Yield changed and removed rows, as the source of a merge."""
         for part in changes.parts():
             counts.rows += len(part.rows)
             counts.removed += len(part.removed)
@@ -248,7 +255,7 @@ def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[p
 
 
 def _why_other_columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> str:
-    """Return why rows that were read by some columns must be read again by others; empty if they need not."""
+    """Return the reason why a change of columns needs a rewrite; empty if it needs none."""
     by_id = {column.id: column for column in new}
     for column in old:
         now = by_id.pop(column.id, column)
@@ -262,7 +269,7 @@ def _why_other_columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> str:
 
 
 def _removals(part: ChangedRows, columns: LakeColumns) -> pa.RecordBatch:
-    """Return the removed keys of a part as rows of the source of a merge."""
+    """Return the removed keys of a part, as rows for the source of a merge."""
     removed = part.removed
     own = [removed.keys, pa.array(removed.versions)]
     own += [pa.array(removed.diffs)] if columns.counted else []
