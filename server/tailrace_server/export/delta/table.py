@@ -214,9 +214,7 @@ class LakeTable:
         self._delta_version = -1
         """Number of the last commit that we know; -1: none."""
         self._stamp: tuple[int, int] | None = None
-        """Inode and modification time of that commit's file, since a deleted and recreated table may have
-        the same number.
-        """
+        """Inode and modification time of that commit's file: a recreated table may have the same number."""
         self.version: int | None = None
         """The version of the catalog that the table shows; None before the first rows."""
         self.committed = 0
