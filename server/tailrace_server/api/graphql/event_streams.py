@@ -118,7 +118,7 @@ def refused(request: Request, error: Exception, sockets: Sockets) -> Response | 
     if may_pass(found) and not comes_back(request):
         return None
     sockets.count_error("http", found.code)
-    # A browser retries after the first form of stream, and stops after `complete`.
+    # A browser reconnects after a stream without `complete`, and stops after one with it.
     if may_pass(found):
         return later("next", _errors(found))
     return Response(_next(_errors(found)) + _COMPLETE_EVENT, headers=HEADERS)

@@ -100,7 +100,7 @@ async def changes(
         content = requests.content(message.body)
     except InvalidRequest as error:
         raise in_json_names(error) from None
-    # Only JSON has pages; lines and Arrow are streams, which end at the end of the range.
+    # Without a limit, only JSON is divided into pages. Lines and Arrow are streams of the whole range.
     if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
     # 2. Open the read. One with many keys is parsed in a thread, and such requests wait for each other.

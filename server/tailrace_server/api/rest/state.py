@@ -82,7 +82,7 @@ async def table(
     kind = accepted(request, _OFFERED)
     form, message = _asked(request, engine, IN_PATH)
     kind, form = agreed(kind, form)
-    # Only JSON has pages; lines and Arrow are streams of the whole table.
+    # Without a limit, only JSON is divided into pages. Lines and Arrow are streams of the whole table.
     if kind == JSON_TYPE and not message.HasField("limit"):
         message.limit = settings.page_records
     # Until the response owns the read, every error and early return must close it.
@@ -186,7 +186,7 @@ def _tag(read: StateRead, message: ReadStateRequest, kind: str, form: CaptureFor
 
     It is weak: responses with one row may differ in version and cursor, and be equally right.
     """
-    # The version that was read is part of `of`, so two ways to name the same version get the same tag.
+    # `of` identifies the rows that were read, so different ways to name their version get the same tag.
     asked = ReadStateRequest()
     asked.CopyFrom(message)
     for name in ("at_version", "at_time", "wait_for_version", "wait_ms"):

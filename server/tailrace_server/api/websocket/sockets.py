@@ -472,7 +472,7 @@ def _host_of(origin: str) -> str:
     """Return the host and port of an origin, in the form of a ``Host`` header; empty if the origin has none."""
     try:
         return urlsplit(origin).netloc
-    except ValueError:  # a bracket without its other one
+    except ValueError:  # For example an opening bracket without a closing one.
         return ""
 
 
