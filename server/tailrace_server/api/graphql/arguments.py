@@ -48,9 +48,9 @@ class Scope:
     """The part of a catalog that a field covers; criteria can only narrow it."""
 
     area: Area | None = None
-    """The only area; None means all areas."""
+    """The only area that the field covers; None means all areas."""
     entity_type: str | None = None
-    """The only entity type; None means all of them."""
+    """The only entity type that the field covers; None means all entity types."""
 
     @property
     def rows_of(self) -> str | None:

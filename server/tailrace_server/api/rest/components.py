@@ -290,7 +290,7 @@ def _error() -> Schema:
 
 
 def _request(descriptor: Descriptor, reference: Callable[[str], Schema]) -> Schema:
-    """Return the closed schema of a request; it omits the catalog and allows 64-bit numbers as text."""
+    """Return the schema of a request without its catalog: no other members, 64-bit numbers also as text."""
     members = {}
     for field in descriptor.fields:
         if field.name in ELSEWHERE:
