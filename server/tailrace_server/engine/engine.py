@@ -1,4 +1,4 @@
-"""The engine: every catalog under a log root, observed, and the one door for everything that faces ask."""
+"""The engine: it observes every catalog under a log root, and is the only interface that faces use."""
 
 from __future__ import annotations
 
@@ -69,42 +69,50 @@ if TYPE_CHECKING:
 
 _MEASURE_EVERY_S: Final = 0.1
 _MEASUREMENTS: Final = 5
-"""So many measurements of the process's memory before it is relieved, which may take long where it is large."""
+"""Number of memory measurements between two attempts to free memory, which may take long in a large process."""
 _FOLDER_THREADS: Final = 16
-"""Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
-leaves the others to the other catalogs."""
+"""Number of threads that open and list catalogs, in addition to the reader threads.
+
+A storage that hangs blocks one of them and leaves the others to the other catalogs.
+"""
 _LOADS_EACH: Final = 2
-"""For each reader thread: one that it has, one that it finds or that waits for the loop."""
+"""Loads of the cache for each reader thread: one that it runs, and one that is queued or waits for the loop."""
 _log = structlog.get_logger("tailrace.engine")
 
 
 class Engine:
-    """Serves the catalogs under one log root; an async context manager that owns every task it starts.
+    """The catalogs under one log root; an async context manager that owns every task it starts.
 
-    Every method that a face calls takes the caller first, whose grant is evaluated only here.
+    The first argument of every method for faces is the caller. Only the engine evaluates the caller's grant.
     """
 
     def __init__(
         self, root: Path, settings: EngineSettings | None = None, admissions: Admissions = FREE
     ) -> None:
-        """Bind to a log root, and to what admits its callers; nothing is read before the context is entered."""
+        """Bind to a log root; nothing is read before the context is entered.
+
+        Args:
+            root: The folder with the catalogs.
+            settings: The settings; None: the defaults.
+            admissions: The quotas and the audit of callers.
+        """
         self._admissions = admissions
         self._root = root
         self.settings = settings or EngineSettings()
-        self.counters = Counters()  # of all subscriptions since it began
+        self.counters = Counters()  # of all subscriptions since the engine began
         self.memory = MemoryBook(self.settings.memory_bytes)
         """The accounts of the engine; servers open theirs in it."""
         self.criteria = MemoryShare("criteria", self.memory, CRITERIA_SHARE)
-        """The charge for the criteria of open subscriptions and reads."""
+        """The share of memory for the criteria of open subscriptions and reads."""
         self.pages = MemoryShare("pages of history", self.memory, PAGES_SHARE)
-        """The charge for pages that become part of an answer."""
-        self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
+        """The share of memory for pages that are collected into one answer."""
+        self.turns = LoopTurns()  # of the event loop, for streams that begin or catch up
         self._stack = AsyncExitStack()
         self._stopping = False
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Open the catalogs that exist, and begin to follow the log root."""
+        """Open the existing catalogs, and begin to follow the log root."""
         memory_bytes = self.settings.memory_bytes
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
         self._stack.push_async_callback(shut_down, threads)
@@ -159,14 +167,14 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End what is left and wait until no task or thread is."""
+        """End all streams, and wait for the end of all tasks and threads."""
         self.stop_subscriptions()
         for task in tuple(self._running):
             task.cancel()
         await self._stack.__aexit__(None, None, None)
 
     def catalogs(self, caller: Principal) -> tuple[CatalogInfo, ...]:
-        """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
+        """Return the readable catalogs that the caller may know, sorted by name, without the system log."""
         return tuple(
             observer.info()
             for name, observer in self._catalogs.observers(partial(knows, caller))
@@ -174,7 +182,7 @@ class Engine:
         )
 
     def unreadable(self, caller: Principal) -> dict[str, str]:
-        """Return why catalogs cannot be read now, by name; they are tried again."""
+        """Return name → reason for the catalogs that cannot be read now; they are retried."""
         found = self._catalogs.unreadable()
         return {name: why for name, why in found.items() if knows(caller, name)}
 
@@ -192,28 +200,28 @@ class Engine:
         peer: Peer = IN_PROCESS,
         named: NamedReader | None = None,
     ) -> Subscription:
-        """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
+        """Subscribe to a catalog, or to the system log, which reports created, dropped and replaced catalogs.
 
         Args:
-            caller: Who asks.
-            catalog: Its name, exact.
-            criteria: What to deliver; empty = every record, entity level.
-            start: Where to begin; None = the first version after the one published now.
-            content: Which bodies captures carry.
+            caller: The caller.
+            catalog: The catalog's exact name.
+            criteria: The criteria; empty: every record, as a whole.
+            start: The start; None: the first version after the newest published one.
+            content: The bodies that captures carry.
             codec: The wire form of the frames.
-            demand: Captures that may be delivered at first; None = no accounting, the caller's pace
-                is the demand.
-            limits: What differs from the engine's bounds.
-            peer: The other end, as ``subscriptions`` then names it.
-            named: The named subscription to read, which has criteria of its own and begins behind its place.
+            demand: The initial demand in captures; None: no demand is counted, and the caller reads at its own
+                pace.
+            limits: The subscription's limits that differ from the engine's; None: none.
+            peer: The subscriber's end of the connection, for ``subscriptions``.
+            named: The named subscription to read: it has its own criteria, and begins after its own cursor.
 
         Raises:
-            CatalogUnknown: No such catalog; names the known ones.
+            CatalogUnknown: There is no such catalog; the error lists the known ones.
             CatalogReplaced: The cursor belongs to another log.
             PositionCompacted: The start is no longer retained.
-            DeadlineExceeded: The version that it waits for was not published in time.
+            DeadlineExceeded: The version to wait for was not published in time.
             ServerFull: There is no room for the criteria.
-            NotPermitted: The criteria name what is not granted, or nothing of them is.
+            NotPermitted: The criteria name something that is not granted, or nothing of them is granted.
         """
         if named is not None:
             return await self.named.read(
@@ -239,9 +247,11 @@ class Engine:
                 self.settings, limits, use, content, codec, demand, peer, admission
             )
             subscription = await observer.subscribe(start, options)
-        if bool(self._stopping):  # during the wait: ``stop_subscriptions`` has not seen this one
+        # During the waits above, the server may have begun to stop, or the policy may have changed. Neither has
+        # seen this subscription yet.
+        if bool(self._stopping):
             subscription.stop()
-        subscription.end_if_refused()  # nor has who ended what a new policy does not grant
+        subscription.end_if_refused()
         return subscription
 
     async def history(
@@ -258,14 +268,25 @@ class Engine:
         max_message_bytes: int | None = None,
         peer: Peer = IN_PROCESS,
     ) -> HistoryRead:
-        """Read a closed range of a catalog's log; ``limit`` counts records.
+        """Open a read of a closed range of a catalog's log.
 
-        A message of several captures is at most ``max_message_bytes``; None takes the engine's bound. Leave
-        the read by ``with``, so that the room of its last message is free for others.
+        Use the read as a context manager, so that its memory is released.
+
+        Args:
+            caller: The caller.
+            catalog: The catalog's exact name.
+            criteria: The criteria; empty: every record, as a whole.
+            bounds: The range; None: the whole log.
+            reverse: True to read from the end to the beginning.
+            content: The bodies that captures carry.
+            codec: The wire form of the frames.
+            limit: The most records to deliver; None: all.
+            max_message_bytes: The most bytes of a message with several captures; None: the engine's limit.
+            peer: The reader's end of the connection.
 
         Raises:
-            CatalogUnknown, CatalogReplaced, PositionCompacted, DeadlineExceeded: As ``subscribe``.
-            InvalidRequest: An anchor above what is published, or a limit below one.
+            CatalogUnknown, CatalogReplaced, PositionCompacted, DeadlineExceeded: See ``subscribe``.
+            InvalidRequest: The anchor is above the newest published version, or the limit is below one.
             ServerFull: There is no room for the criteria.
         """
         return await self.reads.history(
@@ -288,11 +309,13 @@ class Engine:
         max_message_bytes: int | None = None,
         peer: Peer = IN_PROCESS,
     ) -> StateRead:
-        """Read the rows of an entity type as of one version, under the grants of history, and leave it as that.
+        """Open a read of an entity type's rows as of one version. Use it as a context manager.
+
+        The action HISTORY must be granted.
 
         Raises:
-            CatalogUnknown, ServerFull, NotPermitted: As ``history``.
-            TailraceError: As ``StateRead.begin``.
+            CatalogUnknown, ServerFull, NotPermitted: See ``subscribe``.
+            TailraceError: ``StateRead.begin`` raises it.
         """
         return await self.reads.state(
             caller, peer, catalog, request, codec=codec, max_message_bytes=max_message_bytes
@@ -305,24 +328,25 @@ class Engine:
         with_version: int | VersionWait = 0,
         action: Action | None = None,
     ) -> LogView:
-        """Return what is published of a catalog: its uuid, bounds, times and schemas, these as granted.
+        """Return a view of a catalog: its uuid, bounds and times, and the granted part of its schemas.
 
         Args:
-            caller: Who asks.
-            catalog: Its name, exact.
-            with_version: Shown by the view, if the log's folder has it, or once it is published.
-            action: What it is for, if that is not granted with everything.
+            caller: The caller.
+            catalog: The catalog's exact name.
+            with_version: A version that the view must have, if the log's folder has it; or a version to wait
+                for.
+            action: The action that must be granted; None: any action.
 
         Raises:
-            CatalogUnknown: No such catalog; names the known ones.
-            NotPermitted: The action, or anything of the catalog, is not granted.
+            CatalogUnknown: There is no such catalog; the error lists the known ones.
+            NotPermitted: The action is not granted, or nothing of the catalog is.
         """
         observer = await self._catalogs.observer(caller, catalog)
         allowances = allowances_of(caller, catalog, action)
         return granted_view(await observer.log.view_with(with_version), allowances)
 
     def statistics(self, caller: Principal) -> EngineStatistics:
-        """Return the figures of this moment; those of catalogs only where they are granted."""
+        """Return the current figures of the engine, and those of catalogs whose statistics are granted."""
         sees = partial(may, caller, Action.STATISTICS)
         for subscription in self._catalogs.subscriptions():
             subscription.count_delivered()
@@ -347,21 +371,27 @@ class Engine:
         )
 
     def faults(self, caller: Principal) -> tuple[ServerFault, ...]:
-        """Return what is wrong now; with catalogs only where their statistics are granted."""
+        """Return the current faults of the server, and those of catalogs whose statistics are granted."""
         return self._faults.found(partial(may, caller, Action.STATISTICS))
 
     def shows_itself_to(self, caller: Principal) -> bool:
-        """Return whether a caller is granted the statistics of every catalog, and so those of the server."""
+        """Return True if a caller may see the server's own figures: it is granted all catalogs' statistics."""
         names = (SYSTEM_CATALOG, *self._catalogs.by_name)
         return all(may(caller, Action.STATISTICS, name) for name in names)
 
     def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
-        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        """Return the open subscriptions, each with the name of its catalog, sorted by name.
+
+        Only catalogs whose statistics are granted are included; the system log may be one of them.
+        """
         shown = self._shown_to(caller)
         return [(name, each) for name, observer in shown for each in observer.subscriptions]
 
     def publishers(self, caller: Principal) -> list[tuple[str, Publisher[Subscription]]]:
-        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        """Return the open publishers, each with the name of its catalog, sorted by name.
+
+        Only catalogs whose statistics are granted are included; the system log may be one of them.
+        """
         shown = self._shown_to(caller)
         return [(name, each) for name, observer in shown for each in observer.publishers()]
 
@@ -371,7 +401,7 @@ class Engine:
         """End a subscription by its id, with a reason for its client; return its resume cursor.
 
         Raises:
-            InvalidRequest: No subscription that the caller may know of has this id.
+            InvalidRequest: No open subscription that is visible to the caller has this id.
             NotPermitted: The caller may not operate the catalog.
         """
         for catalog, each in self.subscriptions(caller):
@@ -381,7 +411,7 @@ class Engine:
         raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
 
     async def end_what_is_not_granted(self) -> None:
-        """End the subscriptions and reads that a policy no longer grants, after it has changed."""
+        """End the subscriptions and reads that are no longer granted, after a change of the policy."""
         turn = Turn()
         streams: tuple[Subscription | LogRead, ...] = (
             *self._catalogs.subscriptions(),
@@ -393,7 +423,7 @@ class Engine:
                 await turn.give_way()
 
     def stop_subscriptions(self) -> None:
-        """End every subscription with its resume cursor, and every statement, and take no more. Idempotent."""
+        """End all subscriptions, with their resume cursors, and all statements; refuse new ones. Idempotent."""
         self._stopping = True
         self.reads.statements.stop()
         for each in self._catalogs.subscriptions():
@@ -402,7 +432,7 @@ class Engine:
             observer.log.waits.end(ServerStopping("the server is stopping; connect again shortly"))
 
     def _shown_to(self, caller: Principal) -> list[tuple[str, Observer]]:
-        """Return the observers of the catalogs whose statistics are granted, by name."""
+        """Return name and observer of the catalogs whose statistics are granted, sorted by name."""
         return self._catalogs.observers(partial(may, caller, Action.STATISTICS))
 
     async def _govern_memory(self) -> None:
@@ -415,7 +445,7 @@ class Engine:
                     self.reads.relieve(loop.time(), self._cache.scans)
                 readers: tuple[Stallable, ...] = (*self._catalogs.subscriptions(), *self.reads.open)
                 self._governor.relieve(readers, loop.time())
-            except Exception:  # the server stays, and measures again
+            except Exception:  # a bug must not end the measurements: log it and retry
                 _log.exception("memory not governed")
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""The end of a subscription by an operator: the right to do it, the client's error, and the line in the log."""
+"""The end of a subscription by an operator: check of the right, error for the client, line in the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger("tailrace.operator")
 def ended_by_operator(
     caller: Principal, catalog: str, subscription: Subscription, reason: str
 ) -> str:
-    """End a subscription with a reason that its client gets, and return its resume cursor.
+    """End a subscription with a reason for its client, and return its resume cursor.
 
     Raises:
         NotPermitted: The caller may not operate the catalog.

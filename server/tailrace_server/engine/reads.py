@@ -1,9 +1,9 @@
-"""Opens the reads that end, of history, of state and in SQL, and knows those that are open.
+"""Opening of reads with an end, of history, of state and in SQL; also the list of open reads.
 
 ::
 
-    admitted ─▶ the catalog is found ─▶ narrowed to what is granted ─▶ charged ─▶ begun
-        what refuses on the way is recorded, and all that was taken is given back
+    admit ─▶ look up the catalog ─▶ narrow to what is granted ─▶ charge memory ─▶ begin
+        an error on the way is recorded by the audit, and all resources are released
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class Reads:
         large: LargeMessages,
         catalogs: Catalogs,
     ) -> None:
-        """Begin with none."""
+        """Begin without reads."""
         self._settings = settings
         self._admissions = admissions
         self._large = large
         self._catalogs = catalogs
         self.statements = Statements(settings)
-        """Those in SQL."""
+        """The running SQL statements."""
         self.open: WeakSet[LogRead] = WeakSet()
-        """Those that somebody has; those that have ended are among them until they are gone."""
+        """The open reads; a read that has ended stays in the set until it is garbage-collected."""
 
     def relieve(self, now: float, scans: OpenScans) -> None:
-        """Let go of what readers that do not move have; ``now`` is the event loop's time, seconds."""
+        """Drop the blocks and scans of stalled readers; ``now`` is the event loop's time in seconds."""
         scans.relieve(now)
         for read in tuple(self.open):
             read.let_go_of_block(now)
@@ -90,12 +90,12 @@ class Reads:
         limit: int | None,
         max_message_bytes: int | None,
     ) -> HistoryRead:
-        """Open a read of a closed range; as ``Engine.history``."""
+        """Open a read of a closed range; see ``Engine.history``."""
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
             observer = await self._catalogs.observer(caller, catalog)
             bounds = bounds or HistoryBounds()
             if (first := bounds.anchor) is not None:
-                # The names in conditions mean on each page what they meant on the first one.
+                # Bind conditions at the anchor: names must mean the same columns on every page as on the first.
                 criteria = [each.named_at(first) for each in criteria]
             given = (observer.log, caller, Action.HISTORY, criteria, content, bounds)
             use = await use_in(*given, bounds.behind)
@@ -128,7 +128,7 @@ class Reads:
         codec: Codec,
         max_message_bytes: int | None,
     ) -> StateRead:
-        """Open a read of state; as ``Engine.state``."""
+        """Open a read of state; see ``Engine.state``."""
         criteria = (_criteria_of(request),)
         content = Content.HEADER if request.keys_only else Content.AFTER
         with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
@@ -143,8 +143,8 @@ class Reads:
             if request.where is not None:
                 condition = await read_condition(request.where, request.where_parameters)
             if condition is not None and of_view is None:
-                # Its columns are judged as those that are requested: their values show in what is given. Of
-                # a view it can name only those that it shows, which are granted.
+                # The columns in the condition must be granted like requested columns, as the result reveals
+                # their values. The condition on a view can only name the view's columns, which are granted.
                 named = replace(request, columns=condition.columns, keys_only=False)
                 columns = (_criteria_of(named),)
                 use_of(*(caller, catalog, Action.HISTORY, columns, Content.AFTER), judges_rows=True)
@@ -173,18 +173,19 @@ class Reads:
         *,
         max_message_bytes: int | None = None,
     ) -> SqlRead:
-        """Run a statement in SQL, under the grants of history; leave the read by ``with``.
+        """Open an SQL statement. Use it as a context manager.
 
-        A principal who may operate the catalog and see all of it may define views and change tables too.
+        The action HISTORY must be granted. A principal who may operate the catalog and see all of it may also
+        define views and change tables.
 
         Raises:
-            CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: As ``Engine.state``.
-            ServerStopping: None begins any more.
-            InvalidRequest: What is wrong with the statement, and where; a table or a column that is not granted
-                is one that is not known.
-            PositionCompacted: It asks for versions that the log no longer has.
-            CatalogReplaced, CursorAhead, HistoryReplaced: A poll continues behind a place that is not in this
-            log.
+            CatalogUnknown, ServerFull, NotPermitted, DeadlineExceeded: See ``Engine.subscribe``.
+            ServerStopping: The server is stopping.
+            InvalidRequest: The statement is invalid; the error has the place. Tables and columns that are not
+                granted count as unknown.
+            PositionCompacted: The statement reads versions that the log no longer has.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A poll continues after a place that is not in this
+                log.
         """
         criteria = (Criteria(area=Area.DATA),)
         with self._admissions.history(caller, peer, catalog, criteria, Content.AFTER) as admission:
@@ -196,7 +197,8 @@ class Reads:
             with self._charged(observer, use, admission) as kept:
                 if request.wait_for_version is not None:
                     await observer.log.reach(request.wait_for_version, request.wait_s)
-                # Another server may have answered last, which had read the folder a moment earlier.
+                # The client's last poll may have been answered by another server that has read more of the log:
+                # catch up to the version that the client has read.
                 await observer.log.view_with(request.read_version)
                 terms = self._terms(kept, use, admission, max_message_bytes)
                 bytes_max = max_message_bytes or self._settings.max_message_bytes
@@ -218,7 +220,7 @@ class Reads:
     def _charged(
         self, observer: Observer, use: GrantUse, admission: Admission
     ) -> Iterator[MemoryCharge]:
-        """Charge the criteria to the caller's quotas and to the server's memory, unless it fails within."""
+        """Charge criteria to the caller's quotas and to the server's memory; free the memory after an error."""
         admission.take(use.narrowed.criteria)
         kept = observer.charge_criteria(use.narrowed.criteria)
         try:
@@ -247,7 +249,7 @@ class Reads:
         )
 
     def _keeps_block(self, nbytes: int) -> bool:
-        """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
+        """Return True if a read of history may hold a block: all reads together may hold ``frames_bytes``."""
         return nbytes * len(self.open) <= self._settings.frames_bytes
 
 
@@ -258,10 +260,10 @@ def _state_use(
     content: Content,
     by_view: ViewGrant | None,
 ) -> GrantUse:
-    """Return what a caller gets of a state.
+    """Return the granted part of a request for a state.
 
-    A requested column that is not granted is left to ``StateRead``: it refuses such a column at the version
-    that is read, in the same words as a column that does not exist.
+    Requested columns that are not granted are ignored here. ``StateRead`` raises for them, with the same error
+    as for columns that do not exist at the version.
     """
     whole = replace(request, columns=())
     use = use_of(
@@ -280,7 +282,7 @@ def _state_use(
 
 
 def _criteria_of(request: StateRequest) -> Criteria:
-    """Return the criteria with which history would request the same, so that the same grants apply."""
+    """Return criteria for history that request the same rows and columns, so that the same grants apply."""
     return Criteria(
         area=Area.DATA,
         entity_type=(request.entity_type,),

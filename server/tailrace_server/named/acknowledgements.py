@@ -1,4 +1,4 @@
-"""Acknowledgements on their way into the log: those that come while one is written are written together."""
+"""Group commit of acknowledgements: those that arrive during a write are written together by the next write."""
 
 from __future__ import annotations
 
@@ -13,40 +13,45 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
 
     Write = Callable[[Cursor], Awaitable[Cursor]]
-    """Makes a cursor durable; returns it, or the one that was durable already."""
+    """Function that makes a cursor durable and returns it, or a later one that is already durable."""
 
 
 class AcknowledgementLine:
-    """Those of one reader. Lives on the event loop."""
+    """The pending acknowledgements of one reader. Used on the event loop."""
 
     __slots__ = ("durable", "lock", "requested", "waiting")
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.requested: Cursor | None = None
-        """The furthest that was requested."""
+        """The latest cursor that was requested."""
         self.durable: Cursor | None = None
-        """The furthest that is in the log."""
+        """The latest cursor that is in the log."""
         self.waiting = 0
-        """How many callers have it."""
+        """The number of calls of ``write`` that have not returned yet."""
 
 
 class AcknowledgementLines:
-    """Those of all readers that have one under way."""
+    """The pending acknowledgements of all readers."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Begin without acknowledgements."""
         self._lines: dict[Hashable, AcknowledgementLine] = {}
 
     async def write(self, reader: Hashable, cursor: Cursor, write: Write) -> Cursor:
-        """Make a reader's cursor durable; return what is durable then.
+        """Make a reader's cursor durable; return the latest durable cursor.
+
+        Args:
+            reader: Key of the reader.
+            cursor: The cursor to acknowledge.
+            write: Function that writes a cursor.
 
         Raises:
-            InvalidRequest: The same reader has requested a later one already.
-            TailraceError: What ``write`` raises.
+            InvalidRequest: The reader has already requested a later cursor.
+            TailraceError: ``write`` raises it.
         """
         line = self._lines.setdefault(reader, AcknowledgementLine())
-        # 1. In the order in which they came: what is requested next never lies before.
+        # 1. Check and note the request without await, so that `requested` rises in the order of the calls.
         if line.requested is not None and cursor < line.requested:
             raise InvalidRequest(
                 f"acknowledge {cursor}: {line.requested} was acknowledged already, which lies behind it"
@@ -54,7 +59,8 @@ class AcknowledgementLines:
         line.requested = cursor
         line.waiting += 1
         try:
-            # 2. Whoever gets the turn writes the furthest for all who wait; they find it done.
+            # 2. The call that gets the lock writes the latest cursor for all waiting calls. When these get the
+            #    lock, their cursors are already durable.
             async with line.lock:
                 if line.durable is None or line.durable < cursor:
                     line.durable = await write(line.requested)

@@ -1,4 +1,4 @@
-"""Looks at named subscriptions and settings of every catalog: for metrics, heartbeats, faults and warnings."""
+"""Periodic check of every catalog's named subscriptions and settings, for metrics, heartbeats and warnings."""
 
 from __future__ import annotations
 
@@ -33,41 +33,42 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 5.0
 _QUIET_AT_ONCE: Final = 100
-"""Catalogs without named subscriptions that are looked at in one round: of a thousand, each every 50 s."""
+"""The most catalogs without named subscriptions in one round: with a thousand, each is checked every 50 s."""
 _NEAR: Final = 5
-"""A loss is near when one part in so many of what is kept, or held, is left."""
+"""A loss is near if less than 1/5 of the retained or held time or bytes is left."""
 _log = structlog.get_logger("tailrace.named")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedSubscription:
-    """One named subscription, as it was seen last."""
+    """One named subscription at the last check."""
 
     named: NamedView
     loss: Loss
+    """The time and bytes left until retention may remove records that the subscription still needs."""
 
 
 class LossWatch:
-    """Lives on the event loop; files are read in threads."""
+    """The periodic check. Used on the event loop; files are read in threads."""
 
     def __init__(self, root: Path, observers: Callable[[], Sequence[tuple[str, Observer]]]) -> None:
-        """Watch the catalogs below a root; ``observers`` returns those that are open."""
+        """Watch the catalogs under a log root; ``observers`` returns name and observer of the open ones."""
         self._root = root
         self._observers = observers
         self._found: dict[str, tuple[WatchedSubscription, ...]] = {}
         self._looking: set[str] = set()
         self._looked_at: dict[str, float] = {}
-        """Monotonic time at which the last look at each catalog began."""
+        """Catalog → monotonic time at which its last check began."""
         self._warned: dict[tuple[str, str], str] = {}
-        """The last logged warning of each subscription."""
+        """Catalog and name of a subscription → kind of its last logged warning."""
 
     @property
     def found(self) -> list[WatchedSubscription]:
-        """Those of all catalogs, by catalog and name."""
+        """The named subscriptions of all catalogs at their last check, sorted by catalog and name."""
         return [each for _, found in sorted(self._found.items()) for each in found]
 
     async def run(self) -> None:
-        """Look at all catalogs, again and again; one whose storage hangs is not waited for."""
+        """Check all catalogs periodically; a catalog whose storage hangs does not delay the others."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 observers = dict(self._observers())
@@ -80,7 +81,11 @@ class LossWatch:
                 await asyncio.sleep(_EVERY_S)
 
     def _due(self, names: Iterable[str]) -> list[str]:
-        """Return the catalogs of this round: all with named subscriptions, and as many others as are due."""
+        """Return the catalogs to check in this round.
+
+        These are all catalogs with named subscriptions, and up to ``_QUIET_AT_ONCE`` others, the longest
+        unchecked first. A catalog whose last check is still running is left out.
+        """
         before, now = self._looked_at, time.monotonic()
         due = [name for name in names if name not in self._looking]
         quiet = [name for name in due if not self._found.get(name)]
@@ -95,7 +100,7 @@ class LossWatch:
             settings, documents = await asyncio.to_thread(
                 _read, self._root / catalog, view, observer.log.reading.damage
             )
-        except Exception as error:  # the storage's doing, mostly; it is looked at again
+        except Exception as error:  # usually a fault of the storage; retry in a later round
             _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
             return
         finally:
@@ -109,7 +114,7 @@ class LossWatch:
             self._warn(each, terms)
 
     def _warn(self, one: WatchedSubscription, terms: RetentionTerms) -> None:
-        """Log once that a loss is near, and that it has come."""
+        """Log a warning when a loss is near, and when it has happened; each only once."""
         named, key = one.named, (one.named.catalog, one.named.name)
         if named.health in (SubscriptionHealth.BROKEN, SubscriptionHealth.LOST):
             word = named.health.name
@@ -136,9 +141,12 @@ class LossWatch:
 def _read(
     path: Path, view: LogView, damage: Damage
 ) -> tuple[Mapping[str, int], list[SubscriptionDocument]]:
-    """Return settings and named subscriptions; definitions are read for their damage alone."""
+    """Return a catalog's settings and named subscriptions, and note damaged files.
+
+    Definitions are read too, but only to find damage.
+    """
     store = LocalFiles(path)
-    with suppress(LogError):  # readers of views meet it, and nobody else
+    with suppress(LogError):  # damaged definitions concern only readers of views
         damage.noted(partial(newest_definitions, store, view.uuid))
     settings = damage.noted(partial(newest_settings, store, view.uuid)).settings
     return settings, damage.noted(SubscriptionSequences(path, view.uuid).all)

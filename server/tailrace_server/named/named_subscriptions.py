@@ -1,8 +1,8 @@
-"""The named subscriptions of an engine: created, listed, moved, and read by one reader each.
+"""The named subscriptions of an engine: to create, list, move and delete them, and to connect their readers.
 
-The log's folder has the truth (wal/subscriptions), so several servers of one log agree. This module knows which
-of this server's subscriptions read by a name. It ends a reader that is no longer the newest: at once where the
-new one came to this server, within a second where it came to another one.
+A named subscription has at most one reader. Its state is in files beside the log (wal/subscriptions), so all
+servers of a log agree. This module knows the readers that are connected to this server. It ends a reader when a
+newer one takes the name over: at once if the newer one connects to this server, otherwise within a second.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LOOK_EVERY_S: Final = 1.0
-"""How soon a reader ends whose name was taken by way of another server."""
+"""Seconds between two checks for readers whose name was taken over through another server."""
 _log = structlog.get_logger("tailrace.named")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The readers by name in this process."""
+    """A reader of a named subscription that is connected to this server."""
 
     subscription: Subscription
     epoch: int
 
 
 class NamedSubscriptions:
-    """Those of every catalog. Lives on the event loop; every method for faces takes the caller first."""
+    """The named subscriptions of all catalogs. For the event loop; methods for faces take the caller first."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class NamedSubscriptions:
         catalogs: Catalogs,
         subscribe: Subscribe,
     ) -> None:
-        """Begin without a reader.
+        """Begin without readers.
 
         Args:
-            root: The log's root.
-            settings: The engine's.
-            admissions: What records who did what.
+            root: The log root.
+            settings: The engine's settings.
+            admissions: The audit, which records each action.
             catalogs: The observed catalogs.
-            subscribe: ``Engine.subscribe``.
+            subscribe: The method ``Engine.subscribe``.
         """
         self._root = root
         self._settings = settings
@@ -105,18 +105,18 @@ class NamedSubscriptions:
         self._watch = LossWatch(root, catalogs.observers)
         self._subscribe = subscribe
         self._readers: dict[tuple[str, str], _Reader] = {}
-        """By catalog and name in the log; those that have ended go when they are next looked at."""
+        """Catalog and name in the log → reader; ended readers are removed by the next check."""
         self._lines = AcknowledgementLines()
         self._creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By catalog: held while a subscription is created there."""
+        """Catalog → lock that is held while a subscription is created in it."""
 
     @property
     def readers(self) -> int:
-        """How many of this server's subscriptions read by a name."""
+        """The number of readers that are connected to this server."""
         return len(self._readers)
 
     def watched(self, caller: Principal) -> list[WatchedSubscription]:
-        """Return the named subscriptions of catalogs whose statistics are granted, as they were seen last."""
+        """Return the named subscriptions at their last check, of catalogs whose statistics are granted."""
         return [
             each for each in self._watch.found if may(caller, Action.STATISTICS, each.named.catalog)
         ]
@@ -124,22 +124,21 @@ class NamedSubscriptions:
     async def create(
         self, caller: Principal, catalog: str, request: NewSubscription, peer: Peer = IN_PROCESS
     ) -> NamedView:
-        """Create a named subscription; it belongs to the caller.
+        """Create a named subscription, which the caller then owns.
 
         Raises:
-            SubscriptionExists: The name is taken.
-            InvalidRequest: A name or place that is none, a hold above the largest, or no room for names.
-            PositionCompacted: The place where it is to begin is no longer retained.
-            NotPermitted: Named subscriptions are not granted, or the criteria are not, or the columns of their
-            conditions.
-            EntityTypeUnknown: A condition is for an entity type that no published version has.
+            SubscriptionExists: The name is in use.
+            InvalidRequest: The name or place is invalid, the hold is too large, or there are too many names.
+            PositionCompacted: The place at which it would begin is no longer retained.
+            NotPermitted: Named subscriptions, the criteria, or columns of their conditions are not granted.
+            EntityTypeUnknown: A condition is on an entity type that no published version has.
         """
         with self._admissions.action(
             caller, peer, catalog, "create_subscription", request.name, ""
         ):
             observer, sequences = await self._enter(caller, catalog)
             await _refuse_ungranted(caller, observer, request.criteria)
-            # One of no owner is the caller's to use, and would be hidden by one of its own.
+            # The caller may use a subscription without owner; one of its own with this name would hide it.
             if await usable(caller, catalog, sequences, request.name):
                 raise SubscriptionExists(catalog, request.name)
             document = new_subscription(
@@ -153,13 +152,13 @@ class NamedSubscriptions:
                 owner=owner_of(caller),
                 now=_now(),
             )
-            # One after the other: two that count at the same time would both find room for the last name.
+            # Create one at a time: two concurrent calls could both count a last free name as theirs.
             async with self._creating[catalog]:
                 await asyncio.to_thread(
                     sequences.create,
                     document,
                     names_max=self._settings.named_subscriptions,
-                    # All callers of an open server are the same to it.
+                    # Without authentication all callers are one principal, so a limit for each is useless.
                     owner_max=None
                     if caller is ANONYMOUS
                     else self._settings.named_subscriptions_of_owner,
@@ -167,7 +166,7 @@ class NamedSubscriptions:
         return self._view(caller, document, observer)
 
     async def list(self, caller: Principal, catalog: str) -> Sequence[NamedView]:
-        """Return the named subscriptions that a caller may use, by name.
+        """Return the named subscriptions that a caller may use, sorted by name.
 
         Raises:
             NotPermitted: Named subscriptions are not granted.
@@ -179,10 +178,10 @@ class NamedSubscriptions:
         ]
 
     async def get(self, caller: Principal, catalog: str, name: str) -> NamedView:
-        """Return one.
+        """Return a named subscription.
 
         Raises:
-            SubscriptionUnknown: There is none of that name, or none that the caller may use.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
         """
         observer, sequences = await self._enter(caller, catalog)
         return self._view(caller, await self._found(caller, catalog, sequences, name), observer)
@@ -190,12 +189,12 @@ class NamedSubscriptions:
     async def reset(
         self, caller: Principal, catalog: str, name: str, place: str, peer: Peer = IN_PROCESS
     ) -> NamedView:
-        """Move one to another place; a reader that it has is ended.
+        """Move a named subscription to another place; its reader, if any, is ended.
 
         Raises:
-            InvalidRequest: It is no place.
+            InvalidRequest: The text is not a place.
             PositionCompacted: The place is no longer retained.
-            SubscriptionUnknown: As ``get``.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
         """
         with self._admissions.action(caller, peer, catalog, "reset_subscription", name, place):
             observer, sequences = await self._enter(caller, catalog)
@@ -212,10 +211,10 @@ class NamedSubscriptions:
     async def pause(
         self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS, *, paused: bool
     ) -> NamedView:
-        """Let one take no readers, or take them again; a reader that it has is ended by a pause.
+        """Pause or resume a named subscription. A pause ends its reader and refuses new ones.
 
         Raises:
-            SubscriptionUnknown: As ``get``.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
         """
         action = "pause_subscription" if paused else "resume_subscription"
         with self._admissions.action(caller, peer, catalog, action, name, ""):
@@ -232,10 +231,10 @@ class NamedSubscriptions:
     async def delete(
         self, caller: Principal, catalog: str, name: str, peer: Peer = IN_PROCESS
     ) -> None:
-        """Delete one; a reader that it has is ended, and what it held may go.
+        """Delete a named subscription: its reader is ended, and a trim may remove the records that it held.
 
         Raises:
-            SubscriptionUnknown: As ``get``.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
         """
         with self._admissions.action(caller, peer, catalog, "delete_subscription", name, ""):
             _, sequences = await self._enter(caller, catalog)
@@ -247,16 +246,16 @@ class NamedSubscriptions:
     async def acknowledge(
         self, caller: Principal, catalog: str, name: str, epoch: int, cursor: Cursor
     ) -> Cursor:
-        """Note that a reader is done with everything up to a cursor; return what is durable then.
+        """Acknowledge everything up to a cursor, and return the cursor that is durable then.
 
-        It is durable when this returns, also if the server is killed at once. Those that come while one is
-        written are written together.
+        The acknowledgement is durable when this returns, even if the server is killed at once. Acknowledgements
+        that arrive during a write are written together.
 
         Raises:
-            SubscriptionTakenOver: Another reader has come since the epoch.
-            InvalidRequest: The cursor lies before what was acknowledged already, or no reader had the epoch.
-            CatalogReplaced, CursorAhead, HistoryReplaced: The cursor is not of this history.
-            SubscriptionUnknown: As ``get``.
+            SubscriptionTakenOver: A newer reader has taken the name over.
+            InvalidRequest: The cursor is before one that was already acknowledged, or no reader had the epoch.
+            CatalogReplaced, CursorAhead, HistoryReplaced: The cursor belongs to another history.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
         """
         observer, sequences = await self._enter(caller, catalog)
         refuse_other_history(await observer.log.view_with(cursor.version), cursor)
@@ -279,7 +278,7 @@ class NamedSubscriptions:
     def _key_of_reader(
         self, caller: Principal, catalog: str, name: str, epoch: int
     ) -> tuple[str, str] | None:
-        """Return the key of a reader of this server, without a look at the files; None if it has none."""
+        """Return the key of the caller's reader on this server, without reading files; None if none is."""
         for key in ((catalog, each) for each in names_meant(caller, name)):
             reader = self._readers.get(key)
             if reader is not None and reader.epoch == epoch and _reads(caller, reader):
@@ -287,7 +286,7 @@ class NamedSubscriptions:
         return None
 
     async def follow(self) -> None:
-        """End the readers whose names were taken elsewhere, for as long as the engine runs."""
+        """End readers whose names were taken over through other servers; runs as long as the engine."""
         looked_at: set[str] = set()
 
         async def look_at(catalog: str) -> None:
@@ -295,12 +294,12 @@ class NamedSubscriptions:
                 for key, reader in tuple(self._readers.items()):
                     if key[0] == catalog:
                         await self._look(key, reader)
-            except Exception as error:  # the storage's doing, mostly; it is looked at again
+            except Exception as error:  # usually a fault of the storage; retry
                 _log.warning("named subscriptions not read", catalog=catalog, error=str(error))
             finally:
                 looked_at.discard(catalog)
 
-        # A catalog whose storage hangs has one look at most, and keeps none from the others.
+        # One task for each catalog: a storage that hangs must not delay the checks of other catalogs.
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch.run())
             while True:
@@ -310,7 +309,7 @@ class NamedSubscriptions:
                     tasks.create_task(look_at(catalog))
 
     async def _look(self, key: tuple[str, str], reader: _Reader) -> None:
-        """End a reader that is no longer the newest of its name; forget one that has ended."""
+        """End a reader if a newer one has taken its name over; remove a reader that has ended."""
         if reader.subscription.error is not None:
             self._forget(key, reader)
             return
@@ -338,14 +337,16 @@ class NamedSubscriptions:
         peer: Peer = IN_PROCESS,
         **options: Any,
     ) -> Subscription:
-        """Take a named subscription over, and subscribe behind its cursor; as ``Engine.subscribe``.
+        """Take a named subscription over from its reader, if any, and subscribe after its cursor.
+
+        The options, and errors that are not listed here, are those of ``Engine.subscribe``.
 
         Raises:
-            InvalidRequest: Criteria, or a start other than a cursor.
-            SubscriptionUnknown: The caller may use none of that name.
-            PositionCompacted: What it has to read next is no longer retained.
+            InvalidRequest: The request has criteria, or a start other than a cursor.
+            SubscriptionUnknown: There is no such subscription, or the caller may not use it.
+            PositionCompacted: The next record is no longer retained.
         """
-        # 1. Everything that can be refused is, before the reader that there is loses its name.
+        # 1. Check the request before the take-over: an invalid request must not end the current reader.
         if criteria:
             raise InvalidRequest("criteria: a named subscription has its own; leave them out")
         if start is not None and not isinstance(start, After):
@@ -356,7 +357,7 @@ class NamedSubscriptions:
             observer, sequences = await self._enter(caller, catalog)
             found = await self._found(caller, catalog, sequences, request.name)
             await _refuse_ungranted(caller, observer, criteria_in(found.criteria))
-            # 2. From here on the one before is fenced, on every server.
+            # 2. Take over: from here on the earlier reader is fenced on every server.
             who = f"{caller.name} at {peer.address or peer.transport}"
             key = (catalog, found.name)
             document = await _changed(
@@ -368,7 +369,8 @@ class NamedSubscriptions:
         given = given_name(found.name)
         self._end(key, epoch - 1, SubscriptionTakenOver(given, epoch - 1, epoch, who))
         named = self._view(caller, document, observer)
-        # 3. The cursor as it was when the name was taken: nobody has moved it since.
+        # 3. Subscribe after the cursor in the document. The take-over has fenced all who could have moved it
+        #    since.
         begins = named.cursor if start is None else _not_before(named, start.cursor)
         try:
             subscription = await self._subscribe(
@@ -381,8 +383,8 @@ class NamedSubscriptions:
         )
         if not document.broken:
             subscription.hold = (document.hold_us, document.hold_bytes)
-        # 4. Another may have come to this server while this one was opened. One that has ended does not count:
-        #    its epoch may be of a log in whose place an older copy was put.
+        # 4. Another reader may have taken over meanwhile on this server: then end this one. A reader that has
+        #    ended does not count, because its epoch may be from a log that an older copy has replaced.
         newer = self._readers.get(key)
         if newer is not None and newer.subscription.error is None and newer.epoch > epoch:
             holder = newer.subscription.options.peer.principal
@@ -404,7 +406,7 @@ class NamedSubscriptions:
     ) -> SubscriptionDocument:
         found = await usable(caller, catalog, sequences, name)
         if found is None:
-            # The error is the same for a name that does not exist and for one that the caller may not use.
+            # The error must not reveal whether the name exists.
             known = [each.name for each in await self.list(caller, catalog)]
             raise SubscriptionUnknown(catalog, name, known)
         return found
@@ -415,7 +417,7 @@ class NamedSubscriptions:
         sequences: SubscriptionSequences,
         decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
     ) -> SubscriptionDocument:
-        """Change a subscription, and end the reader that it has here if that is fenced by the change."""
+        """Change a named subscription; if the change fences its reader on this server, end the reader."""
         document = await _changed(key, sequences, decide)
         if (reader := self._readers.get(key)) is not None:
             try:
@@ -430,7 +432,7 @@ class NamedSubscriptions:
         return NamedView.of(document, observer.log.view, _now(), owner_of(caller))
 
     def _end(self, key: tuple[str, str], epoch: int, error: TailraceError) -> None:
-        """End the reader of a name here, if its epoch is not above one."""
+        """End the reader of a name on this server, if its epoch is not above ``epoch``."""
         reader = self._readers.get(key)
         if reader is not None and reader.epoch <= epoch:
             reader.subscription.end(error)
@@ -450,7 +452,7 @@ async def _changed(
     sequences: SubscriptionSequences,
     decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
 ) -> SubscriptionDocument:
-    """Change a subscription; one that was deleted meanwhile is unknown, and no name of others is listed."""
+    """Change a named subscription in a thread; the error for a deleted one must not list names of others."""
     catalog, name = key
     try:
         return await asyncio.to_thread(sequences.change, name, decide)
@@ -461,12 +463,12 @@ async def _changed(
 async def _refuse_ungranted(
     caller: Principal, observer: Observer, criteria: Sequence[Criteria]
 ) -> None:
-    """Refuse criteria that a caller may not subscribe to, or that cannot be evaluated."""
+    """Raise if criteria are not granted to a caller, or cannot be evaluated."""
     await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
 
 
 def _not_before(named: NamedView, after: Cursor) -> Cursor:
-    """Return where a reader begins that keeps its place itself."""
+    """Return a reader's own cursor as its start; raise if it is before the acknowledged cursor."""
     if isinstance(after, StateCursor):
         raise InvalidRequest(
             "after: the cursor is a place in a state, and a named subscription has changes; take one behind "
@@ -481,7 +483,7 @@ def _not_before(named: NamedView, after: Cursor) -> Cursor:
 
 
 def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:
-    """Return the same error with what to do: the state of the tables is there still."""
+    """Return the error with advice for the reader: the state of the tables can still be read."""
     advice = (
         f"subscription {named.name!r} has lost what lies between. Read the state of its tables, which a trim "
         "keeps, then subscribe by the name after the cursor of that state"

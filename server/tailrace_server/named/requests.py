@@ -1,7 +1,7 @@
 """Requests to named subscriptions and their answers, and the owners of names.
 
-Names belong to their owners. Two callers may give the same name, and neither learns of the other's. Callers
-whose identity the server does not know own nothing: what they create can be used by every caller.
+Names belong to their owners. Two callers may use the same name without learning of each other. Anonymous
+callers own nothing: every caller may use the subscriptions that they create.
 """
 
 from __future__ import annotations
@@ -33,82 +33,92 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedReader:
-    """The named subscription that a reader asks for."""
+    """A request to read a named subscription."""
 
     name: str
     epoch: int | None = None
-    """The epoch that it had before its connection broke; None: it comes for the first time."""
+    """The reader's epoch before its connection broke; None: it connects for the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSubscription:
-    """A named subscription that is to be created."""
+    """A request to create a named subscription."""
 
     name: str
     criteria: tuple[Criteria, ...] = ()
     place: str = "latest"
+    """The place at which the subscription begins, as text."""
     hold_us: int | None = None
+    """The requested hold in time, in microseconds; None: the default."""
     hold_bytes: int | None = None
+    """The requested hold in bytes; None: the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedView:
-    """One named subscription, now."""
+    """The current state of one named subscription, for a caller."""
 
     catalog: str
     document: SubscriptionDocument
     hold: Hold
     name: str
-    """The name by which a caller uses it: the given one for its owner, the name in the log for others."""
+    """The name for the caller: the owner sees the name as given, other callers the name in the log."""
 
     @classmethod
     def of(
         cls, document: SubscriptionDocument, view: LogView, now: int, owner: str = ""
     ) -> NamedView:
-        """Return one by its newest object, in a log at a time, µs; ``owner`` is the caller that it is for."""
+        """Create the view of a subscription.
+
+        Args:
+            document: The newest document of the subscription.
+            view: The log.
+            now: The current time, in microseconds.
+            owner: The caller, as ``owner_of`` returns it.
+        """
         name = given_name(document.name) if owner and owner == document.owner else document.name
         return cls(view.name, document, hold_of(document, view, now), name)
 
     @property
     def criteria(self) -> tuple[Criteria, ...]:
-        """Its criteria."""
+        """The criteria of the subscription."""
         return criteria_in(self.document.criteria)
 
     @property
     def cursor(self) -> Cursor:
-        """Everything up to it is acknowledged."""
+        """The cursor up to which everything is acknowledged."""
         return Cursor.parse(self.document.cursor)
 
     @property
     def health(self) -> SubscriptionHealth:
-        """The state of its hold: held, not held, broken or lost."""
+        """The state of the hold: held, not held, broken or lost."""
         return health_of(self.hold)
 
 
 def owner_of(caller: Principal) -> str:
-    """Return the owner of what a caller creates; empty: none."""
+    """Return the owner of subscriptions that a caller creates; empty if the caller is anonymous."""
     return "" if caller.name == "anonymous" else caller.name
 
 
 def may_use(caller: Principal, catalog: str, found: SubscriptionDocument) -> bool:
-    """Return True if a caller owns a subscription, operates its catalog, or if there is no owner."""
+    """Return True if a caller owns a subscription or operates its catalog, or if it has no owner."""
     return (
         not found.owner or found.owner == owner_of(caller) or may(caller, Action.OPERATE, catalog)
     )
 
 
 def names_meant(caller: Principal, name: str) -> tuple[str, ...]:
-    """Return the names in the log that a caller may mean by a name, its own first."""
+    """Return the names in the log that a caller's name may mean: first that of its own subscription."""
     return tuple(dict.fromkeys((name_in_log(name, owner_of(caller)), name)))
 
 
 async def usable(
     caller: Principal, catalog: str, sequences: SubscriptionSequences, name: str
 ) -> SubscriptionDocument | None:
-    """Return the subscription that a caller means by a name, or None where it may use none of that name.
+    """Return the subscription that a caller means by a name; None if the caller may use no such subscription.
 
     Raises:
-        InvalidRequest: The name is not of the form.
+        InvalidRequest: The name is invalid.
     """
     check_subscription_name(name)
     for each in names_meant(caller, name):

@@ -3,6 +3,6 @@
 ::
 
     reader = ColumnReader(schema.columns("product"))       # or only the columns that are needed
-    found = reader.read(images, columns_of_their_version)  # a binary array → one array a column
+    found = reader.read(images, columns_of_their_version)  # a binary array → one array for each column
     found.batch, found.present["price"], found.misfits
 """

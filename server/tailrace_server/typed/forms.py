@@ -1,15 +1,15 @@
-"""The Arrow type that holds a column's values, and the decoder of their JSON texts.
+"""Forms: the Arrow type for a column's values, and the decoder of their JSON texts.
 
 ===================================  ==========================  =====================================
 column                               Arrow                       a value that is a misfit
 ===================================  ==========================  =====================================
-BOOLEAN                              bool
+BOOLEAN                              bool                        neither true nor false
 SMALLINT, INTEGER, BIGINT            int16, int32, int64         out of range, a fraction
 REAL, DOUBLE                         float32, float64            beyond the largest
 DECIMAL(p,s), p up to 76             decimal128, decimal256      more digits
 DECIMAL(p,s) in decimal.bytes(t)     the same, of scale t        more digits
 other DECIMAL                        string of its digits
-VARCHAR, UUID, other texts           string                      what is no text
+VARCHAR, UUID, other texts           string                      not a JSON string
 VARBINARY in base64, debezium.Bits   binary                      not base64
 DATE, debezium.Date, connect.Date    date32                      years beyond 0001 to 9999
 TIME, debezium.MicroTime             time64[us]                  24:00 and beyond
@@ -22,12 +22,12 @@ TIMESTAMP WITH TIME ZONE,            timestamp[us, UTC]          no zone; years 
 debezium.ZonedTimestamp
 TIME WITH TIME ZONE                  string, as written
 debezium.Year, debezium.MicroDur…    int32, int64                out of range
-JSON, a type that is not known       string of the JSON text
+JSON, unknown types                  string of the JSON text
 ===================================  ==========================  =====================================
 
-Numbers of REAL and DOUBLE are rounded to the nearest value of the type, and may be the texts ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``. Every other value is exact or a misfit. A timestamp with a zone is converted
-to UTC.
+Values of REAL and DOUBLE are rounded to the nearest number of the type, and may be the texts ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``. Every other value is converted exactly, or is a misfit. Timestamps with a
+zone are converted to UTC.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a column's values: their Arrow type, and how they are decoded."""
+    """The form of a column's values: their Arrow type and their decoder."""
 
     notation: Notation
-    """How compiled code reads most of the values."""
+    """The notation that compiled code reads; it leaves other values to ``decode``."""
     type: pa.DataType
-    """Type of the Arrow array."""
+    """The type of the Arrow array."""
     label: str
-    """The column's description, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
+    """The column's type in words, for errors: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
     decode: Callable[[bytes], Any]
-    """Decoder: a JSON text, not null → a value for `pyarrow.array`; raises `Misfit`."""
+    """Function that decodes a JSON text other than null to a value for ``pyarrow.array``; raises ``Misfit``."""
     least: int = 0
+    """The least 64-bit number that compiled code accepts."""
     greatest: int = 0
-    """Bounds of the number, of 64 bits, that compiled code reads; inclusive."""
+    """The greatest 64-bit number that compiled code accepts."""
     scale: int = 0
     """Digits after the decimal point, for decimals."""
     is_json: bool = False
@@ -83,7 +84,7 @@ class Form:
 
 
 class Misfit(ValueError):
-    """A value that its column's Arrow type cannot hold; says why."""
+    """A column's Arrow type cannot hold a value; the message has the reason."""
 
 
 _INTEGERS: Final[Mapping[str, tuple[int, pa.DataType]]] = {
@@ -92,19 +93,19 @@ _INTEGERS: Final[Mapping[str, tuple[int, pa.DataType]]] = {
     "BIGINT": (64, pa.int64()),
 }
 _DIGITS_MAX: Final = 76
-"""Of decimal256."""
+"""The most digits of decimal256."""
 _SURE_DIGITS: Final = 18
-"""Any so many digits are a number of 64 bits."""
+"""The most digits of a number that fits 64 bits whatever its digits are."""
 _INTEGER_DIGITS_MAX: Final = 19
-"""Of the greatest whole number of 64 bits."""
+"""Digits of the greatest 64-bit integer."""
 _NARROW_DIGITS_MAX: Final = 38
-"""Of decimal128."""
+"""The most digits of decimal128."""
 _FLOATS: Final[Mapping[str, pa.DataType]] = {"REAL": pa.float32(), "DOUBLE": pa.float64()}
 _NO_NUMBERS: Final = {b'"NaN"': math.nan, b'"Infinity"': math.inf, b'"-Infinity"': -math.inf}
 _EXACTLY: Final = Context(
     prec=_DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
 )
-"""Arithmetic that refuses to round."""
+"""Context of exact arithmetic: it raises instead of rounding."""
 _WHOLE: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -119,16 +120,16 @@ _FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _E
 _DAY_NS: Final = 86_400 * 1_000_000_000
 _DAY_MICROS: Final = _DAY_NS // 1_000
 _MICROS: Final = _FIRST_DAY * _DAY_MICROS, (_LAST_DAY + 1) * _DAY_MICROS - 1
-"""The first and the last microsecond of the years."""
+"""The first and the last microsecond of the years 0001 to 9999, since 1970."""
 _UNIT_NAMES: Final = {1_000_000: "ms", 1_000: "us", 1: "ns"}
-"""Nanoseconds → Arrow's name of the unit."""
+"""Length of a unit in nanoseconds → Arrow's name of the unit."""
 UNITS_IN_SECOND: Final = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SHOWN_MAX: Final = 40
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def form_of(column: Column) -> Form:
-    """Return the form of a column's values; JSON text if the column's type is JSON or not known."""
+    """Return the form of a column's values; JSON text if the column's type is JSON or unknown."""
     sql_type, encoding = column.sql_type, column.encoding
     label = sql_type or "JSON"
     if encoding != "json":
@@ -147,7 +148,7 @@ def form_of(column: Column) -> Form:
         if base != "DECIMAL" or first is None or (kind := _decimal(first, second, scale)) is None:
             return Form(Notation.LEFT, pa.string(), label, partial(_decoded_digits, column))
         decode = partial(_scaled_decimal, column, kind)
-        # Tens and hundreds have to be multiplied.
+        # Compiled code does not multiply, which a negative scale would need.
         notation = Notation.LEFT if scale < 0 else Notation.SCALED_DECIMAL
         return _of_decimal(notation, kind, label, decode)
     if encoding in ("base64", "debezium.Bits"):
@@ -174,7 +175,7 @@ def form_of(column: Column) -> Form:
 
 
 def narrow_form_of(column: Column) -> Form:
-    """Return the form of a column as ``form_of`` does, but with decimals above 38 digits as texts of digits."""
+    """Return the form of a column like ``form_of``, but with decimals above 38 digits as texts of digits."""
     form = form_of(column)
     if not pa.types.is_decimal256(form.type):
         return form
@@ -184,7 +185,7 @@ def narrow_form_of(column: Column) -> Form:
 
 
 def span_form_of(column: Column) -> Form:
-    """Return the form of a column as ``form_of`` does, but with times as durations.
+    """Return the form of a column like ``form_of``, but with times as durations.
 
     MySQL's TIME is a duration, from -838:59:59 to 838:59:59.
     """
@@ -193,7 +194,7 @@ def span_form_of(column: Column) -> Form:
         return form
     kind = pa.duration(form.type.unit)
     if form.notation is Notation.TIME:
-        # Compiled code reads times of day, and leaves the others to `decode`.
+        # Compiled code reads times of day, and leaves longer and negative times to `decode`.
         return replace(form, type=kind, decode=_span)
     greatest = (LAST_HOUR + 1) * 3_600 * UNITS_IN_SECOND[kind.unit] - 1
     decode = partial(_integer, -greatest, greatest, HOURS)
@@ -201,7 +202,7 @@ def span_form_of(column: Column) -> Form:
 
 
 def _plain(label: str, base: str) -> Form:
-    """Return the form of values that JSON writes as they are."""
+    """Return the form of values without a special encoding in JSON."""
     if base in _INTEGERS:
         return _whole(label, *_INTEGERS[base])
     if base in _FLOATS:
@@ -235,7 +236,13 @@ def _of_decimal(
 
 
 def _counted(label: str, what: str, unit: int) -> Form:
-    """Return the form of a count of days, or of parts of a second of ``unit`` nanoseconds."""
+    """Return the form of dates, times or timestamps that are encoded as a count of units.
+
+    Args:
+        label: The column's type in words.
+        what: "day" for a date, "time" for a time of day, otherwise a timestamp.
+        unit: Length of the unit in nanoseconds, for times and timestamps.
+    """
     if what == "day":
         least, greatest, kind, why = _FIRST_DAY, _LAST_DAY, pa.date32(), YEARS
     elif what == "time":
@@ -255,9 +262,9 @@ def _decimal(precision: int, scale: int | None, counted: int | None = None) -> p
     """Return the Arrow type of a decimal; None if it has more digits than Arrow's decimals.
 
     Args:
-        precision: Digits, as SQL states them.
-        scale: Digits after the decimal point.
-        counted: Scale of the encoding, if its bytes count units of that scale and not of the type's.
+        precision: Number of digits in the SQL type.
+        scale: Number of digits after the decimal point in the SQL type.
+        counted: Scale of the encoding, if its bytes count units of this scale instead of the type's; else None.
     """
     places = scale or 0
     if counted is not None:
@@ -278,7 +285,7 @@ def _boolean(raw: bytes) -> bool:
 def _integer(least: int, greatest: int, why: str, raw: bytes) -> int:
     if _WHOLE.fullmatch(raw) is None:
         raise Misfit("it is no whole number" if _NUMBER.fullmatch(raw) else "it is no number")
-    # Not longer than any bound, as Python takes time over a number of a million digits, or refuses it.
+    # Check the length first: Python would take long for a number of a million digits, or refuse it.
     if len(raw) > 1 + _INTEGER_DIGITS_MAX or not least <= int(raw) <= greatest:
         raise Misfit(why or "it is out of range")
     return int(raw)
@@ -289,7 +296,8 @@ def _float(kind: pa.DataType, raw: bytes) -> float:
         return _NO_NUMBERS[raw]
     if _NUMBER.fullmatch(raw) is None:
         raise Misfit("it is no number")
-    # By way of a double a REAL would be rounded twice.
+    # Let Arrow parse the text to the final type: a REAL that is parsed as a double first would be rounded
+    # twice.
     found: float = pa.scalar(raw.decode()).cast(kind).as_py()
     if math.isinf(found):
         raise Misfit("it is out of range")
@@ -297,12 +305,12 @@ def _float(kind: pa.DataType, raw: bytes) -> float:
 
 
 def _number(kind: pa.DataType, raw: bytes) -> Decimal:
-    """Return a number of a decimal's precision and scale, exactly."""
+    """Return a number as a decimal that fits a type's precision and scale exactly; raise Misfit otherwise."""
     if _NUMBER.fullmatch(raw) is None:
         raise Misfit("it is no number")
     try:
         return _fitting(kind, Decimal(raw.decode()))
-    except ArithmeticError:  # an exponent beyond every number's
+    except ArithmeticError:  # more decimals than the scale, or an exponent that Decimal cannot have
         raise Misfit("it has more digits") from None
 
 
@@ -422,7 +430,7 @@ def _instant(raw: bytes) -> int:
 
 
 def _micros(raw: bytes) -> tuple[int, str | None]:
-    """Return microseconds since 1970, as the clock showed it, and the zone."""
+    """Return the local time in microseconds since 1970, without regard to the zone, and the zone or None."""
     found = _MOMENT.fullmatch(_text(raw))
     if found is None:
         raise Misfit(f"it is no moment of the form 2024-02-29T13:37:00.25; {YEARS}")
@@ -431,7 +439,7 @@ def _micros(raw: bytes) -> tuple[int, str | None]:
 
 
 def _offset(zone: str) -> int:
-    """Return how far a zone's clock is ahead of UTC, in microseconds."""
+    """Return the offset of a zone from UTC in microseconds, positive east of Greenwich."""
     if zone == "Z":
         return 0
     digits = zone[1:].replace(":", "").ljust(6, "0")
@@ -440,6 +448,6 @@ def _offset(zone: str) -> int:
 
 
 def shown(raw: bytes) -> str:
-    """Return the beginning of a value, for messages."""
+    """Return the beginning of a value, for errors."""
     text = raw[: 4 * _SHOWN_MAX].decode(errors="replace")
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

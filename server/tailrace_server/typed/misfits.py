@@ -1,4 +1,4 @@
-"""Values that their column's type cannot hold, and the choice between an error and null."""
+"""Misfits, values that their column's type cannot hold, and their treatment: an error or null."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tailrace.errors import InvalidRequest
 
 
 class OnMisfit(Enum):
-    """The treatment of values that their column cannot hold."""
+    """The treatment of values that their column's type cannot hold."""
 
     RAISE = "refuse"
-    """Raise `ValueMisfit`."""
+    """Raise ``ValueMisfit``."""
     NULL = "null"
-    """Read them as null, and list them in `TypedColumns.misfits`."""
+    """Read such values as null, and report them in ``TypedColumns.misfits``."""
 
     @classmethod
     def named(cls, choice: str) -> OnMisfit:
-        """Return the treatment that ``--misfits`` names.
+        """Return the treatment for a value of ``--misfits``.
 
         Raises:
-            InvalidRequest: It is neither ``refuse`` nor ``null``.
+            InvalidRequest: The value is neither ``refuse`` nor ``null``.
         """
         try:
             return cls(choice)
@@ -30,13 +30,14 @@ class OnMisfit(Enum):
 
 
 class ValueMisfit(ValueError):
-    """A value does not fit its column. The error names column, row and reason; `OnMisfit.NULL` avoids it.
+    """A value does not fit its column. The error has column, row and reason; ``OnMisfit.NULL`` avoids it.
 
-    A caller that knows the positions of the rows raises an error of its own with the position.
+    The row is an index into the images. A caller that knows the positions of the rows raises an error of its
+    own, with the position.
     """
 
     def __init__(self, misfit: ColumnMisfit) -> None:
-        """Store the misfit."""
+        """Create the error for a misfit."""
         super().__init__(misfit)
         self.misfit = misfit
 
@@ -46,18 +47,18 @@ class ValueMisfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnMisfit:
-    """The first value of a column that does not fit."""
+    """The first misfit of a column."""
 
     column: str
     row: int
-    """Place of the value's image in the array, from 0."""
+    """Index of the value's image in the array of images."""
     value: str
-    """The beginning of its JSON text."""
+    """The beginning of the value's JSON text."""
     label: str
-    """Type, and encoding, of the column."""
+    """Type and encoding of the column, in words."""
     reason: str
     count: int = 1
-    """Number of values of the column that do not fit."""
+    """Number of misfits of the column."""
 
     def __str__(self) -> str:
         return f"column {self.column!r}, row {self.row}: {self.value} is no {self.label}: {self.reason}"

@@ -1,8 +1,8 @@
 """The reader of columns from images: JSON objects become one Arrow array for each requested column.
 
-Columns are matched by their id, so a renamed column is read under the name that it had then. An image is read
-by the columns of its own version. If the column had another type in that version, its values are restated in
-the requested type (`wal.schema.restating`): exactly, or the value is a misfit.
+Columns are matched by id, and an image is read by the columns of its own version. So a renamed column is read
+under its name in that version. If the column had another type in that version, its values are converted to the
+requested type (``wal.schema.restating``). A value that cannot be converted exactly is a misfit.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 
 
 class UnknownValues(NamedTuple):
-    """The rows in which the null of one column does not mean NULL; each of shape (rows,)."""
+    """The unknown values of one column, whose null in the array does not mean NULL: masks of shape (rows,)."""
 
     rows: NDArray[np.bool_]
-    """The value is not known."""
+    """Rows whose value is unknown."""
     exists: NDArray[np.bool_]
-    """The unknown rows that certainly have a value, such as one that the column's type cannot hold."""
+    """Rows whose value is unknown but certainly exists, such as a value that the column's type cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
-    """The columns of some images; row n of each column has the value of image n."""
+    """The requested columns of some images; row n of each column has the value of image n."""
 
     batch: pa.RecordBatch
-    """The requested columns, in the reader's schema. Null: the image has null, or no value."""
+    """The columns, in the reader's schema. Null: the image has null or no value, or its value is unknown."""
     present: Mapping[str, pa.BooleanArray]
-    """For each column, the rows whose image has the column. A value that the source did not send is missing."""
+    """Column → mask of the images that have the column. A value that the source did not send is not present."""
     misfits: tuple[ColumnMisfit, ...]
-    """The first misfit of each column that has any, under `OnMisfit.NULL`."""
+    """The first misfit of each column with misfits, if the treatment is ``OnMisfit.NULL``."""
     unknown: Mapping[str, UnknownValues]
-    """For each column with unknown values, the rows of these values."""
+    """Column → its unknown values; columns without unknown values are left out."""
     others: pa.StringArray | None
-    """The other members of each image, a JSON object or null; None if not requested."""
+    """The members of each image that were not requested, as a JSON object or null; None: not requested."""
 
 
 class ColumnReader:
-    """Reads columns out of images and keeps no reference to them. One thread at a time may use a reader."""
+    """Reader of columns from images; it holds no reference to images. For one thread at a time."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class ColumnReader:
         others: bool = False,
         form_of: Callable[[Column], Form] = form_of,
     ) -> None:
-        """Prepare to read columns.
+        """Create a reader.
 
         Args:
-            columns: The requested columns, in their order; each with the type that its array gets.
-            stated: By id, each column as it was first stated (`restating.first_stated`).
-            placeholders: The texts that the schema has for values that were not sent.
+            columns: The requested columns, in the order of the result, each with the type for its array.
+            stated: Column id → the column as the source first declared it (``restating.first_stated``).
+            placeholders: The schema's texts that replace values which the source did not send.
             on_misfit: The treatment of values that do not fit.
             others: True to return the other members of the images too.
-            form_of: Returns the form of a column's values.
+            form_of: Function that returns the form of a column's values.
         """
         self.columns = tuple(columns)
         self._forms = tuple(map(form_of, columns))
         self.schema = pa.schema(
             [_field(*each) for each in zip(self.columns, self._forms, strict=True)]
         )
-        """Schema of the batches."""
+        """The schema of the batches."""
         self._stated = stated or {}
         self._unavailable = unavailable(placeholders)
         self._on_misfit = on_misfit
@@ -98,15 +98,15 @@ class ColumnReader:
         self._values = tuple(ValueReader(each, self._unavailable) for each in self._forms)
 
     def read(self, images: pa.BinaryArray, written: Sequence[Column]) -> TypedColumns:
-        """Return the columns of images of one version, or of several whose columns are the same.
+        """Read images of one version, or of several versions with the same columns.
 
         Args:
-            images: JSON objects in UTF-8, as a log has them; null counts as an object without members.
-            written: The entity type's columns at that version.
+            images: JSON objects in UTF-8, as in the log; null counts as an object without members.
+            written: The entity type's columns in that version.
 
         Raises:
             ValueMisfit: A value does not fit, and ``on_misfit`` is RAISE.
-            ValueError: A row is no JSON object.
+            ValueError: An image is not a JSON object.
         """
         if written is not self._written:  # the same columns come batch after batch
             self._sources, self._written = self._sources_of(written), written
@@ -137,21 +137,21 @@ class ColumnReader:
     def read_mixed(
         self, images: pa.BinaryArray, written: Sequence[Sequence[Column]], which: NDArray[np.int64]
     ) -> TypedColumns:
-        """Return the columns of images of several versions, whose columns differ.
+        """Read images of several versions with different columns.
 
         Args:
-            images: As for `read`.
-            written: Columns of the entity type, as different versions have them.
-            which: The place in ``written`` of each image's columns, shape (images,).
+            images: JSON objects in UTF-8, as in the log; null counts as an object without members.
+            written: The entity type's columns in each of these versions.
+            which: For each image, the index of its version's columns in ``written``; shape (images,).
 
         Raises:
-            ValueMisfit: As for `read`; its row is a row of ``images``.
-            ValueError: As for `read`.
+            ValueMisfit: A value does not fit, and ``on_misfit`` is RAISE.
+            ValueError: An image is not a JSON object.
         """
         used = [0] if len(written) == 1 else np.unique(which).tolist()
         if len(used) <= 1:
             return self.read(images, written[used[0]] if used else ())
-        # 1. The images of each version by themselves.
+        # 1. Read the images of each version separately, and convert rows in misfits to indexes of `images`.
         parts, rows = [], []
         for each in used:
             places = np.flatnonzero(which == each)
@@ -163,7 +163,7 @@ class ColumnReader:
             told = (replace(found, row=int(places[found.row])) for found in part.misfits)
             parts.append(replace(part, misfits=tuple(told)))
             rows.append(places)
-        # 2. Back in the order in which they came.
+        # 2. Join the parts, and restore the order of `images`.
         return self._joined(parts, np.argsort(np.concatenate(rows)))
 
     def misfit_texts(
@@ -173,13 +173,13 @@ class ColumnReader:
         written: Sequence[Sequence[Column]],
         which: NDArray[np.int64],
     ) -> dict[int, dict[str, object]]:
-        """Return the texts of values that do not fit, by row and column; decoded if possible.
+        """Return row → column → text of each misfit, decoded if possible.
 
         Args:
-            found: The result of `read_mixed` for the following arguments.
-            images: The images, as for `read_mixed`.
-            written: The columns of the versions, as for `read_mixed`.
-            which: The place of each image's columns, as for `read_mixed`.
+            found: The result of ``read_mixed`` for the following arguments.
+            images: The argument of ``read_mixed``.
+            written: The argument of ``read_mixed``.
+            which: The argument of ``read_mixed``.
         """
         texts: dict[int, dict[str, object]] = {}
         places = {column.name: place for place, column in enumerate(self.columns)}
@@ -187,7 +187,9 @@ class ColumnReader:
         for name, unknown in found.unknown.items():
             for row in np.flatnonzero(unknown.exists).tolist():
                 source = sources_of(int(which[row]))[places[name]]
-                assert source.name is not None  # as it has a value
+                assert (
+                    source.name is not None
+                )  # the image has a value, so its version has the column
                 assert source.read_as is not None
                 value = bytes(decode_members(images[row].as_py())[source.name])
                 texts.setdefault(row, {})[name] = _text_of(source.read_as, value)
@@ -240,7 +242,7 @@ class ColumnReader:
         return tuple(found)
 
     def _restated(self, source: _Source, raw: bytes) -> bytes:
-        """Return the JSON text of a value, restated in the requested column's type."""
+        """Return the JSON text of a value after conversion to the requested column's type; raises Misfit."""
         assert source.conversion is not None
         found = restated_or_shown(raw, *source.conversion, self._unavailable)
         if found is None:
@@ -253,7 +255,7 @@ class ColumnReader:
     def _told(
         self, place: int, members: Members, member: int, misfits: Sequence[tuple[int, str]]
     ) -> ColumnMisfit:
-        """Return the first misfit of a column, with the number of its misfits.
+        """Return the first misfit of a column, with the number of misfits.
 
         Raises:
             ValueMisfit: ``on_misfit`` is RAISE.
@@ -274,22 +276,22 @@ class ColumnReader:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of a column's values, in images of one version."""
+    """The member of images of one version that has the values of a requested column."""
 
     name: str | None
-    """Name of the member; None if the version has no such column."""
+    """Name of the member; None if the version does not have the column."""
     conversion: tuple[Stated, Stated] | None
     """The written and the requested type of the values, if they differ."""
     read_as: Column | None = None
-    """The column whose type and encoding say how the values are read."""
+    """The column with the type and the encoding of the written values."""
 
 
 def with_nulls(
     unknown: UnknownValues | None, array: pa.Array, rows: NDArray[np.bool_]
 ) -> UnknownValues | None:
-    """Return the unknown values of a column, extended by the nulls of some rows.
+    """Return the unknown values of a column, extended by all nulls in some rows.
 
-    Such rows are removals whose image has the key alone.
+    Such rows are removals whose image may have only the key, so that a null may be an unknown value.
     """
     lacking = array.is_null().to_numpy(zero_copy_only=False) & rows
     if not lacking.any():

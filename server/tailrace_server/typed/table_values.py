@@ -1,4 +1,4 @@
-"""Conditions on the rows of a table's state: each row is read by the columns of its own version."""
+"""Typed values of rows of a table's state, for conditions; each row is read by the columns of its version."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class RowValues(NamedTuple):
-    """Values of some rows."""
+    """Values of some rows, as columns."""
 
     batch: pa.RecordBatch
-    """The requested columns; a value that is not known is null."""
+    """The requested columns; unknown values are null."""
     unknown: Mapping[str, UnknownValues]
-    """By column, the rows whose value is not known."""
+    """Column → its unknown values; columns without unknown values are left out."""
     written: Sequence[Sequence[Column]]
-    """The columns of the table, in each schema that rows were written with."""
+    """The columns of the table, once for each schema that rows were written with."""
     which: NDArray[np.int64]
-    """The place in ``written`` of each row's columns."""
+    """For each row, the index of its columns in ``written``."""
 
 
 class TableValues:
-    """Reads values of one table as of one version; any thread may call it."""
+    """Reader of values of one table as of one version; any thread may call it."""
 
     def __init__(self, view: LogView, entity_type: str, version: int) -> None:
-        """Look up the table's columns at the version, by the name of the table at that version."""
+        """Look up the table's columns at a version; ``entity_type`` is the table's name at that version."""
         self._view = view
         self.entity_type = entity_type
         self.version = version
@@ -50,7 +50,7 @@ class TableValues:
         self._ids = frozenset(column.id for column in self.columns if column.id)
 
     def shares(self, columns: Sequence[Column]) -> bool:
-        """Return True if columns belong to this table; another table may have the same name."""
+        """Return True if columns belong to this table, not to another table that had its name."""
         return not self._ids or any(column.id in self._ids for column in columns)
 
     @cached_property
@@ -58,7 +58,7 @@ class TableValues:
         return first_stated(self._view.schemas())
 
     def of(self, rows: StateRows, columns: Sequence[Column]) -> RowValues:
-        """Return the values of rows. Columns are matched by id, so renamed columns are read too."""
+        """Return the values of some columns of rows. Columns are matched by id, also after a rename."""
         schemas, which = self._view.schemas_of(rows.versions)
         written = [*map(self._columns_in, schemas)]
         reader = ColumnReader(
@@ -71,7 +71,7 @@ class TableValues:
         return RowValues(found.batch, found.unknown, written, which)
 
     def _columns_in(self, schema: Schema) -> Sequence[Column]:
-        """Return the table's columns in a schema, in which the table may have another name."""
+        """Return the table's columns in a schema; the table may have another name there."""
         columns = schema.entity_types.get(self.entity_type, ())
         if not self.shares(columns):
             for each in schema.entity_types.values():

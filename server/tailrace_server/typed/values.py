@@ -1,7 +1,7 @@
-"""The values of one column as an Arrow array, read from the JSON texts of its members in the images.
+"""Reading of one column's values to an Arrow array, from the JSON texts of a member in images.
 
 Compiled loops locate the members and read most values. Python reads the values that a loop leaves, and all
-values if the loops are not available.
+values if there are no compiled loops.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from tailrace_server.wal.record.unavailable import Unavailable
 
 ABSENT: Final = b""
-"""The text of a member that an image does not have."""
+"""Text for a member that an image does not have."""
 
 
 class Members:
-    """The texts of some members of some images. If an image has a name twice, the last member counts."""
+    """The JSON texts of some members of some images. If an image has a name twice, the last member is used."""
 
     def __init__(self, images: pa.BinaryArray, names: Sequence[str], loops: Loops | None) -> None:
         """Locate the members.
 
         Args:
             images: JSON objects, or null.
-            names: Names of the members, each once.
-            loops: The compiled loops; None if they are not available.
+            names: Names of the members, without duplicates.
+            loops: The compiled loops; None if there are none.
 
         Raises:
-            ValueError: A row is no JSON object.
+            ValueError: An image is not a JSON object.
         """
         self._texts = Texts.of(images)
         self._names = names
         count = len(images)
         self.starts: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
-        """Beginning of the value of each name in each row, counted from `base`."""
+        """Offset from ``base`` of the value of each name in each row, shape (names, rows)."""
         self.lengths: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
-        """Length of that value; 0 if the image has none, or if the parser read the image."""
+        """Length of each value; 0 if the image does not have the member, or is in ``parsed``."""
         notes = np.full(count, Note.DOUBTFUL, np.uint8)
         noted = count
         if loops is not None and count:
@@ -62,18 +62,18 @@ class Members:
             noted = self._locate(loops, count, notes)
         self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist() if noted else []
         self.parsed: dict[int, dict[str, msgspec.Raw]] = {}
-        """Members of the images that the parser read, by row."""
+        """Row → all members, for the images that compiled code was not sure about and Python parsed."""
         if noted:
             self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
 
     @property
     def base(self) -> int:
-        """Address of the images' first byte."""
+        """Address in memory of the images' first byte."""
         return self._texts.addresses.values
 
     def _locate(self, loops: Loops, count: int, notes: NDArray[np.uint8]) -> int:
-        """Locate members by compiled code; return the number of rows with a note."""
-        # The locals keep the memory alive while the loop has its addresses.
+        """Locate members by compiled code; return the number of rows whose note is not FOUND."""
+        # The loop gets addresses only: the locals keep the memory alive until it returns.
         name_offsets, name_bytes = packed([*map(_encoded, self._names)])
         seen = np.full(3 * MEMBERS_AT_ONCE, -1, np.int64)
         return loops.locate_members(
@@ -84,7 +84,7 @@ class Members:
         )
 
     def _parse(self, rows: NDArray[np.int64]) -> None:
-        """Read the images of some rows by the parser."""
+        """Parse the images of some rows in Python."""
         if not len(rows):
             return
         self.lengths[:, rows] = 0
@@ -97,7 +97,10 @@ class Members:
                 raise ValueError(f"image {row} is no JSON object: {error}") from None
 
     def text(self, place: int, row: int) -> bytes:
-        """Return the JSON text of a member in a row; `ABSENT` if the image does not have the member."""
+        """Return the JSON text of a member in a row; ``ABSENT`` if the image does not have the member.
+
+        ``place`` is the index of the member's name.
+        """
         if (members := self.parsed.get(row)) is not None:
             return bytes(members.get(self._names[place], ABSENT))
         if not (length := int(self.lengths[place, row])):
@@ -106,14 +109,14 @@ class Members:
         return bytes(self._texts.bytes_between(start, start + length))
 
     def has(self, place: int, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """Return the places, rising, of the marked rows whose image has a member with any value."""
+        """Return the indexes, rising, of those rows of a mask whose image has a member, with any value."""
         found = rows & (self.lengths[place] > 0)
         for row, members in self.parsed.items():
             found[row] = rows[row] and self._names[place] in members
         return np.flatnonzero(found)
 
     def others(self) -> pa.StringArray:
-        """Return the other members of each image as a JSON object; null if there are none."""
+        """Return the members of each image that are not in ``names``, as a JSON object; null if none is."""
         found: list[str | None] = [None] * self.lengths.shape[1]
         images = zip(self._more, self._texts.values(self._more), strict=True)
         rows: Iterator[tuple[int, Any]] = (
@@ -140,43 +143,45 @@ _DOUBTFUL: Final = np.uint8(ValueState.DOUBTFUL)
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """The values of a column."""
+    """The values of a column in some images."""
 
     array: pa.Array
-    """Array of the form's type; null if a row has no value, or one that does not fit."""
+    """The values, in the form's type; null if an image has no value, or one that does not fit."""
     present: pa.BooleanArray
+    """Mask of the images that have a value, null included, and not a placeholder."""
     misfits: Sequence[tuple[int, str]]
-    """Row and reason of the values that do not fit, in order."""
+    """Row and reason of each misfit, in the order of rows."""
     unsent: NDArray[np.intp]
-    """The rows, rising, in which a placeholder is in the place of the value."""
+    """The rows, rising, that have a placeholder instead of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The result of compiled code."""
+    """The result of compiled code for a column."""
 
     array: pa.Array
     states: NDArray[np.uint8]
-    """A `ValueState` for each row."""
+    """The ``ValueState`` of each row."""
     left: int
     """Number of rows that compiled code left to Python."""
 
 
 class ValueReader:
-    """Reads the values of columns that have one form."""
+    """Reader of the values of columns with one form."""
 
     def __init__(self, form: Form, unavailable: Unavailable) -> None:
-        """Prepare to read.
+        """Create a reader.
 
         Args:
             form: The form of the values.
-            unavailable: Recognises values that were not sent.
+            unavailable: Detector of values that the source did not send.
         """
         self._form = form
         self._unavailable = unavailable
         forms = sorted(unavailable.forms)
         self._placeholders = packed(forms)
         self._count = len(forms)
+        # A bit set of the placeholders' lengths (modulo 64): the loop compares only values of these lengths.
         bits = 0
         for each in forms:
             bits |= 1 << len(each) % _WIDTH
@@ -193,9 +198,10 @@ class ValueReader:
 
         Args:
             members: The members of some images.
-            place: Place of the column's member.
-            loops: The compiled loops; None if they are not available.
-            restate: Converts the text in the image to the text in the requested type; raises `Misfit`.
+            place: Index of the column's member.
+            loops: The compiled loops; None if there are none.
+            restate: Function that converts a JSON text from the written to the requested type and raises
+                ``Misfit``; None: the types are equal.
         """
         count = members.lengths.shape[1]
         is_left = self._form.notation is Notation.LEFT or restate is not None
@@ -203,7 +209,8 @@ class ValueReader:
             return self._one_by_one(members, place, restate)
         found = self._compiled(members, place, loops)
         if members.parsed:
-            # What a parser read is not in what compiled code saw, so it says that there is nothing.
+            # Compiled code has not seen the members of parsed images and reports them as absent: read them
+            # below.
             found.states[[*members.parsed]] = _DOUBTFUL
         present = found.states != _ABSENT
         if not found.left and not members.parsed:
@@ -244,13 +251,13 @@ class ValueReader:
         members: Members,
         place: int,
     ) -> ColumnValues:
-        """Read the values that compiled code left, and insert them among the others."""
+        """Read the values that compiled code has left to Python, and insert them into its array."""
         values: list[Any] = []
         misfits: list[tuple[int, str]] = []
         rows = left.tolist()
         raws = [members.text(place, row) for row in rows]
         escaped = found.states[left] == ValueState.ESCAPED
-        # Texts with escapes may be many; a parser takes them all at once.
+        # There may be many texts with escapes, so parse all of them in one call.
         whole = b"[%b]" % b",".join(
             raw for raw, is_text in zip(raws, escaped, strict=True) if is_text
         )
@@ -277,15 +284,15 @@ class ValueReader:
         return raw is not ABSENT and not self._unavailable.is_one(raw)
 
     def _compiled(self, members: Members, place: int, loops: Loops) -> _Read:
-        """Read by compiled code the values that it can decide; the states mark the others."""
-        # 1. The locals keep the memory alive while a loop has its addresses.
+        """Read values by compiled code; the states mark the rows that it leaves to Python."""
+        # 1. Allocate the output. A loop gets addresses only: the locals keep the memory alive until it returns.
         form, notation = self._form, self._form.notation
         assert notation is not Notation.LEFT
         starts, lengths = members.starts[place], members.lengths[place]
         count = len(lengths)
         states = np.zeros(count, np.uint8)
         texts = notation >= Notation.RAW
-        # A number's place takes some bytes meanwhile, the last one's too.
+        # A loop uses up to 16 bytes after a number as scratch space, also after the last number.
         out = np.empty(int(lengths.sum(dtype=np.int64)) + 1 if texts else 8 * (count + 2), np.uint8)
         offsets = np.zeros(count + 1 if texts else 1, np.int32)
         placeholder_offsets, placeholder_bytes = self._placeholders
@@ -295,7 +302,7 @@ class ValueReader:
             *(address(placeholder_offsets, INT), address(placeholder_bytes, BYTE)),
             *(address(states, BYTE), address(out, BYTE), int(notation)),
         )
-        # 2. Numbers come as such, all others as bytes one after the other.
+        # 2. Numbers of 64 bits are read to an array of numbers, all other values to contiguous bytes.
         if not texts:
             left = loops.read_numbers(*arguments, form.scale, form.least, form.greatest)
             return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states, left)
@@ -306,7 +313,8 @@ class ValueReader:
         array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), data])
         if not pa.types.is_floating(form.type):
             return _Read(array, states, left)
-        # 3. Arrow reads floats, and takes what is beyond the greatest for infinite.
+        # 3. Let Arrow parse floats. It makes numbers out of range infinite: leave these to Python, for the
+        #    error.
         floats = array.cast(form.type)
         infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
         infinite &= states == _VALUE
@@ -315,7 +323,7 @@ class ValueReader:
 
 
 def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
-    """Return numbers as an array of a type that holds them."""
+    """Return 64-bit numbers as an Arrow array of a boolean, decimal, integer or time type."""
     count = len(numbers)
     bitmap = _bitmap(states)
     if pa.types.is_boolean(kind):
@@ -332,18 +340,18 @@ def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.Da
 
 
 def _replaced(array: pa.Array, mask: NDArray[np.bool_], values: pa.Array) -> pa.Array:
-    """Return an array with other values in the places of a mask."""
+    """Return an array with the masked elements replaced by ``values``, in order."""
     kind = array.type
     if not pa.types.is_duration(kind):
         return pc.replace_with_mask(array, pa.array(mask), values)
-    # Arrow's function does not take durations.
+    # Arrow's function does not support durations, so replace them as integers.
     whole = pa.int64()
     found = pc.replace_with_mask(array.view(whole), pa.array(mask), values.view(whole))
     return found.view(kind)
 
 
 def _bitmap(states: NDArray[np.uint8]) -> pa.Buffer | None:
-    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have one."""
+    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have a value."""
     are_values = states == _VALUE
     if are_values.all():
         return None
