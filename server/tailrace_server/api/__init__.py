@@ -1,1 +1,1 @@
-"""The faces, each of which turns subscriptions and reads into one protocol; here is what all faces share."""
+"""The faces, each of which serves subscriptions and reads over one protocol, and the parts that they share."""

@@ -1,16 +1,15 @@
 """The bytes that peers send or leave unread: one budget for all, and a share of each turn of the event loop.
 
-Every bound of one message leaves open how many peers send one. So all that is unfinished, or waits to be
-looked at, shares a part of the budget: connections without a request, bodies, fragments, messages in line.
-When it is spent, the policy is *refuse*: the sender that has held most for the longest goes, and as many as
-needed. Readers have no part in it. A sender that finishes in time is hardly ever refused: senders that do not
-finish have been there for longer.
+A bound on one message does not bound the number of peers that send one. So all input that is unfinished or
+waits for processing shares one budget: connections without a request, bodies, fragments, queued messages. When
+the budget is spent, the policy is *refuse*: the sender that has held most for the longest is refused, then the
+next, until there is room. Readers are not affected. A sender that finishes in time is hardly ever refused,
+because senders that do not finish have held their bytes for longer.
 
-In one turn the event loop reads all that has arrived, up to 8 MB of each connection. A hundred connections that
-send as fast as they can would fill the turn, and all others would wait for its end several times with each
-change. So `ReadTurns` gives a turn a share of bytes: the connections that used it up are read again in later
-turns, first come, first read. The policy at this bound is *wait*: TCP passes it on to the senders, and none is
-refused.
+In one turn the event loop reads everything that has arrived, up to 8 MB of each connection. A hundred
+connections that send as fast as they can would make each turn long, and every change waits for several turns.
+So `ReadTurns` bounds the bytes of a turn: the connections that exceed it are read again in later turns, in
+order. The policy at this bound is *wait*: TCP slows the senders down, and none is refused.
 """
 
 from __future__ import annotations
@@ -32,35 +31,37 @@ CONNECTION_BYTES: Final = 16 << 10
 
 
 _TURN_BYTES: Final = 1 << 20
-"""Bytes that one turn reads, about; each read and its processing take a quarter of a millisecond."""
+"""About the most bytes that one turn reads; each read and its processing take a quarter of a millisecond."""
 _LARGE_BYTES: Final = 16 << 10
-"""Less than this is not counted: the usual request, however many there are."""
+"""Smaller reads are not counted, so usual requests are never delayed."""
 _READ_AT_ONCE: Final = 4
-"""Connections that are read again in one turn; one read brings up to 256 KiB."""
+"""Waiting connections that are read again in one turn; one read brings up to 256 KiB."""
 
 
 class ByteBudget:
-    """How many bytes each sender has on their way in; for the event loop."""
+    """The bytes of unfinished input of each sender. It lives on the event loop."""
 
     def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nothing."""
+        """Make an unused budget."""
         self.bytes_max = bytes_max
         self.bytes = 0
-        """The bytes of all peers now."""
+        """The bytes that all senders hold now."""
         self.refused = 0
-        """Senders refused, since it began."""
+        """Number of senders refused since the budget was made."""
         self._clock = clock
         self._held: dict[Sender, tuple[int, float]] = {}
-        """Bytes of each, and since when it has any."""
+        """The bytes of each sender, and the time since which it holds any."""
         self._by_size: dict[int, dict[Sender, None]] = {}
-        """The same by the number of binary digits of their bytes, each in the order of coming."""
+        """The senders by the bit length of their bytes, each group in the order of arrival. So the search for
+        the worst sender compares one sender of each group, however many there are."""
 
     def hold(self, sender: Sender, nbytes: int) -> bool:
-        """Note the bytes of a sender, 0 for none; return True if it may send more.
+        """Set the bytes that a sender holds, 0 for none; return True if it may send more.
 
-        Others, or this one, may be refused meanwhile: ``refuse`` is called, and they are forgotten.
+        Senders may be refused to make room, including this one: their ``refuse`` is called and they are
+        dropped.
         """
-        # 1. Its new place. It keeps its time, as it has not finished.
+        # 1. Move the sender to its new group. Its time remains, since its input is still unfinished.
         before, since = self._held.pop(sender, (0, 0.0))
         self.bytes += nbytes - before
         if before:
@@ -68,7 +69,7 @@ class ByteBudget:
         if nbytes:
             self._held[sender] = nbytes, since if before else self._clock()
             self._by_size.setdefault(nbytes.bit_length(), {})[sender] = None
-        # 2. Room for it: at the cost of those that have held most for the longest.
+        # 2. Make room: refuse the senders that have held most for the longest.
         while self.bytes > self.bytes_max:
             worst = self._worst()
             self.hold(worst, 0)
@@ -77,7 +78,7 @@ class ByteBudget:
         return not nbytes or sender in self._held
 
     def _worst(self) -> Sender:
-        """Return who has held most for the longest, near enough: of each size the first is looked at."""
+        """Return roughly the sender that has held most for the longest: one of each group is compared."""
         now = self._clock()
 
         def cost(sender: Sender) -> float:
@@ -88,36 +89,36 @@ class ByteBudget:
 
 
 class Sender(Protocol):
-    """A connection, as far as it is known here."""
+    """A connection that sends input, as the budget uses it."""
 
     def refuse(self) -> None:
-        """Refuse what it sends, and keep nothing of it: others need the room."""
+        """Refuse the input of this sender and release its bytes, because others need the room."""
 
 
 class UnreadAnswer:
-    """An answer that is kept until it is read; as such it is known here."""
+    """An answer that is retained until its client reads it; it takes part in the budget like a sender."""
 
     def __init__(self, drop: Callable[[], None]) -> None:
-        """Keep what ends it, if it is not being read; one that is read needs its room only for a moment."""
+        """Set the function that drops the answer unless it is being read just now."""
         self.refuse = drop
 
 
 class Readable(Protocol):
-    """A connection, as far as it is known here."""
+    """A connection whose reading can be paused, as `ReadTurns` uses it."""
 
     @property
     def held(self) -> bool:
-        """True if it is not read until its turn."""
+        """True if reading is paused until the connection's turn."""
 
     def hold_reading(self) -> None:
-        """Read no more; sets ``held``."""
+        """Pause reading; this sets ``held``."""
 
     def release_reading(self) -> None:
-        """Read again, unless that waits for something else, too; clears ``held``."""
+        """Clear ``held`` and resume reading, unless reading is also paused for another reason."""
 
 
 class ReadTurns:
-    """The bytes of this turn, and the connections that wait for the next ones; for one event loop."""
+    """The bytes read in this turn of an event loop, and the connections that wait for later turns."""
 
     def __init__(self) -> None:
         """Begin with an empty turn."""
@@ -126,7 +127,7 @@ class ReadTurns:
         self._running = False
 
     def took(self, connection: Readable, nbytes: int) -> None:
-        """Count what one read of a connection has brought; above the turn's share it waits."""
+        """Count the bytes of one read; pause the connection if the turn has read enough."""
         if nbytes < _LARGE_BYTES:
             return
         self._left -= nbytes
@@ -138,7 +139,7 @@ class ReadTurns:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Begin the next turn: uvloop runs this before it reads again."""
+        """Begin the next turn: uvloop runs this callback before it reads sockets again."""
         self._left = _TURN_BYTES
         for _ in range(min(_READ_AT_ONCE, len(self._waiting))):
             self._waiting.popleft().release_reading()

@@ -1,4 +1,4 @@
-"""How long a connection may last, so that a new server behind a balancer gets its share of old clients.
+"""The age limit of connections, so that a new server behind a load balancer gets its share of old clients.
 
 ::
 
@@ -6,8 +6,8 @@
                        gRPC: GOAWAY, no    its subscriptions end with   what is still
                        new calls           their resume cursor          open is cut
 
-The ends of connections that were made in the same moment are spread over that fifth. Nothing is lost: who
-subscribes resumes after the cursor that it is given, on a new connection.
+Connections that were made at the same moment end at random times within that fifth. Nothing is lost: a
+subscriber resumes after the cursor that it receives, on a new connection.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from tailrace_server.live.subscription import Subscription
 
 GUARD: Final = "max_connection_age"
-"""Name of the guard that cuts what outlives the grace."""
+"""Name of the guard that cuts connections after the grace period."""
 REASON: Final = "this connection has reached its age (max_connection_age)"
 
 _SPREAD: Final = 0.2
-"""Share of the age over which ends are spread."""
+"""Fraction of the age over which the ends of connections are spread."""
 _CORE_SPREAD: Final = 0.1
-"""By what share core makes the age of each connection shorter or longer, of its own accord."""
+"""Fraction by which gRPC core itself shortens or lengthens the age of each connection, at random."""
 _CORE_LATE_S: Final = 2.0
-"""By how much a connection may be older than we know."""
+"""Seconds by which a connection may be older than its first observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAge:
-    """The age of a server's connections."""
+    """The age limit of a server's connections."""
 
     age_s: float | None = None
-    """None: they last for as long as their peers like."""
+    """Age at which a connection ends, in seconds; None: without limit."""
     grace_s: float = 30.0
 
     def call_later(
         self, callback: Callable[[], None], *, lived_s: float = 0.0
     ) -> asyncio.TimerHandle | None:
-        """Call when a connection has reached its age, drawn anew; return the timer, None without an age.
+        """Call a function when a connection has reached its age, which is randomized; return the timer.
 
         Args:
-            callback: What ends it.
-            lived_s: How old the connection is now.
+            callback: Ends the connection or its streams.
+            lived_s: Age of the connection now, in seconds.
         """
         if self.age_s is None:
             return None
@@ -59,12 +59,15 @@ class ConnectionAge:
         return asyncio.get_running_loop().call_later(max(0.0, age_s - lived_s), callback)
 
     def core_options(self) -> tuple[tuple[str, int], ...]:
-        """Return core's options: refuse new calls before ours end, and cut those that outlive the grace.
+        """Return the options of gRPC core: refuse new calls first, and cut calls after the grace period.
 
-        A client whose stream ended before its connection takes no calls would come back on the same one.
+        Core must refuse calls before this module ends streams. Otherwise a client whose stream has ended would
+        come back on the same connection.
         """
         if self.age_s is None:
             return ()
+        # Core counts its grace from its own, earlier end. So its grace is longer: it reaches from the earliest
+        # end by core to the latest end by this module, and our grace after that.
         earliest_s = self.age_s * (1 - _CORE_SPREAD) / (1 + _CORE_SPREAD)
         cut_s = self.age_s * (1 + _SPREAD) + _CORE_LATE_S + self.grace_s
         return (
@@ -74,7 +77,7 @@ class ConnectionAge:
 
 
 def end_for_age(subscription: Subscription) -> None:
-    """End a subscription because its connection has reached its age, with the cursor to resume from."""
+    """End a subscription by the age of its connection; the error has the cursor to resume from."""
     cursor = str(subscription.resume_cursor())
     subscription.end(
         SubscriptionBroken(f"{REASON}; connect again and resume after {cursor}", cursor)
@@ -82,23 +85,23 @@ def end_for_age(subscription: Subscription) -> None:
 
 
 class EndsWithAge:
-    """Serves one subscription on a connection, and ends it when the connection has reached its age."""
+    """The end by age of the one subscription on a connection, even if it opens only after that time."""
 
     __slots__ = ("_aged", "_subscription")
 
     def __init__(self) -> None:
-        """Serve nothing yet."""
+        """Begin without a subscription."""
         self._aged = False
         self._subscription: Subscription | None = None
 
     def serves(self, subscription: Subscription) -> None:
-        """Note what has to end with its connection's age."""
+        """Set the subscription; end it at once if the connection has already reached its age."""
         self._subscription = subscription
         if self._aged:
             end_for_age(subscription)
 
     def end_for_age(self) -> None:
-        """End what it serves, now or as soon as it is there."""
+        """End the subscription, or remember to end it when it is set."""
         self._aged = True
         if self._subscription is not None:
             end_for_age(self._subscription)

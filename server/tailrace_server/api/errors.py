@@ -1,8 +1,8 @@
-"""One table: what each error is on each protocol. docs/errors.md is made from it.
+"""The one table of errors: the form of each error on each protocol. docs/errors.md is made from it.
 
 On gRPC an error is a status code, a text, and a google.rpc.Status in the trailer ``grpc-status-details-bin``
 with one google.rpc.ErrorInfo: domain ``tailrace``, reason = the error's ``code``, metadata = its
-``figures()``. The client makes the same exception of it again (tailrace/status.py).
+``figures()``. The client makes the same exception from it (tailrace/status.py).
 
 On the JSON faces it is a Problem Details object (RFC 9457): an HTTP answer of its status, or the payload of an
 ``error`` message. ``code``, ``retriable`` and ``figures`` are extensions::
@@ -80,7 +80,7 @@ GRPC_STATUS: Final[Mapping[type[TailraceError], grpc.StatusCode]] = {
     errors.UnknownWriter: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InternalError: grpc.StatusCode.INTERNAL,
 }
-"""Every class of the tree but its root."""
+"""The gRPC status of every class of errors, except for the root class."""
 
 HTTP_STATUS: Final[Mapping[type[TailraceError], int]] = {
     errors.InvalidRequest: 400,
@@ -128,7 +128,7 @@ HTTP_STATUS: Final[Mapping[type[TailraceError], int]] = {
     errors.UnknownWriter: 409,
     errors.InternalError: 500,
 }
-"""The same classes; an HTTP answer has this status, and an ``error`` message names it."""
+"""The HTTP status of the same classes, in an HTTP answer or an ``error`` message."""
 
 HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
     403: (
@@ -150,22 +150,24 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
     ),
     429: ("too many live connections are open", "Retry later, or share a socket."),
 }
-"""Refusals of HTTP itself: status → reason, remedy. Also Problem Details, code ``INVALID_REQUEST``."""
+"""Refusals of HTTP itself: status → (reason, remedy). They are Problem Details too, code
+``INVALID_REQUEST``."""
 
 HTTP_OWN_RETRIABLE: Final = frozenset({429})
-"""Those of `HTTP_OWN` that may be answered otherwise later; the same request again."""
+"""The statuses of `HTTP_OWN` after which the same request may succeed later."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 PROBLEM_URN: Final = "urn:tailrace:error:"
 
 _TEXT_MAX: Final = 600
-"""Characters of a text in a trailer. Clients refuse metadata above 8 KiB, and other than ASCII is tripled."""
+"""Most characters of a text in a trailer. Clients refuse metadata above 8 KiB, and percent-encoding triples the
+bytes of characters other than ASCII."""
 
 
 def logged(error: Exception, log: BoundLogger) -> TailraceError:
-    """Return an error as one of the tree, on its way to a client; what is ours to mend is in the log first.
+    """Return an error for a client as a `TailraceError`; log it first if it is a fault of the server.
 
-    A client gets one line of it; the traceback is in the server's log.
+    The client receives one line; the traceback is only in the server's log.
     """
     found = as_tailrace_error(error)
     if found.code == errors.InternalError.code:
@@ -176,7 +178,7 @@ def logged(error: Exception, log: BoundLogger) -> TailraceError:
 
 
 def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]:
-    """Return status code, text and trailing metadata of an error."""
+    """Return the status code, text and trailing metadata of an error."""
     code = next(GRPC_STATUS[cls] for cls in type(error).__mro__ if cls in GRPC_STATUS)
     text = _shortened(str(error))
     packed = Any()
@@ -198,7 +200,7 @@ def http_status(error: TailraceError) -> int:
 
 
 def retry_after(error: errors.QuotaExceeded) -> str:
-    """Return the value of ``Retry-After``: whole seconds, not too early."""
+    """Return the value of ``Retry-After``: whole seconds, rounded up."""
     return str(math.ceil(error.retry_after_s))
 
 
@@ -217,13 +219,13 @@ def problem(error: TailraceError) -> dict[str, object]:
 
 
 def encoded_refusal(error: errors.InvalidRequest, status: int) -> bytes:
-    """Return what HTTP itself refuses, with a status of `HTTP_OWN`, as the text of a Problem Details object."""
+    """Return a refusal of HTTP itself, with a status of `HTTP_OWN`, as the JSON text of Problem Details."""
     body = {**problem(error), "status": status, "retriable": status in HTTP_OWN_RETRIABLE}
     return msgspec.json.encode(body)
 
 
 def encoded_problem(error: TailraceError) -> bytes:
-    """Return an error as the text of a Problem Details object."""
+    """Return an error as the JSON text of a Problem Details object."""
     return msgspec.json.encode(problem(error))
 
 

@@ -1,15 +1,14 @@
-"""Watches that each face still accepts: it connects to the face's own port every few seconds, as a client.
+"""The watch of the faces: it connects to the port of each face every few seconds, as a client does.
 
 The rule for a face that does not answer::
 
     no answer once       an error line; /health says 503 "degraded" and why
-    twice in a row, or   a new listener takes the place of the old one on the same port;
-    it has ended         open streams go on where they are
-    still no answer      the same again, for as long as it takes
+    twice in a row, or   a new listener replaces the old one on the same port;
+    it has ended         open streams continue on the old one
+    still no answer      the same again, without limit
 
-The process is never ended for it: those who are connected would lose their streams for the sake of those who
-are not. Whoever starts processes anew may do so by ``/health``. If the process is out of descriptors, the
-listener is not to blame and stays.
+The watch never ends the process, because connected clients would lose their streams. A supervisor may restart
+the process by ``/health``. If the process has no file descriptors left, the listener is not at fault and stays.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PROBE_S: Final = 5.0
-"""How long a probe may take; a server that is so busy has other worries than a listener."""
+"""Timeout of a probe in seconds; long enough for a busy server."""
 _UNANSWERED_MAX: Final = 2
-"""Probes in a row without an answer, after which a listener is replaced."""
+"""Failed probes in a row after which a listener is replaced."""
 _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address to connect to, for addresses that only listen."""
+"""The address to connect to, for the addresses that mean all addresses."""
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 _log = structlog.get_logger("tailrace.server")
 
 
 class WatchedFace(Protocol):
-    """A face as its watch sees it."""
+    """A face, as its watch uses it."""
 
     name: str
     ended: asyncio.Event
-    """Set by a face that knows that it has stopped accepting; ``listen_again`` clears it."""
+    """Set by the face when its listener has ended; ``listen_again`` clears it."""
 
     async def knock(self) -> None:
-        """Connect and ask as a client does; return once an answer has begun.
+        """Connect and make a request as a client does; return once an answer has begun.
 
         Raises:
             OSError: Nothing listens there, or there is no answer.
@@ -56,7 +55,7 @@ class WatchedFace(Protocol):
         """Put a new listener on the port. Open connections continue until they end.
 
         Raises:
-            Exception: It cannot listen; may be called again.
+            Exception: The port cannot be listened on now; the call may be repeated.
         """
 
 
@@ -66,31 +65,31 @@ class FaceStatistics:
 
     name: str
     reason: str | None = None
-    """Why it does not accept; None while it does."""
+    """Why the face does not accept connections; None while it does."""
     unanswered: int = 0
-    """Probes without an answer, since the process began."""
+    """Number of failed probes since the process began."""
     renewed: int = 0
-    """Listeners that have taken the place of another."""
+    """Number of listeners that have replaced another."""
 
 
 class FaceWatch:
-    """Watches faces while ``run`` runs."""
+    """The watch of all faces; it works while ``run`` runs."""
 
     def __init__(self, interval_s: float) -> None:
-        """Keep the pace."""
+        """Make a watch that probes each face every ``interval_s`` seconds."""
         self._interval_s = interval_s
         self._faces: list[tuple[WatchedFace, FaceStatistics]] = []
 
     def add(self, face: WatchedFace) -> None:
-        """Watch this one, too; before ``run``."""
+        """Add a face to watch; call it before ``run``."""
         self._faces.append((face, FaceStatistics(face.name)))
 
     def statistics(self) -> tuple[FaceStatistics, ...]:
-        """Return the figures of this moment."""
+        """Return the current figures of all faces."""
         return tuple(statistics for _, statistics in self._faces)
 
     def not_accepting(self) -> Mapping[str, str]:
-        """Return why faces do not accept, by name, for those that do not."""
+        """Return the reason of each face that does not accept connections, by its name."""
         return {each.name: each.reason for each in self.statistics() if each.reason is not None}
 
     async def run(self) -> None:
@@ -102,7 +101,7 @@ class FaceWatch:
     async def _watch(self, face: WatchedFace, statistics: FaceStatistics) -> None:
         unanswered = 0
         while True:
-            # 1. The next look is due after the interval, or as soon as the face knows that it has ended.
+            # 1. Probe after the interval, or as soon as the face reports that its listener has ended.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await face.ended.wait()
@@ -111,13 +110,13 @@ class FaceWatch:
                 self._accepts(statistics)
                 unanswered = 0
                 continue
-            # 2. The first failure is told at once, the others are counted.
+            # 2. Log the first failure at once; only count the others.
             unanswered += 1
             self._refuses(statistics, _reason(error))
             out_of_descriptors = isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
             if not face.ended.is_set() and (unanswered < _UNANSWERED_MAX or out_of_descriptors):
                 continue
-            # 3. A new listener is asked at once. If it cannot be had, the next try is an interval later.
+            # 3. Probe a new listener at once. If there is none, the next try is an interval later.
             unanswered = 0
             if await self._renewed(face, statistics) and await self._error(face) is None:
                 self._accepts(statistics)
@@ -135,7 +134,7 @@ class FaceWatch:
             await face.listen_again()
         except Exception as error:
             _log.error("no new listener", face=face.name, reason=str(error))
-            # Whether or not the face has noticed, it accepts nobody; not at once again, though.
+            # The event ``ended`` may still be set, so without this pause the loop would spin.
             await asyncio.sleep(self._interval_s)
             return False
         statistics.renewed += 1
@@ -154,7 +153,7 @@ class FaceWatch:
 
 
 def reachable(address: Address) -> Address:
-    """Return where this machine reaches a listener, which may listen on all of its addresses."""
+    """Return the address by which this machine reaches a listener that may listen on all addresses."""
     return Address(_ANYWHERE.get(address.host, address.host), address.port)
 
 

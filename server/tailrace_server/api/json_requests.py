@@ -1,14 +1,14 @@
-"""From JSON and query strings to request messages: the JSON form of proto/tailrace/v1, read strictly.
+"""A strict reader of requests: JSON objects and query strings become messages of proto/tailrace/v1.
 
 ::
 
     {"sinceVersion": 4, "body": ["change", "after"],
      "criteria": [{"area": "DATA", "entityType": ["product"], "operation": ["UPSERT"]}]}
 
-Names are protobuf's JSON names; enums plain names, without the prefix of their type (``UPSERT``; bodies as the
-captures name them, ``after``); 64-bit numbers numbers or decimal text. Null means absent. A condition that is
-null is refused, since without a condition every row matches. Unlike protobuf's own reader this one refuses by
-path whatever it does not know, and takes no second spelling of anything.
+Fields have protobuf's JSON names. Enum values have plain names, without the prefix of their type (``UPSERT``);
+bodies are named as in captures, ``after``. A 64-bit number is a number or decimal text. Null means absent, but
+a null condition is refused, since without a condition every row matches. Unlike protobuf's own reader, this one
+refuses everything unknown with its path, and accepts only one spelling of each value.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
 }
 JSON_VALUES_MAX: Final = 2 * KEYS_MAX
-"""Values in the JSON of one request, by its commas and brackets: 100,000 keys have room beside others."""
+"""Most values in the JSON of one request, counted by commas and brackets; 100,000 keys fit with other
+values."""
 ELSEWHERE: Final = ("catalog", "encoding", "values")
-"""Fields of a request that no JSON face reads: the catalog is in the path, the encoding is JSON, and the
+"""Fields of a request that JSON faces do not read: the catalog is in the path, the encoding is JSON, and the
 values' form is part of the answer's form (rest/forms.py)."""
 
 _CONDITIONS: Final = ("where", "whereTree")
@@ -57,7 +58,7 @@ _KINDS: Final = (SubscribeRequest, ReadChangesRequest, ReadStateRequest, QuerySq
 
 
 def _refuse_many_values(data: bytes | str, named: str) -> None:
-    """Refuse a text of very many values, which can take thirty times its size: empty lists, for one."""
+    """Refuse a text with too many values: parsed, empty lists take thirty times the text's size."""
     if len(data) <= JSON_VALUES_MAX:
         return
     if isinstance(data, str):
@@ -71,18 +72,18 @@ def _refuse_many_values(data: bytes | str, named: str) -> None:
 
 
 def decode_exactly(data: bytes) -> Any:
-    """Return a JSON value in which numbers with a fraction are decimals; as ``decode``."""
+    """Return a JSON value like ``decode``, but with decimals for numbers that have a fraction."""
     return decode(data, read=_EXACTLY.decode)
 
 
 def decode(
     data: bytes | str, what: str = "", read: Callable[[bytes | str], Any] = msgspec.json.decode
 ) -> Any:
-    """Return a JSON value.
+    """Return the value of a JSON text.
 
     Raises:
-        InvalidRequest: It is none, too deeply nested, or has too many values; names what was read, a
-            parameter for one.
+        InvalidRequest: The text is not JSON, too deeply nested, or has too many values; the error begins with
+            ``what``, for instance a parameter's name.
     """
     named = f"{what}: " if what else ""
     _refuse_many_values(data, named)
@@ -106,12 +107,15 @@ def from_json(
     Args:
         kind: The message.
         value: A decoded JSON value; must be an object.
-        criteria_max: How many criteria it may have.
-        without: JSON names of fields that are elsewhere, as the catalog is in the path.
+        criteria_max: Most criteria of the request.
+        without: JSON names of fields that are refused because they come from elsewhere; the catalog is in the
+        path.
 
     Raises:
-        InvalidRequest: A value of the wrong type or out of range, or too many criteria or keys; names its path.
-        Unsupported: A field or enum value that this server does not know; names its path.
+        InvalidRequest: A value has the wrong type or is out of range, or there are too many criteria or keys;
+        the
+            error has the path.
+        Unsupported: The server does not know a field or enum value; the error has its path.
     """
     if isinstance(value, dict) and isinstance(criteria := value.get("criteria"), list):
         requests.refuse_excess(len(criteria), criteria_max)
@@ -131,12 +135,13 @@ def from_query(
 ) -> _Request:
     """Return a request message from the parameters of a URL.
 
-    The fields of one criteria are parameters of their own, lists by repetition: ``entityType=a&entityType=b``.
-    ``body`` may also be one text with commas. ``criteria`` is the JSON text of the whole
-    list, ``whereTree`` that of a tree.
+    The fields of a single criteria are parameters; a list is a repeated parameter:
+    ``entityType=a&entityType=b``. ``body`` may also be one text with commas. ``criteria`` is the JSON text of a
+    whole list of criteria, and ``whereTree`` the JSON text of a tree.
 
     Raises:
-        InvalidRequest, Unsupported: As ``from_json``; also a parameter that is given twice.
+        InvalidRequest: A value is wrong, or a parameter is given twice; the error has the name.
+        Unsupported: The server does not know a parameter or enum value.
     """
     fields = _fields(kind.DESCRIPTOR)
     alternative = _fields(fields[flat].message_type) if flat in fields else {}
@@ -167,7 +172,7 @@ def from_query(
 
 
 def in_json_names(error: InvalidRequest) -> InvalidRequest:
-    """Return an error of the shared rules with the names that a JSON caller wrote: ``sinceIndex``."""
+    """Return an error of the shared rules with the names of the JSON form, for instance ``sinceIndex``."""
     text = _SNAKE.sub(lambda match: _JSON_NAMES.get(match[0], match[0]), str(error))
     if text != str(error):
         error.args = (text,)
@@ -175,7 +180,7 @@ def in_json_names(error: InvalidRequest) -> InvalidRequest:
 
 
 def in_json(function: Callable[[_Request], _Read]) -> Callable[[_Request], _Read]:
-    """Return a function of a request that raises its errors with the names of the JSON form."""
+    """Return the function, changed so that its errors have the names of the JSON form."""
 
     def read(message: _Request) -> _Read:
         try:
@@ -187,7 +192,7 @@ def in_json(function: Callable[[_Request], _Read]) -> Callable[[_Request], _Read
 
 
 def _as_value(field: FieldDescriptor, name: str, text: str) -> object:
-    """Return the JSON value of a parameter, which is given once."""
+    """Return the JSON value of a parameter that is given once."""
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         return decode(text, name)
     if field.type != FieldDescriptor.TYPE_BOOL:
@@ -204,7 +209,7 @@ def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
 
 @cache
 def enum_names(enum: EnumDescriptor) -> Mapping[str, int]:
-    """Return the plain names of an enum; UNSPECIFIED is none of them."""
+    """Return the plain names of an enum's values, without UNSPECIFIED."""
     values = {value.name: value.number for value in enum.values if value.number}
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
     plain = {name.removeprefix(prefix): number for name, number in values.items()}
@@ -238,7 +243,8 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
             raise InvalidRequest(f"{at}: must be a list, not {shown_value(part)}")
         target = getattr(message, field.name)
         if field.type == FieldDescriptor.TYPE_STRING and all(type(each) is str for each in part):
-            # Keys may be 100,000 in one list: one call instead of one each, while the loop waits.
+            # A list may have 100,000 keys, and the event loop waits: one call for the list, not one for each
+            # key.
             with suppress(UnicodeEncodeError):
                 target.extend(part)
                 continue
@@ -286,16 +292,16 @@ def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
 
 
 def integer(allowed: range, value: object, path: str, *, bounds: range | None = None) -> int:
-    """Return a whole number, given as number or as decimal text.
+    """Return a whole number that is given as a number or as decimal text.
 
     Args:
-        allowed: What its type holds.
-        value: What was given.
-        path: Names it in errors.
-        bounds: The error text of a value that is not allowed, if its meaning allows less than its type.
+        allowed: The range of the number's type.
+        value: The given value.
+        path: The path of the value for errors.
+        bounds: The range that the error text names, if it is narrower than that of the type.
 
     Raises:
-        InvalidRequest: It is none, or out of range; names the path.
+        InvalidRequest: The value is no whole number or out of range; the error has the path.
     """
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = int(value)

@@ -1,6 +1,6 @@
-"""From values to JSON objects: what the REST face says around the captures, which come as bytes already.
+"""JSON objects of the REST face: everything except captures, which are encoded already.
 
-Names are those of proto/tailrace/v1 in protobuf's JSON form; docs/rest.md shows each of them.
+Names are those of proto/tailrace/v1 in protobuf's JSON form; docs/rest.md shows each object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def acknowledgement(
     value: SubscribeAcknowledgement, *, send_deadline_s: float, request_bytes: int
 ) -> dict[str, Any]:
-    """Return what the server made of a subscribe; name and epoch only where it reads by a name."""
+    """Return an acknowledgement; it has name and epoch only for a named subscription."""
     named = {"name": value.name, "epoch": value.epoch} if value.name else {}
     return {
         "subscriptionId": value.subscription_id,
@@ -56,7 +56,7 @@ def acknowledgement(
 
 
 def criteria(values: Sequence[Criteria]) -> list[dict[str, Any]]:
-    """Return criteria as requests have them."""
+    """Return criteria in the form of requests."""
     return [
         {name: value for name, value in _criteria_members(each).items() if value} for each in values
     ]
@@ -75,7 +75,7 @@ def _criteria_members(value: Criteria) -> dict[str, Any]:
 
 
 def heartbeat(value: Heartbeat) -> dict[str, Any]:
-    """Return a heartbeat; ``expiresInMs``, ``lostInMs`` and ``lostInBytes`` only where something ends."""
+    """Return a heartbeat; it has ``expiresInMs``, ``lostInMs`` and ``lostInBytes`` only if they are known."""
     expires = {}
     if value.expires_in_s is not None:
         expires = {"expiresInMs": milliseconds(value.expires_in_s)}
@@ -93,12 +93,12 @@ def heartbeat(value: Heartbeat) -> dict[str, Any]:
 
 
 def state_complete(value: StateComplete) -> dict[str, Any]:
-    """Return the message behind the last row of a state."""
+    """Return the message after the last row of a state."""
     return {"version": value.version, "resumeCursor": str(value.cursor)}
 
 
 def after_captures(frames: Frames, cursor: Cursor) -> bytes:
-    """Return the members of a ``next`` payload behind its captures: cursor and position of the last one."""
+    """Return the end of a ``next`` payload: cursor and position of its last capture."""
     version, index, ordinal = frames.last
     return b'],"cursor":"%s","position":{"version":%d,"index":%d,"ordinal":%d}}' % (
         str(cursor).encode(),
@@ -109,7 +109,7 @@ def after_captures(frames: Frames, cursor: Cursor) -> bytes:
 
 
 def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
-    """Return what a read is pinned to."""
+    """Return the header of a read of history."""
     return {
         "catalog": catalog,
         "catalogUuid": str(history.catalog_uuid),
@@ -123,7 +123,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
 
 
 def state_header(read: StateRead, *, catalog: str) -> dict[str, Any]:
-    """Return what a read of state is pinned to."""
+    """Return the header of a read of state."""
     return {
         "catalog": catalog,
         "catalogUuid": str(read.catalog_uuid),
@@ -136,7 +136,7 @@ def state_header(read: StateRead, *, catalog: str) -> dict[str, Any]:
 
 
 def catalog(info: CatalogInfo) -> dict[str, Any]:
-    """Return a catalog as it is now."""
+    """Return the current figures of a catalog."""
     return {
         "name": info.name,
         "uuid": str(info.uuid),
@@ -183,7 +183,7 @@ def schema(view: LogView, version: int) -> dict[str, Any]:
 
 
 def position(value: Position) -> dict[str, int]:
-    """Return the place of a record."""
+    """Return the position of a record."""
     return {"version": value.version, "index": value.index}
 
 

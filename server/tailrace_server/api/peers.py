@@ -1,4 +1,4 @@
-"""The client of a subscription, from the facts that gRPC and HTTP know of a connection."""
+"""The client of a request: its transport, address and program, as gRPC and HTTP report them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GRAPHQL: Final = "graphql"
 GRPC: Final = "grpc"
 
 _CLIENT_CHARS: Final = 200
-"""Kept of what a program calls itself: it is held for as long as the subscription."""
+"""Most characters of a program's name, which is retained as long as the subscription."""
 
 
 def over_http(transport: str, connection: HTTPConnection) -> Peer:
-    """Return the other end of a request or a WebSocket; behind a trusted proxy, the one that it names."""
+    """Return the client of a request or WebSocket; behind a trusted proxy, the one that it reports."""
     client = connection.client
     address = "" if client is None else _joined(client.host, client.port)
     return Peer(transport, address, connection.headers.get("user-agent", "")[:_CLIENT_CHARS])
@@ -40,7 +40,7 @@ def over_grpc(
     metadata: Iterable[tuple[str, str | bytes]] | None,
     trusted: TrustedProxies = NO_PROXIES,
 ) -> Peer:
-    """Return the other end of a call; behind a trusted proxy, the one that it names."""
+    """Return the client of a call; behind a trusted proxy, the client that the proxy reports."""
     given = tuple(metadata or ())
     agent = next((value for name, value in given if name == "user-agent"), "")
     if isinstance(agent, bytes):
@@ -54,9 +54,10 @@ def grpc_address(
     metadata: Iterable[tuple[str, str | bytes]] | None,
     trusted: TrustedProxies = NO_PROXIES,
 ) -> tuple[str, int]:
-    """Return address and port of who makes a call: ``ipv4:10.0.0.1:50`` or ``ipv6:%5B::1%5D:50`` to grpc.
+    """Return the address and port of a call's client; grpc writes ``ipv4:10.0.0.1:50``, ``ipv6:%5B::1%5D:50``.
 
-    Behind a trusted proxy they are what it says, port 0 where it says none. An empty address: it has none.
+    Behind a trusted proxy they are what the proxy reports, with port 0 if it reports no port. The address is
+    empty if the client has none.
     """
     kind, _, address = unquote(peer).partition(":")
     if not kind.startswith("ipv"):
@@ -75,7 +76,7 @@ def grpc_address(
 
 
 def _joined(host: str, port: int) -> str:
-    """Return both as one text; a port of 0 is one that a proxy has not sent."""
+    """Return host and port as one text; port 0 means an unknown port."""
     if not port:
         return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

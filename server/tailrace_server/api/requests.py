@@ -1,9 +1,9 @@
-"""From request messages to values: the rules that every face shares, whatever its wire form.
+"""The checks of requests that all faces share: request messages become checked values.
 
-The messages of proto/tailrace/v1 are the one shape of a request. gRPC reads them from bytes
-(api/grpc/messages.py), the JSON faces from objects and query strings (api/json_requests.py).
+Every face first makes a message of proto/tailrace/v1: gRPC from bytes (api/grpc/messages.py), the JSON faces
+from objects and query strings (api/json_requests.py).
 
-A request that names many keys has a limit, and is read beside the event loop.
+The number of keys in a request is limited. A request with many keys is read in a thread, not on the event loop.
 """
 
 # Long: the rules of all requests in one place, so that no face has rules of its own.
@@ -81,12 +81,12 @@ _Request = TypeVar("_Request", "SubscribeRequest", "ReadChangesRequest")
 _Read = TypeVar("_Read")
 
 KEYS_AT_ONCE: Final = 2_000
-"""Keys that are read on the event loop, in about a millisecond."""
+"""Most keys that are read on the event loop, which takes about a millisecond."""
 
 
 KEYS_MAX: Final = 100_000
-"""Keys of one request, and the same of names of each kind: as objects of Python they take 20 MB, and 0.1 s to
-read."""
+"""Most keys of one request, and most names of each kind. As Python objects, this many keys take 20 MB and 0.1 s
+to read."""
 
 
 _CONTENT: Final = {
@@ -114,16 +114,16 @@ BOUNDS: Final[Mapping[str, range]] = {
     "max_message_bytes": _MESSAGE_BYTES,
     "heartbeat_interval_ms": _HEARTBEAT_MS,
 }
-"""Numbers that have a meaning, by field, where these are fewer than its type holds."""
+"""The valid range of a field's numbers, for fields whose range is narrower than their type's."""
 
 
 def refuse_many_keys(message: Message) -> None:
-    """Refuse a request with too many keys, or names of one kind, in all its criteria together.
+    """Refuse a request whose criteria together have too many keys, or too many names of one kind.
 
-    Conditions have a limit of their own.
+    Conditions have another limit.
 
     Raises:
-        InvalidRequest: It has; says of what, how many, and the limit.
+        InvalidRequest: There are too many; the error has the field, the number and the limit.
     """
     counts: Counter[str] = Counter()
     _count(message, counts)
@@ -155,12 +155,12 @@ def has_many_keys(message: SubscribeRequest | ReadChangesRequest) -> bool:
 async def reading(
     many_keys: asyncio.Lock, function: Callable[[_Request], _Read], message: _Request
 ) -> AsyncIterator[_Read]:
-    """Yield the result of a function of a request; a request with many keys is read beside the event loop.
+    """Yield the result of a function that reads a request; a thread reads a request with many keys.
 
-    100,000 keys take 0.1 s, in which the event loop would serve no other caller. Such requests come one after
-    the other: until the engine has charged its criteria, each has copies of its keys that no budget knows. So
-    the block opens what the request asks for, and keeps the lock meanwhile. A request that waits for a version
-    can take minutes: it gives the lock back before its block.
+    Reading 100,000 keys takes 0.1 s, in which the event loop would serve no other caller. Such requests are
+    handled one at a time: until the engine has charged the criteria, the copies of the keys are in no budget.
+    So the lock is held while the body opens the subscription or read. A request that waits for a version may
+    take minutes; for that request the lock is released before the body runs.
     """
     if not has_many_keys(message):
         yield function(message)
@@ -177,25 +177,25 @@ async def reading(
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A checked subscribe."""
+    """A checked request to subscribe."""
 
     criteria: tuple[Criteria, ...]
     start: Beginning | None
     content: Content
     limits: SubscriptionLimits
     cdcv2: bool = False
-    """True if the changes are to come as CDCv2 statements."""
+    """True if changes are requested as CDCv2 statements."""
     decoded: bool = False
-    """True if values are to be decoded."""
+    """True if decoded values are requested."""
     named: NamedReader | None = None
-    """The named subscription that is to be read; None: none."""
+    """The named subscription to read; None for an unnamed one."""
 
 
 def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
-    """Return catalog and wish of a subscribe.
+    """Return the catalog and the checked form of a request to subscribe.
 
     Raises:
-        InvalidRequest: Something in it has no meaning.
+        InvalidRequest: A part of the request is not valid.
     """
     found = wish(request)
     return catalog(request.catalog), found
@@ -211,7 +211,7 @@ async def open_subscription(
     peer: Peer,
     demand: int | None = None,
 ) -> Subscription:
-    """Open the subscription of a checked subscribe; raises as ``Engine.subscribe``."""
+    """Open a subscription by a checked request; raises the errors of ``Engine.subscribe``."""
     return await engine.subscribe(
         caller,
         catalog,
@@ -227,16 +227,21 @@ async def open_subscription(
 
 
 def wish(request: SubscribeRequest) -> Wish:
-    """Return what a subscribe asks for, whatever the catalog; raises as ``subscribe``."""
+    """Return the checked form of a request to subscribe, without its catalog.
+
+    Raises:
+        InvalidRequest: A part of the request is not valid.
+    """
     found = _captures_wish(request)
     return _cdcv2(request, found) if request.encoding == ENCODING_CDCV2 else found
 
 
 def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
-    """Return the wish for CDCv2: rows of whole versions, with both images.
+    """Return a request in the form for CDCv2: rows of whole versions, with both images.
 
     Raises:
-        InvalidRequest: Criteria that tear updates apart, a body, or a start inside a version.
+        InvalidRequest: The request has criteria that separate the two sides of an update, a body, a start
+            inside a version, or another option that CDCv2 does not have.
     """
     alternatives = []
     for place, one in enumerate(wish.criteria or (Criteria(),)):
@@ -299,10 +304,10 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
 
 
 def name_asked(request: SubscribeRequest) -> NamedReader | None:
-    """Return the named subscription that is asked for; None: none.
+    """Return the requested named subscription; None if the request has no name.
 
     Raises:
-        InvalidRequest: A name that is none, or an epoch without one.
+        InvalidRequest: The name is not valid, or there is an epoch without a name.
     """
     if not request.HasField("name"):
         if request.HasField("epoch"):
@@ -313,10 +318,11 @@ def name_asked(request: SubscribeRequest) -> NamedReader | None:
 
 
 def _beginning(request: SubscribeRequest) -> Beginning | None:
-    """Return what a subscribe begins with; beside a cursor ``initial`` says nothing more.
+    """Return the beginning of a subscription: a state or a start in the log.
 
     Raises:
-        InvalidRequest, CursorInvalid: As ``start``; ``initial`` beside a start that is no cursor.
+        InvalidRequest: The start is not valid, or ``initial`` comes with a start other than a cursor.
+        CursorInvalid: ``after`` is not a cursor.
     """
     if request.initial == INITIAL_UNSPECIFIED:
         return start(request)
@@ -330,7 +336,11 @@ def _beginning(request: SubscribeRequest) -> Beginning | None:
 
 
 def subscribe_system(request: SubscribeSystemRequest) -> Wish:
-    """Return the wish of a subscribe to the system log; raises as ``subscribe``."""
+    """Return the checked form of a request to subscribe to the system log.
+
+    Raises:
+        InvalidRequest: A part of the request is not valid.
+    """
     return Wish(
         criteria=(),
         start=start(request),
@@ -340,17 +350,17 @@ def subscribe_system(request: SubscribeSystemRequest) -> Wish:
 
 
 def catalog(name: str) -> str:
-    """Return a catalog's name; an empty one is refused."""
+    """Return a catalog's name; raise InvalidRequest if it is empty."""
     if not name:
         raise InvalidRequest("catalog: a name is required")
     return name
 
 
 def refuse_excess(count: int, limit: int) -> None:
-    """Refuse more criteria than one request may have, which is asked before they are read.
+    """Refuse a request with too many criteria, before the criteria are read.
 
     Raises:
-        InvalidRequest: There are more; names the setting, what was given and the limit.
+        InvalidRequest: There are too many; the error has the setting, the number and the limit.
     """
     if count > limit:
         raise InvalidRequest(
@@ -360,9 +370,10 @@ def refuse_excess(count: int, limit: int) -> None:
 
 
 def _sorted(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return keys in order, so that `Criteria` has nothing left to sort.
+    """Return many keys sorted, so that `Criteria` need not sort them.
 
-    Python holds its lock while it sorts, and no other thread runs; Arrow does not. Both order texts alike.
+    Python holds the GIL while it sorts, so no other thread runs; Arrow releases it. Both sort texts in the same
+    order.
     """
     values = tuple(keys)
     if len(values) <= KEYS_AT_ONCE:
@@ -372,15 +383,15 @@ def _sorted(keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def history_criteria(request: ReadChangesRequest) -> tuple[Criteria, ...]:
-    """Return the criteria of a read; raises as ``criteria``."""
+    """Return the criteria of a read of history; raises the errors of ``criteria``."""
     return criteria(request.criteria)
 
 
 def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
-    """Return criteria.
+    """Return criteria from their messages.
 
     Raises:
-        InvalidRequest: One contradicts itself; says which.
+        InvalidRequest: One of the criteria contradicts itself; the error has its index.
     """
     out = []
     for place, message in enumerate(messages):
@@ -403,7 +414,7 @@ def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
 
 
 def content(bodies: Sequence[int]) -> Content:
-    """Return the content that a list of bodies names."""
+    """Return the content for a list of bodies."""
     _refuse_unspecified(bodies, "body")
     wanted = Content.HEADER
     for body in bodies:
@@ -412,10 +423,10 @@ def content(bodies: Sequence[int]) -> Content:
 
 
 def decoded(values: int) -> bool:
-    """Return whether values are to be decoded.
+    """Return True if decoded values are requested.
 
     Raises:
-        InvalidRequest: It is no form of values.
+        InvalidRequest: The number is no form of values.
     """
     if values not in Values.values():
         raise InvalidRequest(f"values: {values} is none of {', '.join(Values.keys())}")
@@ -423,10 +434,10 @@ def decoded(values: int) -> bool:
 
 
 def start(request: _Started) -> Start | None:
-    """Return the start, or the lower bound, that a request names.
+    """Return the start of a subscription, or the lower bound of a read.
 
     Raises:
-        InvalidRequest: More than one, or one without meaning.
+        InvalidRequest: There are several starts, or the start is not valid.
         CursorInvalid: ``after`` is not a cursor.
     """
     _refuse_several(request, ("since_version", "after"))
@@ -443,10 +454,10 @@ def start(request: _Started) -> Start | None:
 
 
 def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
-    """Return the range of a read.
+    """Return the range of a read of history.
 
     Raises:
-        InvalidRequest: Bounds without meaning.
+        InvalidRequest: The bounds contradict each other or are not valid.
         CursorInvalid: ``after`` or ``before`` is not a cursor.
     """
     _refuse_several(request, ("since_version", "after", "from_time"))
@@ -467,7 +478,7 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
 
 
 def _until(request: ReadChangesRequest) -> Position | None:
-    """Return the first position behind the bound."""
+    """Return the upper bound of a read as the first position after it; None: no bound."""
     if not request.HasField("until_version"):
         return None
     version = at_least(0, request.until_version, "until_version")
@@ -479,15 +490,15 @@ def _until(request: ReadChangesRequest) -> Position | None:
 
 
 def limit(request: ReadChangesRequest) -> int | None:
-    """Return how many records a read may give; None: no limit."""
+    """Return the most records that a read returns; None: no limit."""
     return at_least(1, request.limit, "limit") if request.HasField("limit") else None
 
 
 def state(request: ReadStateRequest) -> StateRequest:
-    """Return what state a request asks for.
+    """Return the checked form of a request for a state.
 
     Raises:
-        InvalidRequest: No entity type, or what has no meaning or contradicts itself.
+        InvalidRequest: The entity type is missing, or a value is not valid.
     """
     if not request.entity_type:
         raise InvalidRequest("entity_type: a name is required")
@@ -518,7 +529,7 @@ def state(request: ReadStateRequest) -> StateRequest:
 def waited(
     request: SubscribeRequest | ReadChangesRequest | ReadStateRequest | QuerySqlRequest,
 ) -> VersionWait | None:
-    """Return what a request waits for before it is answered; None: nothing."""
+    """Return the version for whose publication a request waits; None: it does not wait."""
     if not request.HasField("wait_for_version"):
         if request.HasField("wait_ms"):
             raise InvalidRequest("wait_ms: it needs a wait_for_version")
@@ -530,10 +541,10 @@ def waited(
 
 
 def demand(n: int) -> int:
-    """Return a demand.
+    """Return a requested demand.
 
     Raises:
-        InvalidRequest: It is not positive.
+        InvalidRequest: The demand is not positive.
     """
     if n <= 0:
         raise InvalidRequest(f"request({n}): demand must be positive (Reactive Streams rule 3.9)")
@@ -551,7 +562,7 @@ def _max_message_bytes(
 def max_message_bytes(
     request: ReadChangesRequest | ReadStateRequest | QuerySqlRequest, default: int
 ) -> int:
-    """Return the size above which a read gives headers only."""
+    """Return the size in bytes above which a read returns a capture as its header only."""
     return _max_message_bytes(request) or default
 
 
@@ -573,7 +584,7 @@ def _refuse_unspecified(values: Iterable[int], path: str) -> None:
 
 
 def at_least(least: int, value: int, path: str) -> int:
-    """Return a number that is large enough, or refuse it by its path."""
+    """Return a number; raise InvalidRequest with its path if the number is too small."""
     if value < least:
         raise InvalidRequest(f"{path} {value}: it must be at least {least}")
     return value
@@ -590,7 +601,7 @@ def _within(allowed: range, value: int, path: str) -> int:
 def next_cursor(
     history: HistoryRead, last: tuple[int, int, int] | None, *, reverse: bool
 ) -> Cursor | None:
-    """Return the bound of the page behind a read that is over; None when nothing follows."""
+    """Return the cursor at which the page after a completed read begins; None if nothing follows."""
     if not history.has_next or last is None:
         return None
     version, index, _ = last
@@ -598,10 +609,10 @@ def next_cursor(
 
 
 def create(request: CreateSubscriptionRequest) -> NewSubscription:
-    """Return the subscription that is to be created.
+    """Return the checked form of a request to create a named subscription.
 
     Raises:
-        InvalidRequest: Criteria that contradict themselves.
+        InvalidRequest: The criteria contradict themselves.
     """
     return NewSubscription(
         name=request.name,
@@ -613,11 +624,11 @@ def create(request: CreateSubscriptionRequest) -> NewSubscription:
 
 
 def acknowledgement(request: AcknowledgeRequest) -> tuple[str, int, Cursor]:
-    """Return name, epoch and cursor of an acknowledgement.
+    """Return the name, epoch and cursor of an acknowledgement.
 
     Raises:
-        InvalidRequest: There is no epoch.
-        CursorInvalid: It is no cursor.
+        InvalidRequest: The epoch is missing, or the cursor is a place in a state.
+        CursorInvalid: The text is not a cursor.
     """
     if request.epoch < 1:
         raise InvalidRequest(

@@ -1,6 +1,7 @@
-"""One timer for all streams of a face: it ends a stream that cannot write for too long.
+"""The send deadline of a face: one timer for all its streams ends a stream whose write is blocked too long.
 
-A stream notes when its write began, which costs next to nothing a message. The timer reads these notes.
+A stream only stores the time at which its write began, which is cheap for each message. The timer compares
+these times.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ TOO_SLOW: Final = "send_deadline"
 """Name of the guard against peers that leave a message unread."""
 
 MEMORY: Final = "memory"
-"""Name of the guard that ends connections whose readers hold memory that others wait for."""
+"""Name of the guard that ends connections whose unread messages hold memory that others wait for."""
 
 ON_ITS_WAY_BYTES: Final = 64 << 10
-"""A larger write is over once the kernel has taken all of it; a smaller one once there is room for more."""
+"""A larger write ends when the kernel has accepted all of it; a smaller one when there is room for another."""
 
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""Linger on, for no time."""
+"""The value of SO_LINGER that resets a connection at once: on, for 0 seconds."""
 
 
 def is_encrypted(transport: asyncio.BaseTransport) -> bool:
-    """Return whether a connection speaks TLS."""
+    """Return True if a connection uses TLS."""
     return transport.get_extra_info("ssl_object") is not None
 
 
 def bound_tls_buffers(transport: asyncio.Transport) -> None:
-    """Bound what a TLS connection buffers to what a plain one does; of those that are plain nothing changes.
+    """Bound the buffers of a TLS connection to the size of a plain one's; plain connections are not changed.
 
-    Left to the event loop it is eight times as much for writing, and four times for reading.
+    The defaults of the event loop are eight times as large for writing, and four times for reading.
     """
     if is_encrypted(transport):
         transport.set_write_buffer_limits(ON_ITS_WAY_BYTES)
@@ -52,10 +53,10 @@ def bound_tls_buffers(transport: asyncio.Transport) -> None:
 
 
 def has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether a connection holds what its peer has not taken.
+    """Return True if a connection holds bytes that its peer has not received.
 
-    A TLS connection does not count what it has handed on encrypted. It is asked of the kernel, whose buffer is
-    full before anything waits in ours.
+    A TLS connection does not count bytes that it has encrypted. For these the kernel's send buffer is checked,
+    which fills before any bytes wait in the process.
     """
     if transport.get_write_buffer_size():
         return True
@@ -65,16 +66,16 @@ def has_unread(transport: asyncio.Transport) -> bool:
     try:
         return _held_by_kernel(connection) > 0
     except OSError:
-        return False  # it is closed by now
+        return False  # the connection is closed by now
 
 
 def pieces(
     parts: Sequence[bytes | memoryview], size: int = ON_ITS_WAY_BYTES
 ) -> Iterator[list[bytes | memoryview]]:
-    """Yield what the parts make together in pieces of ``size`` bytes, the last one maybe smaller; uncopied.
+    """Yield the bytes of all parts in pieces of ``size`` bytes, without copies; the last may be smaller.
 
-    A TLS connection encrypts what it is given at once and hands all of it on, however little the reader takes.
-    It only knows that there is no room when it is given the next. So it is given large messages in pieces.
+    A TLS connection encrypts and buffers all bytes of a write at once, however slowly the peer reads. It
+    notices a full buffer only at the next write. So large messages are written to it in pieces.
     """
     piece: list[bytes | memoryview] = []
     room = size
@@ -90,10 +91,11 @@ def pieces(
 
 
 def drop(transport: asyncio.Transport) -> None:
-    """Drop a connection with whatever its peer has not taken, what the kernel holds for it included.
+    """Drop a connection and all bytes that its peer has not received, including those in the kernel.
 
-    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut. If it is
-    empty, a reset would only take from the peer bytes that it has received and not read yet.
+    If the connection were only closed, the kernel would retain the bytes as long as the peer's window is
+    closed. Without such bytes the connection is not reset: a reset would discard bytes that the peer has
+    received and not read yet.
     """
     peer = transport.get_extra_info("socket")
     if peer is not None and not transport.is_closing():
@@ -104,16 +106,17 @@ def drop(transport: asyncio.Transport) -> None:
 
 
 def _held_by_kernel(peer: socket.socket) -> int:
-    """Return the bytes that were written and that the peer's kernel has not acknowledged."""
+    """Return the number of written bytes that the peer's kernel has not acknowledged."""
     queued = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(queued, sys.byteorder)
 
 
 def on_end(interrupt: Callable[[], None]) -> Callable[[TailraceError], None]:
-    """Return the action at the end of a subscription or a read, whose connection may be in a write.
+    """Return the callback for the end of a subscription or read whose connection may be in a write.
 
-    With `SubscriberTooSlow` the engine frees memory, which the unread message holds: that end interrupts the
-    write. At any other end the write continues until it is read, or until its deadline.
+    The engine ends a subscription with `SubscriberTooSlow` to free memory, which the unread message holds. So
+    that end interrupts the write. After any other end the write continues until it is read, or until its
+    deadline.
     """
 
     def ended(error: TailraceError) -> None:
@@ -124,62 +127,62 @@ def on_end(interrupt: Callable[[], None]) -> Callable[[TailraceError], None]:
 
 
 class ReaderGone(Exception):
-    """The peer of a stream has left, or its connection was ended: nothing more can be sent."""
+    """The peer of a stream has left or its connection was ended, so nothing more can be sent."""
 
 
 class Guarded(ABC):
-    """A stream that writes one message after the other, and ends when its reader does not read."""
+    """A stream that writes one message after the other, and that the guard can end if its reader stalls."""
 
     __slots__ = ("blocked_since", "expired")
 
     def __init__(self) -> None:
         """Begin between writes."""
         self.blocked_since: float | None = None
-        """Loop time at which the write under way began; None between writes."""
+        """Event loop's time at which the current write began; None between writes."""
         self.expired = False
         """True if the send deadline, or a lack of memory, has ended the stream."""
 
     def interrupt(self) -> None:
-        """End the stream if a write is under way: there is no memory for a reader that does not read."""
+        """End the stream if it is in a write, because the memory of the unread message is needed."""
         if self.blocked_since is not None and not self.expired:
             self.expired = True
             self._drop()
 
     def expire(self) -> None:
-        """End the stream: its reader has left a message unread past the send deadline. Idempotent."""
+        """End the stream, because a message stayed unread past the send deadline. Idempotent."""
         if not self.expired:
             self.expired = True
             self._end_stream()
 
     @abstractmethod
     def _end_stream(self) -> None:
-        """End the write under way and its stream, in the face's own way."""
+        """End the current write and the stream, in the way of the face."""
 
     def _drop(self) -> None:
-        """End it so that unread bytes are freed; send no close message, which would wait behind them."""
+        """End the stream so that unread bytes are freed; a close message would wait behind them."""
         self._end_stream()
 
 
 class SendGuard:
-    """Watches the streams of one face."""
+    """The guard of all streams of one face."""
 
     def __init__(self, deadline_s: float) -> None:
-        """Keep the deadline; no timer runs while there is no stream."""
+        """Make a guard with a deadline; the timer runs only while there are streams."""
         self.deadline_s = deadline_s
         self.expired = 0
-        """Streams ended as too slow, since the guard was made."""
+        """Number of streams ended as too slow since the guard was made."""
         self._interval_s = min(1.0, deadline_s / 4)
         self._senders: set[Guarded] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, sender: Guarded) -> None:
-        """Start to watch a sender."""
+        """Begin to watch a stream."""
         self._senders.add(sender)
         if self._timer is None:
             self._arm()
 
     def forget(self, sender: Guarded) -> None:
-        """Stop watching a sender."""
+        """Stop watching a stream."""
         self._senders.discard(sender)
         if not self._senders and self._timer is not None:
             self._timer.cancel()

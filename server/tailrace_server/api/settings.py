@@ -1,11 +1,12 @@
 """The settings of the faces and of transport security; docs/settings.md is made from these fields.
 
-The pages of other origins that may read from the server, in the setting ``ws_origins``:
+The forms of an origin in the settings ``ws_origins`` and ``http_origins``, whose pages may read from the
+server:
 
 ::
 
-    https://shop.example.com:8443     that origin
-    https://*.example.com             any name below, of one more label or several, never example.com itself
+    https://shop.example.com:8443     this origin
+    https://*.example.com             any name below example.com, at any depth, but not example.com itself
     *                                 every page
 """
 
@@ -156,24 +157,24 @@ class HttpSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Those of ``http_hosts``, one by one."""
+        """The names in ``http_hosts``."""
         return listed(self.http_hosts)
 
     @property
     def origins(self) -> Origins:
-        """Those of ``ws_origins``.
+        """The origins in ``ws_origins``.
 
         Raises:
-            ValueError: One is none.
+            ValueError: A text is no origin.
         """
         return Origins(listed(self.ws_origins))
 
     @property
     def readers(self) -> Origins:
-        """Those whose pages may read answers.
+        """The origins whose pages may read answers: those of ``http_origins`` and ``ws_origins``.
 
         Raises:
-            ValueError: One is none.
+            ValueError: A text is no origin.
         """
         return Origins((*listed(self.http_origins), *listed(self.ws_origins)))
 
@@ -222,7 +223,7 @@ class GrpcSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportSecuritySettings:
-    """How both listeners are reached; in the file also as a table, ``[tls]`` with ``certificate`` and so on."""
+    """TLS and trusted proxies of both listeners; in the settings file also a table, ``[tls]``."""
 
     tls_certificate: Path | None = setting(
         None,
@@ -259,23 +260,23 @@ class TransportSecuritySettings:
 
     @property
     def proxies(self) -> TrustedProxies:
-        """Those of ``trusted_proxies``.
+        """The proxies in ``trusted_proxies``.
 
         Raises:
-            ValueError: One is none.
+            ValueError: A text is no address or network.
         """
         named = filter(None, map(str.strip, self.trusted_proxies.split(",")))
         return TrustedProxies(named, rfc7239=self.proxy_headers == "forwarded")
 
 
 class Origins:
-    """The origins that are allowed."""
+    """A set of allowed origins."""
 
     def __init__(self, listed: Iterable[str]) -> None:
-        """Read them.
+        """Parse the texts of a setting.
 
         Raises:
-            ValueError: One is no origin; says what is.
+            ValueError: A text is no origin; the error shows the valid forms.
         """
         patterns = []
         for origin in listed:
@@ -293,13 +294,13 @@ class Origins:
         self.any = ".*" in patterns
         """True if every page is allowed."""
         self.pattern = re.compile("|".join(patterns) or r"(?!)", re.ASCII)
-        """Matches the whole of each origin that is allowed."""
+        """A pattern for ``fullmatch`` that matches the allowed origins."""
 
     def has(self, origin: str) -> bool:
-        """Return whether an origin is allowed, as a browser writes it."""
+        """Return True if an origin, as a browser writes it, is allowed."""
         return self.pattern.fullmatch(origin) is not None
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Return what a setting lists, separated by commas."""
+    """Return the texts of a setting that are separated by commas."""
     return tuple(filter(None, map(str.strip, text.split(","))))

@@ -1,4 +1,4 @@
-"""From a request in SQL to what the engine is asked, for all faces."""
+"""The reader of SQL requests for all faces: a message becomes a checked `SqlRequest` of the engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _PARAMETERS_MAX: Final = 1_000
 _VALUES_MAX: Final = 100_000
-"""In the lists of one parameter."""
+"""Most values in the list of one parameter."""
 
 
 def asked(request: QuerySqlRequest, form: SqlForm | None = None) -> SqlRequest:
-    """Return what a request asks for; without ``form`` it says itself as what its answer comes.
+    """Return the checked request; without ``form``, the message names the form of the answer.
 
     Raises:
-        InvalidRequest: What has no meaning or contradicts itself.
-        CursorInvalid: ``after`` is no cursor.
+        InvalidRequest: A value is not valid, or two values contradict each other.
+        CursorInvalid: ``after`` is not a cursor.
     """
     wait = requests.waited(request)
     more: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def _value(name: str, text: str) -> object:
         raise ValueError(f"{constant} is no JSON")
 
     try:
-        # A number is refused as it is parsed: 400 kB of digits would take seconds.
+        # A too long number is refused while it is parsed: to convert 400 kB of digits takes seconds.
         value = json.loads(text, parse_float=number_of, parse_int=number_of, parse_constant=refuse)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRequest(f"parameter {name!r} is not JSON: {error}") from None
