@@ -1,23 +1,22 @@
 """Connections of gRPC peers: close one, bound its buffers, and measure the bytes that core holds for it.
 
-A call whose reader has stalled cannot be ended from this side: the status is behind the message that is not
-read, and core keeps the message until it is, whether the handler aborts, returns or is cancelled. If memory is
-short that message has to go, and it goes with its connection.
+The server cannot end a call whose reader has stalled: the status waits after the unread message, and core
+retains this message until it is read, whether the handler aborts, returns or is cancelled. If memory is short,
+the message can only be dropped with its connection.
 
-Core also holds beginnings of messages, and calls without a waiting handler, without a bound over all calls, and
-does not say how much. A stream may have the largest
-request but for its last byte, a connection 10,000 such streams. The kernel knows what each connection has
-sent, so::
+Core also retains unfinished messages, and calls that no handler has accepted, without a bound over all calls
+and without reporting how much. A stream may have sent the largest request except for its last byte, and a
+connection may have 10,000 such streams. But the kernel knows how many bytes each connection has sent, so::
 
     held = received - (requests taken + 8 KiB a call + an eighth of what was read + 128 bytes a second)
 
-Calls have header fields, readers send window updates and pings: these terms are more than any client needs. The
-rest is at least the memory that core holds for the connection, but for some kilobytes a call. It never counts
-below zero, so a peer cannot save up for later.
+The allowances are for header fields of calls, window updates and pings of readers; they are more than any
+client needs. The rest is about the memory that core holds for the connection, to some kilobytes a call. It
+never becomes negative, so a peer cannot save up an allowance for later.
 
-The bound: all connections together may hold one part in eight of the memory budget, and one may hold more than
-64 KiB for as long as a request may take. The policy is *disconnect*, those that hold most first: other streams
-on the connection resume. Linux only (``TCP_INFO``); elsewhere nothing is bounded here.
+The bound: all connections together may hold 1/8 of the memory budget, and a connection may hold more than 64
+KiB only as long as a request may take. The policy is *disconnect*, those that hold most first; other streams of
+such a connection resume. Linux only (``TCP_INFO``); on other systems there is no bound.
 """
 
 from __future__ import annotations
@@ -52,46 +51,50 @@ if TYPE_CHECKING:
 _DESCRIPTORS: Final = "/proc/self/fd"
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 _LIBC: Final = ctypes.PyDLL(None)
-"""Called without letting go of Python's lock. The event loop takes it at each chance, and returns it after
-milliseconds: a hundred connections would go one by one, and what others send meanwhile is not looked at."""
+"""The C library, called without releasing the GIL. If each call released it, the event loop would take it for
+milliseconds each time, and to cut a hundred connections would take long, in which no new input is checked."""
 
 _log = structlog.get_logger("tailrace.grpc")
 
 
 _FLOOR_BYTES: Final = 64 << 10
-"""Held by one connection, is no matter: the window that each stream begins with."""
+"""Bytes that any connection may hold: the initial window of a stream."""
 _PENDING_SHARE: Final = 8
 _PENDING_MIN: Final = 64
 _PENDING_MAX: Final = 3_000
 _CALL_BYTES: Final = 8 << 10
-"""Of header fields, that one call may have; above it core refuses calls."""
+"""Most bytes of header fields of one call; core refuses a call with more."""
 _READ_PARTS: Final = 8
-"""A reader may send one byte for so many that it has read: window updates, pings, small requests."""
+"""A reader may send 1 byte for this many bytes that it has read: window updates, pings, small requests."""
 _SECOND_BYTES: Final = 128
-"""Bytes that a connection may send in a second without a reason."""
+"""Bytes that a connection may send in a second for no known reason."""
 _LOOK_S: Final = 0.02
-"""How often the memory is looked at, and where it is short or has grown, the connections."""
+"""Seconds between checks of the process's memory; if it is short or has grown, the connections are measured."""
 _GROWTH_PARTS: Final = 4
-"""Growth by one part in so many of what all may hold is a reason to look at them."""
+"""The connections are measured when memory has grown by 1/4 of the bytes that all of them may hold."""
 _SCAN_S: Final = 1.0
-"""How often the connections are looked at in any case."""
+"""Seconds after which the connections are measured in any case."""
 _SCAN_PARTS: Final = 50
-"""Looking at them, in a thread, takes at most one part in so many of the time."""
+"""Measuring, in a thread, takes at most 1/50 of the time."""
 _SHORT_PARTS: Final = 10
-"""The same where memory is short."""
+"""Measuring takes at most 1/10 of the time while memory is short."""
 _ESTABLISHED: Final = 1
 _ENDED: Final = (4, 5, 7)
 """Shut down by us, by both, or reset: FIN_WAIT1, FIN_WAIT2, CLOSE of linux/tcp_states.h."""
 _TCP_INFO_BYTES: Final = 136
 _TCP_INFO: Final = struct.Struct("=B119xQQ")
-"""Of linux/tcp.h: ``tcpi_state``, ``tcpi_bytes_acked``, ``tcpi_bytes_received``."""
+"""Members of ``tcp_info`` in linux/tcp.h: ``tcpi_state``, ``tcpi_bytes_acked``, ``tcpi_bytes_received``."""
 
 
 def disconnect(peer: str, port: int) -> bool:
-    """Shut down the connection of a peer, as grpc names it, that does not read; return whether there was one.
+    """Shut down the connection of a peer that does not read; return True if there was one.
 
-    It is one to ``port``, of the listener: a peer may have another one from the same port of its own, to HTTP.
-    Every stream on it ends; clients resume. Linux only, and not for sockets with a path, which have no peer.
+    Every stream on the connection ends; clients resume. Linux only, and not for Unix sockets, which have no
+    peer.
+
+    Args:
+        peer: The peer, as grpc names it.
+        port: The port of the listener. A peer may use one local port for a connection to HTTP too.
     """
     kind, _, address = unquote(peer).partition(":")
     if kind not in {"ipv4", "ipv6"} or not os.path.isdir(_DESCRIPTORS):
@@ -106,37 +109,38 @@ def disconnect(peer: str, port: int) -> bool:
 
 
 def disconnect_all(port: int) -> None:
-    """Shut down every connection to a port of this process, whatever its peer reads. Linux only."""
+    """Shut down every connection to a port of this process. Linux only."""
     if os.path.isdir(_DESCRIPTORS):
         for descriptor in _descriptors():
             shut_down(descriptor, partial(_is_to, port=port))
 
 
 def shut_down(descriptor: int, is_it: Callable[[socket.socket], bool]) -> bool:
-    """Shut down the connection under a descriptor of core's, if it is one that is meant; return whether.
+    """Shut down the connection of one of core's descriptors if ``is_it`` accepts it; return True if so.
 
-    It is done through a copy, since core may close its own meanwhile. Core closes what was shut down.
+    A copy of the descriptor is used, since core may close its own meanwhile. Core closes connections that were
+    shut down.
 
     Args:
-        descriptor: It may be closed by now, or of something else.
-        is_it: Returns whether a socket is meant; OSError counts as no.
+        descriptor: A descriptor, which may be closed or reused by now.
+        is_it: Returns True if a socket is to be shut down; an OSError counts as False.
     """
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             return is_it(copy) and _LIBC.shutdown(copy.fileno(), socket.SHUT_RDWR) == 0
     except OSError:
-        return False  # it is closed by now, no socket, or not connected
+        return False  # the descriptor is closed by now, no socket, or not connected
 
 
 def bound_send_buffers(port: int, nbytes: int) -> None:
-    """Bound the kernel's send buffer of each connection that is accepted from now on; Linux only.
+    """Bound the kernel's send buffer of each connection that is accepted from now on. Linux only.
 
-    Core has no option for it, and connections inherit it from their listener. Left to the kernel it grows to
-    megabytes for each client that does not read from its socket.
+    Core has no option for this buffer, but connections inherit it from their listener. By default the kernel
+    lets it grow to megabytes for each client that does not read.
 
     Args:
-        port: Of the listeners.
-        nbytes: Of memory, the kernel's overhead included: it doubles what it is given.
+        port: The port of the listeners.
+        nbytes: Bytes of memory, including the kernel's overhead: the kernel doubles the value that it is given.
     """
     if not os.path.isdir(_DESCRIPTORS):
         return
@@ -176,7 +180,7 @@ def _is_to(copy: socket.socket, port: int) -> bool:
 
 
 class _Looked(NamedTuple):
-    """A connection, as the kernel has it."""
+    """The kernel's figures of one connection."""
 
     peer: str
     descriptor: int
@@ -186,52 +190,52 @@ class _Looked(NamedTuple):
 
 @dataclass(slots=True)
 class _Connection:
-    """One connection, as it was when last looked at."""
+    """The figures of one connection at the last measurement."""
 
     received: int
-    """Bytes that have come, as the kernel counts."""
+    """Bytes received from the peer, as the kernel counts."""
     acked: int
-    """Bytes of ours that the peer's kernel has."""
+    """Bytes sent that the peer's kernel has acknowledged."""
     at: float
-    """When it was looked at, by the monotonic clock."""
+    """Monotonic time of the measurement."""
     since: float
-    """Since when it has held more than is no matter."""
+    """Monotonic time since which the connection holds more than ``_FLOOR_BYTES``."""
     made: float
-    """When it was first seen: it may be a second older."""
+    """Monotonic time when the connection was first seen; it may be a second older."""
     descriptor: int = -1
-    """Of its socket in this process, when last looked at."""
+    """Descriptor of the socket in this process, at the last measurement."""
     held: float = 0
-    """Bytes that core has not handed over at all."""
+    """Estimate of the received bytes that core has not passed to a handler."""
 
 
 class UnreadWatch:
-    """Disconnects peers that fill the memory with what they do not finish, while ``run`` runs."""
+    """The watch that disconnects peers whose unfinished requests fill the memory, while ``run`` runs."""
 
     def __init__(self, book: MemoryBook, deadline_s: float) -> None:
         """Open an account in the memory budget; ``deadline_s`` is how long a request may take."""
         self._short_from = book.memory_bytes * SHORT_FROM
         self._bytes_max = book.memory_bytes // RECEIVED_SHARE
         self._held = 0
-        """Bytes of all connections above `_FLOOR_BYTES`, at the last look."""
+        """Bytes of all connections that hold more than `_FLOOR_BYTES`, at the last measurement."""
         book.open("received over gRPC", self._bytes_max, lambda: self._held)
         self._deadline_s = deadline_s
         self.port = 0
-        """Of the listener, once it runs."""
+        """The port of the listener; 0 before ``run``."""
         self._connections: dict[str, _Connection] = {}
         self._taken: Counter[str] = Counter()
-        """The bytes that each peer may have sent since the last look, by its host and port."""
+        """Bytes of whole requests of each peer since the last measurement, by its host and port."""
         self._taking = Lock()
-        """Held while ``_taken`` is counted up, or put in its place anew."""
+        """Held while ``_taken`` is increased or replaced."""
         self.cut = 0
-        """Connections that were ended, since it began."""
+        """Number of connections ended since the watch began."""
 
     def took(self, peer: str, nbytes: int = 0) -> None:
-        """Note a call of a peer, or a request of one, that has come whole."""
+        """Count a new call of a peer, or a request that has arrived completely."""
         with self._taking:
             self._taken[_plain(peer)] += nbytes + _CALL_BYTES
 
     def age_s(self, peer: str) -> float:
-        """Return how long ago a connection was first seen; 0 of one that was not looked at yet."""
+        """Return the seconds since a connection was first seen; 0 if it was not measured yet."""
         one = self._connections.get(_plain(peer))
         return 0.0 if one is None else monotonic() - one.made
 
@@ -240,8 +244,8 @@ class UnreadWatch:
         self.port = port
         if sys.platform != "linux":
             return
-        # In a thread of its own: core takes what comes whether or not the event loop has a turn to spare, which
-        # is least likely when much comes.
+        # Use a separate thread: core receives bytes even while the event loop is busy, and it is busiest when
+        # much is received.
         stopped = Event()
         with ThreadPoolExecutor(1, "unread") as thread:
             try:
@@ -258,7 +262,8 @@ class UnreadWatch:
             pressing = size >= self._short_from or size - before >= self._bytes_max // _GROWTH_PARTS
             if begun >= due or (begun >= soon and pressing):
                 before = size
-                # What is taken meanwhile counts the next time, and so it is never counted before it has come.
+                # Exchange the counts before measuring. Requests that are taken during the measurement count the
+                # next time: so no bytes are allowed before the kernel has counted them.
                 with self._taking:
                     taken, self._taken = self._taken, Counter()
                 found, spent = _look(port)
@@ -267,7 +272,7 @@ class UnreadWatch:
                 soon = begun + _SHORT_PARTS * spent
 
     def _judge(self, found: list[_Looked], taken: Counter[str], now: float) -> None:
-        # 1. What each holds now. Who has gone is forgotten.
+        # 1. Estimate what each connection holds now. Connections that have ended are dropped.
         connections: dict[str, _Connection] = {}
         for peer, descriptor, acked, received in found:
             one = self._connections.get(peer)
@@ -280,12 +285,12 @@ class UnreadWatch:
             if one.held <= _FLOOR_BYTES:
                 one.since = now
             connections[peer] = one
-        self._connections = connections  # whole, as the event loop reads it
-        # 2. Those that are too slow, then those that hold most, until there is room.
+        self._connections = connections  # replaced as a whole, because the event loop reads it
+        # 2. Cut the connections that are too slow, and those that hold most until there is room.
         holders = [each for each in self._connections.items() if each[1].held > _FLOOR_BYTES]
         holders.sort(key=lambda each: each[1].held, reverse=True)
         total = sum(one.held for _, one in holders)
-        #    Once some have to go, half of the room is made free: what comes until the next look needs it.
+        #    If any must be cut, free half of the room: bytes that arrive before the next measurement need it.
         room = self._bytes_max // 2 if total > self._bytes_max else self._bytes_max
         gone: list[tuple[str, int, bool]] = []
         for peer, one in holders:
@@ -297,7 +302,7 @@ class UnreadWatch:
                     self.cut += 1
                     gone.append((peer, int(one.held), late))
         self._held = int(total)
-        # 3. A line for each only when all have gone: whoever reads the log may be slow.
+        # 3. Log only after all were cut, because writing the log may be slow.
         for peer, held, late in gone:
             _log.warning(
                 "connection cut: it sends what it does not finish",
@@ -308,16 +313,17 @@ class UnreadWatch:
 
 
 def pending_calls_max(memory_bytes: int) -> int:
-    """Return how many calls may wait in core until the event loop takes them. The others are cancelled.
+    """Return the most calls that may wait in core for the event loop; further calls are cancelled.
 
-    Each may hold a stream's first window, also once its connection is gone: whoever connects again and again is
-    bounded by nothing else. Together they get an eighth of the memory, and core's own bound where that is less.
+    Each waiting call may hold the initial window of a stream, even after its connection has ended. This is the
+    only bound for a client that connects again and again. The calls together get 1/8 of the memory, within
+    limits.
     """
     return min(max(memory_bytes // _PENDING_SHARE // _FLOOR_BYTES, _PENDING_MIN), _PENDING_MAX)
 
 
 def _look(port: int) -> tuple[list[_Looked], float]:
-    """Return the connections to a port, and the processor's seconds that it took to look at them."""
+    """Return the connections to a port, and the CPU time in seconds that measuring them took."""
     begun = thread_time()
     return list(_connections(port)), thread_time() - begun
 
@@ -325,11 +331,11 @@ def _look(port: int) -> tuple[list[_Looked], float]:
 def _connections(port: int) -> Iterator[_Looked]:
     """Yield each connection to a port of this process, and wake core for those that have ended."""
     for name in os.listdir("/proc/self/fd"):
-        # The descriptor is core's and only borrowed. Core may close it meanwhile: then it is passed over.
+        # The descriptor belongs to core and is only borrowed. If core closes it meanwhile, it is skipped.
         try:
             borrowed = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=int(name))
         except OSError:
-            continue  # it is a file
+            continue  # the descriptor is a file
         try:
             state, acked, received = _tcp_info(borrowed)
             if borrowed.getsockname()[1] != port:
@@ -338,8 +344,9 @@ def _connections(port: int) -> Iterator[_Looked]:
                 peer = _named(*borrowed.getpeername()[:2])
                 yield _Looked(peer, int(name), acked, received)
             elif state in _ENDED:
-                # Core misses the end of a connection where it comes while core reads: it then waits for an
-                # event that was there before. It would keep all until its keepalive. This is another event.
+                # Core misses the end of a connection that comes while core reads, since it then waits for an
+                # event that has already happened. It would retain everything until keepalive. The shutdown is a
+                # new event.
                 shut_down(int(name), partial(_has_ended, port=port))
         except (OSError, struct.error):
             pass
@@ -348,7 +355,7 @@ def _connections(port: int) -> Iterator[_Looked]:
 
 
 def _tcp_info(connection: socket.socket) -> tuple[int, int, int]:
-    """Return its state, and the bytes that were acknowledged and received."""
+    """Return the state of a connection, its acknowledged bytes and its received bytes."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     state, acked, received = _TCP_INFO.unpack_from(info)
     return state, acked, received
@@ -367,7 +374,7 @@ def _named(host: str, port: int | str) -> str:
 
 
 def _plain(peer: str) -> str:
-    """Return the name here of a peer as grpc names it: ``ipv4:10.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``."""
+    """Return ``HOST:PORT`` of a peer that grpc names ``ipv4:10.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``."""
     kind, _, address = peer.partition(":")
     if kind == "ipv4":
         return address

@@ -1,7 +1,7 @@
 """The guard of the gRPC listener: it authenticates calls before their handlers, and ends a call with an error.
 
-A method that is added to a service is guarded without having to know of it. Only gRPC's health service answers
-without a credential. `abort` is the only way by which a call ends with an error of ours.
+Every method of a service is guarded, without code of its own. Only gRPC's health service answers without a
+credential. `abort` is the only way in which a call ends with an error of this server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 _ABORT_S: Final = 5.0
-"""How long a handler waits for its status to leave. It goes behind what is unread; the connection keeps it."""
+"""Seconds for which a handler waits until its status is sent. The status waits after unread messages, and
+remains with the connection when the handler returns."""
 
 _log = structlog.get_logger("tailrace.grpc")
 
@@ -51,37 +52,37 @@ _entrance: ContextVar[Entrance] = ContextVar("tailrace.entrance")
 async def abort(error: TailraceError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
     """End a call with an error.
 
-    The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
-    again; the handler does not wait for that.
+    The status is sent after the messages that the client has not read. So a stalled client receives it when it
+    reads again; the handler does not wait that long.
     """
     code, text, trailer = grpc_status(logged(error, _log))
     try:
         async with asyncio.timeout(_ABORT_S):
             await context.abort(code, text, trailer)
     except grpc.aio.AbortError as aborted:
-        # grpc.aio keeps it with the call, and raises it again once the handler has returned. Its frames hold
-        # the call in turn, and all that the handler held.
+        # grpc.aio stores this exception with the call, and raises it again after the handler has returned. Its
+        # frames refer to the call and to everything that the handler held: a cycle that would retain all of it.
         forget_frames(aborted)
     except (TimeoutError, grpc.aio.InternalError):
-        # Unread, or nobody is there any more; either way the handler has nothing left to do.
+        # The status is unread, or the client is gone. In both cases the handler has nothing left to do.
         return
 
 
 def caller() -> Principal:
-    """Return whom the call of this task, or of the one that started it, has proven to be from."""
+    """Return the authenticated caller of the call that this task, or its parent task, serves."""
     return _entrance.get().principal
 
 
 def entrance() -> Entrance:
-    """Return the way by which the call of this task has come in."""
+    """Return the authentication state of the call that this task serves."""
     return _entrance.get()
 
 
 def credentials_of(context: Context, proxies: TrustedProxies = NO_PROXIES) -> Credentials:
-    """Return what a call shows of its sender; ``proxies`` are believed who is behind them.
+    """Return the credentials of a call; ``proxies`` are trusted to report the client behind them.
 
     Raises:
-        Unauthenticated: It has two credentials, or one of another form.
+        Unauthenticated: The call has two credentials, or a malformed one.
     """
     metadata = context.invocation_metadata() or ()
     values = [
@@ -94,7 +95,7 @@ def credentials_of(context: Context, proxies: TrustedProxies = NO_PROXIES) -> Cr
 
 
 def peer_of(context: Context, proxies: TrustedProxies) -> Peer:
-    """Return the other end of a call; behind a trusted proxy, the end that the proxy names."""
+    """Return the client of a call; behind a trusted proxy, the client that the proxy reports."""
     return over_grpc(context.peer(), context.invocation_metadata(), proxies)
 
 
@@ -104,13 +105,13 @@ def guarded(
     on_error: OnError,
     proxies: TrustedProxies = NO_PROXIES,
 ) -> dict[str, Mapping[str, Handler]]:
-    """Return the same services, whose handlers are reached by callers that the door admits.
+    """Return services whose handlers run only for callers that the door admits.
 
     Args:
-        services: Handlers by method, by service.
-        door: The door.
+        services: For each service, its handlers by method.
+        door: The authentication of callers.
         on_error: Called with the machine code of each refusal.
-        proxies: Whose word is taken for the client behind them.
+        proxies: The proxies that are trusted to report the client behind them.
     """
     return {
         service: handlers
@@ -123,7 +124,7 @@ def guarded(
 
 
 def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxies) -> Handler:
-    """Return a handler that does the same for who is admitted, and ends the call of everybody else."""
+    """Return a handler that serves admitted callers, and ends the calls of all others with an error."""
     made: Handler
     forms = {"request_deserializer": handler.request_deserializer}
     forms["response_serializer"] = handler.response_serializer
@@ -182,7 +183,7 @@ def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxie
 
 
 async def _admit(door: Door, context: Context, proxies: TrustedProxies) -> Taken | TailraceError:
-    """Note who makes a call for its handler, and return what it takes of quotas; or why it may not."""
+    """Admit a call and set its caller for the handler; return its quotas, or the error of a refusal."""
     try:
         credentials = Credentials() if door.is_open else credentials_of(context, proxies)
         found = await door.admit(credentials)
@@ -194,10 +195,10 @@ async def _admit(door: Door, context: Context, proxies: TrustedProxies) -> Taken
 
 
 def _taken(quotas: Quotas, caller: Principal, context: Context, proxies: TrustedProxies) -> Taken:
-    """Count a call, and take a stream and its connection until it has ended.
+    """Count a call, and charge a stream and its connection to the quotas until the call has ended.
 
     Raises:
-        QuotaExceeded: The caller, or its address, has no more.
+        QuotaExceeded: A quota of the caller or of its address is used up.
     """
     address = credentials_of(context, proxies).address if quotas.is_on else ""
     quotas.request(caller, address)

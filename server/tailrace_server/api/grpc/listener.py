@@ -1,23 +1,23 @@
-r"""The listener of gRPC: a grpc.aio server that accepts whatever path a call names, and a probe of it.
+r"""The listener of gRPC: a grpc.aio server that survives any path that a call names, and a probe of it.
 
 grpc.aio has one loop for the calls of all methods. It decodes the path of a call to a method that is not
 registered as UTF-8, outside any ``try`` (``AioServer._server_main_loop``, grpcio 1.85.1). So one HEADERS frame
 with the path ``/x\x92`` ends the loop, core closes the listener, and no call is accepted any more, while open
 streams continue. Calls to registered methods come with the name they were registered by, and decode nothing.
 
-So every method of ours is registered, and this server answers all other calls itself, before the loop sees
-them: they have the same answer whatever their path is. Interceptors and generic handlers come after the
-decoding, too late. docs/adr/0050 has what else was weighed.
+So every method of the services is registered, and this server answers all other calls itself, before the loop
+sees them: they get the same answer whatever their path is. Interceptors and generic handlers run after the
+decoding, too late. docs/adr/0050 has the alternatives.
 
-The probe is one call to our own listener over a bare socket, as any client would make it, without grpc's
-client: so it shares only the wire with the server. The call is ``grpc.health.v1.Health/Check`` with an empty
-message. Only whether it is answered matters::
+The probe makes one call to our own listener over a plain socket, without grpc's client, so that it shares only
+the wire with the server. The call is ``grpc.health.v1.Health/Check`` with an empty message. Any answer is a
+success::
 
     preface  SETTINGS  HEADERS(stream 1)  DATA(stream 1, end)   ─▶
                                    ◀─   …  HEADERS(stream 1)  …
 
-Over TLS the same is said inside. If clients must show a certificate, which we do not have, the handshake is the
-answer.
+Over TLS the same frames are sent inside. If clients must show a certificate, which the probe does not have, a
+TLS handshake is a success.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PEERS_FAULT: Final = (
     "Invalid encoding on",
     "ExecuteBatchError raised in core by servicer method",
 )
-"""How what grpc.aio logs with a traceback begins, where a peer alone is to blame."""
+"""Beginnings of log messages with a traceback that grpc.aio writes for faults of a peer alone."""
 
 _log = structlog.get_logger("tailrace.grpc")
 
@@ -65,32 +65,32 @@ _STREAM: Final = struct.pack(">I", 1)
 
 
 class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
-    """Core's server as grpc.aio drives it, but for the calls whose method nobody has registered."""
+    """Core's server as grpc.aio uses it, except that it answers calls to unregistered methods itself."""
 
     on_crash: Callable[[BaseException], None]
-    """Called once if the loop has ended by an error; the listener is still open."""
+    """Called once if the loop has ended with an error; the listener is still open then."""
     on_call: Callable[[str], None]
     """Called with the peer of each call."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._tasks: set[asyncio.Task[Any]] = set()
-        """Calls that are awaited or being refused."""
+        """Tasks that wait for a call or refuse one."""
 
     async def _request_registered_call(self, method: bytes) -> Any:
         """Return the next call of a method.
 
-        What grpc.aio's own has asked for stays asked for when it is cancelled: core writes the call to memory
-        that would be freed by then. It is cancelled where the loop ends by an error.
+        The request to core must not be cancelled: core would write the call into memory that is freed by then.
+        So a shielded task waits for it. grpc.aio cancels this method when its loop ends with an error.
         """
         call = await asyncio.shield(self._own(super()._request_registered_call(method)))
         self.on_call(cygrpc._ServicerContext(call, None, None, None).peer())
         return call
 
     async def _request_call(self) -> Any:
-        """Answer calls to methods that are not registered, one after the other; never returns one.
+        """Refuse calls to methods that are not registered, one after the other; never return.
 
-        grpc.aio waits for this in the same way as for the next call of each registered method.
+        grpc.aio awaits this method as it awaits the next call of each registered method.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -107,16 +107,16 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever awaits it has it as well; at a stop nobody does
+            task.exception()  # mark it as retrieved: at a stop no other code awaits the task
 
     def let_go(self) -> None:
-        """Hold nothing that holds this object."""
+        """Drop the references that form cycles with this object."""
         self.on_crash = lambda error: None
         for task in self._tasks:
             task.cancel()
 
     def _serving_task_crash_handler(self, task: asyncio.Task[None]) -> None:
-        """Tell of it. grpc.aio would shut the server down in a task that fails and that nobody awaits."""
+        """Call ``on_crash``. grpc.aio would shut the server down, in a task that fails and is never awaited."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.on_crash(error)
 
@@ -127,9 +127,9 @@ async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
 
 
 def _is_ours_to_know(record: logging.LogRecord) -> bool:
-    """Return False for the tracebacks that a peer could fill the log with.
+    """Return False for tracebacks with which a peer could fill the log.
 
-    A header field that is no UTF-8: grpc.aio reads it as Latin-1 then, and we never do. A peer that has left
+    These are a header field that is not UTF-8, which grpc.aio then reads as Latin-1, and a peer that has left
     before its answer.
     """
     return not str(record.msg).startswith(_PEERS_FAULT)
@@ -141,18 +141,19 @@ def accepting_server(
     on_crash: Callable[[grpc.aio.Server, BaseException], None],
     on_call: Callable[[str], None],
 ) -> grpc.aio.Server:
-    """Return a server that has not been started, with all of its methods registered.
+    """Return a server with all methods registered, not started yet.
 
     Args:
-        options: Of core.
-        services: Handlers by method, by service.
-        on_crash: Called with the server if the loop that accepts calls has ended by an error. Open streams go
-            on, and newcomers wait in vain until the server is stopped.
-        on_call: Called with the peer of each call to one of the methods, before its handler.
+        options: The options of core.
+        services: For each service, its handlers by method.
+        on_crash: Called with the server if the loop that accepts calls has ended with an error. Open streams
+            continue, but new calls get no answer until the server is stopped.
+        on_call: Called with the peer of each call to a registered method, before its handler.
     """
     logging.getLogger(cygrpc.__name__).addFilter(_is_ours_to_know)
-    # grpc.aio has no way to name the class, and its arguments change from one version to the next. If a version
-    # no longer takes it from here, calls are accepted as grpc.aio does, and the line below says so.
+    # grpc.aio has no option for the class of the server, so replace the class while the server is made. If a
+    # version of grpcio no longer reads the class here, calls are accepted as grpc.aio does, and the error
+    # below is logged.
     plain = cygrpc.AioServer
     cygrpc.AioServer = _CoreServer
     try:
@@ -171,7 +172,7 @@ def accepting_server(
 
 
 def forget(server: grpc.aio.Server) -> None:
-    """Let go of a server that has stopped: what it calls at a crash, and the calls that it awaited, hold it."""
+    """Break the reference cycles of a stopped server: its callbacks and awaited calls refer to it."""
     core = getattr(server, "_server", None)
     if isinstance(core, _CoreServer):
         core.let_go()
@@ -181,7 +182,7 @@ async def knock(address: Address, tls: TlsFiles | None = None) -> None:
     """Make a call and return once an answer has begun.
 
     Raises:
-        OSError: Nothing listens, or the connection was ended without an answer.
+        OSError: Nothing listens, or the connection ended without an answer.
     """
     async with opened(address, tls, "h2") as streams:
         if streams is None:
@@ -196,7 +197,7 @@ async def knock(address: Address, tls: TlsFiles | None = None) -> None:
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Return type and stream of the next frame, which is read whole."""
+    """Read the next frame, and return its type and stream id."""
     head = await reader.readexactly(9)
     await reader.readexactly(int.from_bytes(head[:3], "big"))
     return head[3], head[5:]

@@ -1,7 +1,8 @@
-"""From request bytes to messages, and from values to response bytes; the engine gives captures as bytes.
+"""Messages of gRPC: request bytes become messages, and values become response bytes.
 
-A field or enum value that is not known is refused by name, never ignored: an old server that ignored a new
-criterion would send too much; a new server that ignored an old field, too little.
+Captures come from the engine as bytes already. An unknown field or enum value is refused with its name, never
+ignored: an old server that ignored a new criterion would send too much, and a new server that ignored an old
+field too little.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 def parse(kind: type[_Request], data: bytes, *, criteria_max: int) -> _Request:
-    """Return a request message.
+    """Return a request message from its bytes.
 
     Raises:
-        InvalidRequest: It has too many criteria or keys, or is no such message.
-        Unsupported: It has a field or an enum value that this server does not know; names it.
+        InvalidRequest: The bytes are no such message, or there are too many criteria or keys.
+        Unsupported: The server does not know a field or enum value; the error names it.
     """
     try:
         request = kind.FromString(data)
@@ -72,7 +73,7 @@ def _refuse_unknown(message: Message, path: str, criteria_max: int) -> None:
         )
     for field, value in message.ListFields():
         if field.message_type is Condition.DESCRIPTOR:
-            continue  # of thousands of messages, and looked at where it is read, in a thread
+            continue  # it may have thousands of messages; they are checked when it is read, in a thread
         values = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if field.name == "criteria":
@@ -139,7 +140,7 @@ def heartbeat(value: Heartbeat) -> bytes:
 
 
 def state_complete(value: StateComplete) -> bytes:
-    """Return the message behind the last row of a state."""
+    """Return the message after the last row of a state."""
     message = change_capture_pb2.StateComplete(
         version=value.version, resume_cursor=str(value.cursor)
     )
@@ -147,7 +148,7 @@ def state_complete(value: StateComplete) -> bytes:
 
 
 def history_header(history: HistoryRead, *, catalog: str) -> bytes:
-    """Return the first message of a read."""
+    """Return the first message of a read of history."""
     message = change_capture_pb2.HistoryHeader(
         catalog=catalog,
         catalog_uuid=str(history.catalog_uuid),
@@ -162,7 +163,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> bytes:
 
 
 def history_end(*, next_cursor: Cursor | None, captures: int) -> bytes:
-    """Return the last message of a read; a cursor means that a page follows."""
+    """Return the last message of a read of history; a cursor means that another page follows."""
     message = change_capture_pb2.HistoryEnd(
         has_next=next_cursor is not None,
         next_cursor="" if next_cursor is None else str(next_cursor),
@@ -193,7 +194,7 @@ def state_end(*, next_page: StatePage | None, rows: int) -> bytes:
 
 
 def sql_header(read: SqlRead, *, catalog: str) -> bytes:
-    """Return the first message of an answer in SQL."""
+    """Return the first message of an answer to SQL."""
     message = sql_pb2.SqlHeader(
         catalog=catalog,
         catalog_uuid=str(read.catalog_uuid),
@@ -213,14 +214,14 @@ def _sql_column(column: AnswerColumn) -> sql_pb2.SqlColumn:
 
 
 def sql_rows(form: SqlForm, frames: Frames) -> bytes:
-    """Return a message of rows."""
+    """Return a message with rows of an answer to SQL."""
     if form is SqlForm.ARROW:
         return sql_pb2.QuerySqlResponse(arrow=frames.data).SerializeToString()
     return sql_pb2.QuerySqlResponse(rows=frames.data).SerializeToString()
 
 
 def sql_end(*, rows: int) -> bytes:
-    """Return the last message of an answer in SQL."""
+    """Return the last message of an answer to SQL."""
     return sql_pb2.QuerySqlResponse(end=sql_pb2.SqlEnd(rows=rows)).SerializeToString()
 
 
@@ -248,7 +249,7 @@ def named_subscription(value: NamedView) -> named_subscription_pb2.NamedSubscrip
 
 
 def without_bodies(data: bytes) -> bytes:
-    """Return a message of one capture as its header, with the size of what was left out."""
+    """Return a message of one capture without its bodies, with the number of omitted bytes."""
     message = ReadChangesResponse.FromString(data)
     (capture,) = message.captures
     capture.omitted_bytes = len(capture.change) + len(capture.before) + len(capture.after)
@@ -258,7 +259,7 @@ def without_bodies(data: bytes) -> bytes:
 
 
 def catalogs(infos: Iterable[CatalogInfo], unreadable: Mapping[str, str]) -> bytes:
-    """Return the list of catalogs, and why others cannot be read."""
+    """Return the list of catalogs, and the reasons why other catalogs cannot be read."""
     return catalog_pb2.ListCatalogsResponse(
         catalogs=[
             catalog_pb2.Catalog(
@@ -311,7 +312,7 @@ def schema(view: LogView, version: int) -> bytes:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a duration as the wire has it, at least 1."""
+    """Return a duration in whole milliseconds, at least one."""
     return max(1, round(seconds * 1000))
 
 

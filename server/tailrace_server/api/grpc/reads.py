@@ -1,7 +1,7 @@
-"""Calls that complete: history, the state of an entity type, a statement in SQL, and named subscriptions.
+"""Calls that complete: reads of history, state and SQL, and the calls of named subscriptions.
 
-A read is a header, messages of the engine as they are, and an end with the place where a further read
-continues. Each call of named subscriptions is one request and one answer.
+The answer of a read is a header, the engine's messages unchanged, and an end with the place where the next read
+continues. A call of named subscriptions has one request and one answer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Read = TypeVar("_Read", bound="LogRead")
 
 
 class ClosedReads:
-    """Answers such calls of one service."""
+    """The handlers of reads: history, state and SQL."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ClosedReads:
         proxies: TrustedProxies,
         disconnect: Callable[[str], object],
     ) -> None:
-        """Read from an engine; ``guard`` watches for readers that stall, and ``disconnect`` cuts one."""
+        """Read from an engine; ``guard`` ends stalled readers, and ``disconnect`` cuts a peer's connection."""
         self._proxies = proxies
         self._disconnect = disconnect
         self._engine = engine
@@ -163,7 +163,8 @@ class ClosedReads:
                     del frames, data  # the next message may have to wait for the room of this one
                 await sender.send(end(read, last, count))
         except SendDeadlineExceeded:
-            # As for a subscription: what is unread goes with its connection alone.
+            # If the engine ended the read to free memory, cut the connection: only that frees the unread
+            # message.
             if read.error is not None:
                 self._disconnect(context.peer())
                 raise again(read.error) from None
@@ -171,7 +172,7 @@ class ClosedReads:
 
 
 def _fitting(bytes_max: int, frames: Frames) -> bytes:
-    """Return a message; one capture above the bound without its bodies."""
+    """Return a message; a single capture above the bound is returned without its bodies."""
     if frames.count > 1 or len(frames.data) <= bytes_max:
         return frames.data
     return messages.without_bodies(frames.data)
@@ -187,7 +188,7 @@ class NamedCalls:
     def __init__(
         self, engine: Engine, parse: Parse, answered: Answer, proxies: TrustedProxies
     ) -> None:
-        """Serve an engine; ``parse`` reads a request, ``answered`` ends a call with its error."""
+        """Serve an engine; ``parse`` reads a request, ``answered`` runs a call and ends it on an error."""
         self._engine = engine
         self._parse = parse
         self._answered = answered

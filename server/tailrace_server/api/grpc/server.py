@@ -1,8 +1,8 @@
 """The gRPC server: the service, health and reflection on one port, and its graceful stop.
 
-The handlers of gRPC's health service and reflection decode requests inside grpc.aio: bytes that are no message,
-and methods that are left open, raise there and are logged with a traceback, as often as a peer likes. So both
-services are wrapped here, and such a request gets an error as its answer.
+The handlers of gRPC's health and reflection services decode requests inside grpc.aio. There, bytes that are no
+message and methods that are not implemented raise an error, which is logged with a traceback as often as a peer
+likes. So both services are wrapped here, and such a request is answered with an error.
 """
 
 from __future__ import annotations
@@ -53,34 +53,35 @@ if TYPE_CHECKING:
 
 
 _UNCOMPRESSED: Final = 1
-"""The set of compressions that core takes, as bits: only the first, none. A compressed request is refused
-before it is unpacked. 61 KB unpack to 64 MiB, and requests are small."""
+"""The compressions that core accepts, as bits: only the first, no compression. A compressed request is refused
+before it is unpacked, since 61 KB unpack to 64 MiB. Requests are small."""
 _PORT_TRIES: Final = 100
 _PORT_RETRY_S: Final = 0.02
-"""How often, and how soon again, a port is tried that an earlier server of ours is about to leave."""
+"""Number of tries, and seconds between them, for a port that an earlier server of this process is about to
+close."""
 _CUT_AGAIN_S: Final = 0.25
 _LIFETIME_S: Final = 10 * 365 * 86_400.0
-"""Longer than any stream is open."""
+"""A deadline longer than any stream is open."""
 _log = structlog.get_logger("tailrace.grpc")
 _NAMES = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcStatistics:
-    """The figures of its guards, since it began."""
+    """The figures of the server's guards since the server began."""
 
     streams_too_slow: int
-    """Streams that the send deadline has ended."""
+    """Number of streams ended by the send deadline."""
     streams_refused: int
-    """Streams refused because their connection had too many open."""
+    """Number of streams refused because their connection had too many open."""
     errors: Mapping[str, int] = field(default_factory=dict)
-    """Errors that calls have ended with, by machine code."""
+    """Number of calls that have ended with each error, by machine code."""
     connections_cut: int = 0
-    """Connections ended because they sent what they did not finish."""
+    """Number of connections ended because of unfinished requests."""
 
 
 class GrpcServer:
-    """One engine over gRPC. Make and use it on one event loop."""
+    """The gRPC server of one engine. Make and use it on one event loop."""
 
     name = "grpc"
 
@@ -93,9 +94,14 @@ class GrpcServer:
         door: Door | None = None,
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
-        """Keep what to serve, and who lets callers in; nothing listens before ``start``.
+        """Make a server that does not listen before ``start`` or ``listen``.
 
-        Without ``tls`` it speaks plain text. The word of ``proxies`` is taken for the client behind them.
+        Args:
+            engine: The engine to serve.
+            settings: The bounds of the server; None: the defaults.
+            tls: The certificate and key; None: plain text.
+            door: The authentication of callers; None: every caller is anonymous.
+            proxies: The proxies that are trusted to report the client behind them.
         """
         self._proxies = proxies
         self._door = door or Door()
@@ -116,12 +122,12 @@ class GrpcServer:
         self._address = Address("", 0)
         self._server: grpc.aio.Server | None = None
         self._earlier: dict[grpc.aio.Server, asyncio.Task[None]] = {}
-        """Servers that another has replaced, each with the task in which it waits for its last stream."""
+        """Replaced servers, each with the task that waits for its last stream."""
         self.ended = asyncio.Event()
-        """Set when the loop that accepts calls has ended by an error."""
+        """Set when the loop that accepts calls has ended with an error."""
 
     async def start(self, address: str) -> int:
-        """Listen on ``host:port``, accept, and return the port; port 0 takes a free one.
+        """Listen on ``host:port``, accept calls, and return the port; port 0 chooses a free one.
 
         Raises:
             OSError: The address cannot be listened on, most often because it is in use.
@@ -131,10 +137,10 @@ class GrpcServer:
         return port
 
     async def listen(self, address: str) -> int:
-        """Listen, and return the port. Until ``accept`` health is NOT_SERVING, and all other calls wait.
+        """Listen, and return the port. Until ``accept``, health is NOT_SERVING and all other calls wait.
 
         Raises:
-            OSError: As ``start``.
+            OSError: The address cannot be listened on, most often because it is in use.
         """
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asked = Address.parse(address)
@@ -145,7 +151,7 @@ class GrpcServer:
         return self._address.port
 
     async def accept(self) -> None:
-        """Answer calls, those that have come since ``listen`` too: the engine has opened its catalogs."""
+        """Begin to answer calls, including those since ``listen``: the engine has opened its catalogs."""
         self._service.accepting.set()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
@@ -168,8 +174,9 @@ class GrpcServer:
                 ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
                 ("grpc.server.max_pending_requests", self._pending_max // 2),
                 ("grpc.server.max_pending_requests_hard_limit", self._pending_max),
-                # Else core opens the window of every stream by what a connection could carry, up to megabytes:
-                # also for calls that nobody has taken yet. A message that is read opens it in any case.
+                # With the probe, core enlarges the window of every stream to what the connection could carry,
+                # up to megabytes, even for calls that no handler has accepted. Reading a message opens the
+                # window in any case.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
@@ -200,7 +207,7 @@ class GrpcServer:
         return int(port)
 
     def services(self) -> Mapping[str, Mapping[str, grpc.RpcMethodHandler[Any, Any]]]:
-        """Return the handlers of all methods, by method, by service, as they are behind the door."""
+        """Return the handlers without authentication: for each service, its handlers by method."""
         return {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)}
 
     async def knock(self) -> None:
@@ -212,14 +219,14 @@ class GrpcServer:
         await knock(reachable(self._address), self._tls)
 
     async def listen_again(self) -> None:
-        """Put a new server on the port; streams that are open stay with the old one until they end.
+        """Put a new server on the port; open streams stay with the old one until they end.
 
         Raises:
             OSError: The port cannot be listened on.
         """
         if self._server is not None:
             self._retire(self._server)
-        # Core closes the old listener soon, in a thread of its own, and does not say when.
+        # Core closes the old listener soon, in another thread, and does not report when.
         for _ in range(_PORT_TRIES):
             if _is_free(self._address):
                 break
@@ -228,24 +235,24 @@ class GrpcServer:
         self.ended.clear()
 
     def _on_crash(self, server: grpc.aio.Server, error: BaseException) -> None:
-        """Close a listener that no longer accepts: clients are then refused at once and do not wait."""
+        """Close a listener that no longer accepts calls: clients are refused at once and do not wait."""
         _log.error("gRPC has ended", exc_info=error)
         error.with_traceback(
             None
-        )  # its frames hold a call, without whose end the server never ends
+        )  # its frames refer to a call, and the server ends only when all calls have
         if server is self._server:
             self._retire(server)
         self.ended.set()
 
     def _retire(self, server: grpc.aio.Server) -> None:
-        """Stop accepting, and let open streams end by themselves."""
+        """Stop accepting calls on a server; its open streams continue until they end."""
         self._server = None
         waiting = asyncio.create_task(_stop(server, None), name="streams of an earlier listener")
         self._earlier[server] = waiting
         waiting.add_done_callback(lambda _: self._earlier.pop(server, None))
 
     def statistics(self) -> GrpcStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return GrpcStatistics(
             self._guard.expired,
             self._service.refused,
@@ -254,7 +261,7 @@ class GrpcServer:
         )
 
     async def stop(self, deadline_s: float) -> None:
-        """Take no more calls, end every stream with its resume cursor, and wait for them to leave.
+        """Accept no more calls, end every stream with its resume cursor, and wait until the streams have ended.
 
         Connections that remain after ``deadline_s`` are cut. Idempotent.
         """
@@ -276,10 +283,10 @@ class GrpcServer:
         await asyncio.wait((cutting,))
 
     async def _cut_after(self, deadline_s: float) -> None:
-        """Cut the connections that are left after so long, until cancelled.
+        """Wait ``deadline_s``, then cut the connections that remain, again and again until cancelled.
 
-        Core says goodbye on each of them, and waits up to 20 s for a peer to read that; one that has said
-        nothing yet has its handshake's time.
+        Without this, core would wait up to 20 s for each peer to read its goodbye, and for the handshake
+        timeout of a peer that has sent nothing yet.
         """
         await asyncio.sleep(deadline_s)
         while True:
@@ -288,7 +295,7 @@ class GrpcServer:
 
 
 def _is_free(address: Address) -> bool:
-    """Return whether an address can be listened on. Asked of core, a port in use costs a line on stderr."""
+    """Return True if an address can be listened on. Core would write a line to stderr for a port in use."""
     kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     with socket.socket(kind) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -304,11 +311,11 @@ async def _stop(server: grpc.aio.Server, deadline_s: float | None) -> None:
     """Close the listener of a server, and return when its last stream has ended.
 
     Args:
-        server: May have crashed.
-        deadline_s: When streams that are still open are cut; None = never.
+        server: The server, which may have crashed.
+        deadline_s: Seconds after which open streams are cut; None = never.
     """
     deadline_s = _LIFETIME_S if deadline_s is None else deadline_s
-    # Of a server that has crashed the first call closes the listener and raises the error once more.
+    # If the server has crashed, the first call closes the listener and raises the error of the crash again.
     with suppress(Exception):
         await server.stop(deadline_s)
     await server.stop(deadline_s)
@@ -316,11 +323,11 @@ async def _stop(server: grpc.aio.Server, deadline_s: float | None) -> None:
 
 
 def standard_services(health: object, names: Iterable[str]) -> Mapping[str, Mapping[str, Handler]]:
-    """Return the handlers of both by method, by service.
+    """Return the handlers of health and reflection: for each service, its handlers by method.
 
     Args:
         health: The servicer of the health service.
-        names: Services that the reflection lists besides itself.
+        names: The services that reflection lists in addition to itself.
     """
     found = _Services()
     health_pb2_grpc.add_HealthServicer_to_server(health, found)
@@ -330,18 +337,18 @@ def standard_services(health: object, names: Iterable[str]) -> Mapping[str, Mapp
 
 
 class _Services(dict[str, "dict[str, Handler]"]):
-    """Takes the place of a server that handlers are added to."""
+    """A stand-in for a server that collects the handlers which are added to it."""
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Pass them over: the same come as registered ones."""
+        """Ignore generic handlers: the same handlers are added as registered ones."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
-        """Keep the handlers of a service."""
+        """Collect the handlers of a service."""
         self[service] = {name: _forgiving(handler) for name, handler in handlers.items()}
 
 
 def _forgiving(handler: Any) -> Handler:
-    """Return a handler that does the same for good requests, and answers bad ones."""
+    """Return a handler that serves valid requests like the original, and answers others with an error."""
     if handler.stream_stream is not None:
 
         async def both(data: AsyncIterator[bytes], context: Context) -> AsyncIterator[object]:

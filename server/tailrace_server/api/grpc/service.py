@@ -1,7 +1,8 @@
-"""The service: engine subscriptions as streams of bytes.
+"""The service: it serves the engine's subscriptions and reads as streams of bytes.
 
-Thin on purpose. Requests come as bytes, so that what is unknown in them is refused by name; responses leave
-as bytes, those of the engine as they are (the identity serializer). Every error leaves through one place,
+The service is thin. It receives requests as bytes, so that unknown fields can be refused with their names. It
+sends responses as bytes; those of the engine are not changed (the identity serializer). Every error leaves
+through
 ``abort``.
 """
 
@@ -81,7 +82,7 @@ class ChangeCaptureService:
     ) -> None:
         """Serve an engine.
 
-        ``unread`` gets every request, and knows the age of connections. ``disconnect`` cuts the one of
+        ``unread`` counts every request, and knows the age of connections. ``disconnect`` cuts the connection of
         a peer.
         """
         self._disconnect = disconnect
@@ -96,16 +97,16 @@ class ChangeCaptureService:
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
         self.accepting = asyncio.Event()
-        """Set once the engine has opened its catalogs; calls that come before wait for it."""
+        """Set once the engine has opened its catalogs; earlier calls wait for it."""
         self._open: Counter[str] = Counter()
-        """Streams of each connection, by its peer."""
+        """Number of open streams of each connection, by its peer."""
         self.refused = 0
-        """Streams above the limit of one connection, since it began."""
+        """Number of streams refused by the limit of one connection, since the service began."""
         self.errors: Counter[str] = Counter()
-        """Errors that calls have ended with, by machine code."""
+        """Number of calls that have ended with each error, by machine code."""
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
-        """Return the handlers by method; serializers stay unset, so both sides are bytes."""
+        """Return the handlers by method. They have no serializers, so requests and responses are bytes."""
         stream, both = (
             grpc.unary_stream_rpc_method_handler,
             grpc.stream_stream_rpc_method_handler,
@@ -124,11 +125,11 @@ class ChangeCaptureService:
         }
 
     def count_error(self, code: str) -> None:
-        """Count an error that a call ends with, by its machine code."""
+        """Count a call that ends with an error, by the error's machine code."""
         self.errors[code] += 1
 
     def stop_subscriptions(self) -> None:
-        """End every stream with its resume cursor, also those that are just being opened."""
+        """End every stream with its resume cursor, including those that are being opened."""
         self._stopping = True
         for subscription in tuple(self._subscriptions):
             subscription.stop()
@@ -137,10 +138,10 @@ class ChangeCaptureService:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
             request = self._parse(SubscribeRequest, data, context)
-            # grpc.aio keeps the request for as long as the call is open.
+            # grpc.aio retains the bytes of the request as long as the call is open, so they are charged.
             with self._engine.criteria.charge(len(data)):
                 opening = self._opened(request, context, demand=None)
-                del request  # its keys are the subscription's from here on
+                del request  # the subscription has its own copy of the keys
                 subscription = await opening
                 _raise_if_any(await self._pump(subscription, context))
 
@@ -152,7 +153,7 @@ class ChangeCaptureService:
             _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_with_demand(self, _: object, context: Context) -> None:
-        """Stream changes as far as they were requested."""
+        """Stream changes up to the demand that the client has requested."""
         async with self._answering(context):
             subscription = await self._subscribe_by(await self._first(context), context)
             _raise_if_any(await self._pump_with_demand(subscription, context))
@@ -172,12 +173,12 @@ class ChangeCaptureService:
                 await self._reads.state(request, context)
 
     async def query_sql(self, data: bytes, context: Context) -> None:
-        """Stream the answer to a statement in SQL, then complete."""
+        """Stream the answer to an SQL statement, then complete."""
         async with self._answering(context):
             await self._reads.sql(self._parse(QuerySqlRequest, data, context), context)
 
     async def list_catalogs(self, data: bytes, context: Context) -> bytes:
-        """Answer with the catalogs that are served now."""
+        """Return the catalogs that are served now."""
 
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data, context)
@@ -188,7 +189,7 @@ class ChangeCaptureService:
         return await self._answered(answer, context)
 
     async def get_schema(self, data: bytes, context: Context) -> bytes:
-        """Answer with the columns of a catalog."""
+        """Return the schema of a catalog."""
 
         async def answer() -> bytes:
             request = self._parse(GetSchemaRequest, data, context)
@@ -247,7 +248,10 @@ class ChangeCaptureService:
         return await self._subscribe(SYSTEM_CATALOG, wish, context, demand=demand)
 
     async def _read_demand(self, subscription: Subscription, context: Context) -> None:
-        """Add up requests until the client has no more; what it does wrong ends the subscription."""
+        """Add the client's demand to the subscription until the client sends no more.
+
+        A wrong message ends the subscription with its error.
+        """
         while (data := await _next_request(context)) is not None:
             try:
                 message = self._parse(DemandRequest, data, context)
@@ -278,12 +282,12 @@ class ChangeCaptureService:
             raise
 
     async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
-        """Send everything, end the subscription and return why it ended; None if the client is gone.
+        """Send the messages of a subscription until it ends, and return its error; None if the client is gone.
 
-        Never raises an error, as a task group would wrap it.
+        The error is returned, not raised, because a task group would wrap it.
         """
-        # 1. Known to `stop_subscriptions` from here on. A stop that came while the engine was still opening
-        #    the subscription is made up for.
+        # 1. From here on `stop_subscriptions` finds the subscription. If a stop came while the engine was still
+        #    opening it, stop it now.
         self._subscriptions.add(subscription)
         if self._stopping:
             subscription.stop()
@@ -307,8 +311,8 @@ class ChangeCaptureService:
                     if subscription.options.codec is CDCV2
                     else None
                 )
-                # 3. Whatever can be had without waiting goes out in one run of writes; only then is the
-                #    subscription waited for. `rest` tells the guard that this wait is not the reader's fault.
+                # 3. Send every message that is ready, and only then wait for the subscription. `rest` reports
+                #    to the guard that this wait is not the reader's fault.
                 while True:
                     for frames in subscription.ready():
                         await sender.write(frames.data + behind(frames) if behind else frames.data)
@@ -326,8 +330,8 @@ class ChangeCaptureService:
                     await sender.write(data + behind(message) if behind else data)
                     del message, data
         except SendDeadlineExceeded:
-            # 4. The reader stalled. If the engine ended the subscription because memory is short, the whole
-            #    connection goes: a status would wait behind the unread messages, which would stay in memory.
+            # 4. The reader has stalled. If the engine ended the subscription because memory is short, cut the
+            #    connection: a status would wait after the unread messages, and these would remain in memory.
             if isinstance(subscription.error, SubscriberTooSlow):
                 self._disconnect(context.peer())
             if subscription.error is not None:
@@ -342,7 +346,7 @@ class ChangeCaptureService:
         except Exception as error:
             return as_tailrace_error(error)
         finally:
-            # 5. However it ended, the publisher must not keep a subscription that nobody reads.
+            # 5. In any case, the publisher must not keep a subscription without a reader.
             if ageing is not None:
                 ageing.cancel()
             self._subscriptions.discard(subscription)
@@ -350,7 +354,7 @@ class ChangeCaptureService:
 
     @asynccontextmanager
     async def _answering(self, context: Context) -> AsyncIterator[None]:
-        """Count a stream of its connection, and end its call with the error that is raised within."""
+        """Count a stream of its connection, and end the call with an error that the body raises."""
         peer = context.peer()
         self._open[peer] += 1
         try:
@@ -391,7 +395,7 @@ class ChangeCaptureService:
 
 
 def _raise_if_any(error: TailraceError | None) -> None:
-    """Raise an error that was returned; no frame keeps it, as it keeps all frames that it passes through."""
+    """Raise an error that was returned, and leave no frame that refers to it."""
     try:
         if error is not None:
             raise error
@@ -406,7 +410,7 @@ def _codec_of(wish: Wish) -> Codec:
 
 
 async def _next_request(context: Context) -> bytes | None:
-    """Return the next request; None when the client has no more, or is gone."""
+    """Return the next request; None if the client sends no more or is gone."""
     try:
         data: object = await context.read()
     except grpc.aio.BaseError:

@@ -1,18 +1,19 @@
 """One stream of responses: its writes under the send deadline, and the progress of CDCv2.
 
-A stream whose client leaves a message unread for too long ends with an error. C-core answers keepalive pings
-even while the application above does not read, and a client's window cannot be shortened. So without the
-deadline a stalled stream would stay open for ever. The timer is `api.send_guard`.
+A stream whose client leaves a message unread for too long ends with an error. The client's C-core answers
+keepalive pings even while the application does not read, so without the deadline a stalled stream would stay
+open for ever. The timer is in `api.send_guard`.
 
-CDCv2 over a subscription: the updates that leave are counted, and progress closes them once they are complete.
+CDCv2 over a subscription: the updates that are sent are counted, and progress closes versions that are
+complete.
 
 ::
 
     frames with updates of 7, 7, 8   complete below 8    + progress [3, 8)  7 → 2
     heartbeat                        complete below 12   + progress [8, 12) 8 → 1
 
-The bytes of the updates are shared by all subscribers and go out as they are. For each subscriber
-the updates of incomplete versions are counted: a number for each version.
+All subscribers share the bytes of the updates, which are sent unchanged. For each subscriber only the number of
+updates of each incomplete version is stored.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
 
 
 class SendDeadlineExceeded(Exception):
-    """A write stayed blocked past the deadline; the message is still on its way."""
+    """A write was blocked past the deadline; its message is still unsent or unread."""
 
 
 class GuardedSender(Guarded):
-    """Writes the messages of one stream, one after the other, from one task."""
+    """The writer of one stream; one task writes its messages one after the other."""
 
     __slots__ = ("_context", "_guard", "_task", "_time", "_write")
 
     def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """Bind to the current task, which is the one to be interrupted."""
+        """Bind to the current task, which the guard cancels at the deadline."""
         super().__init__()
         task = asyncio.current_task()
         assert task is not None
@@ -62,11 +63,11 @@ class GuardedSender(Guarded):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Say why a write did not end, once for all writes: nothing but that is left to do for each.
+        """Raise the reason if a write has failed. Doing this here keeps each single write cheap.
 
         Raises:
-            SendDeadlineExceeded: It was not taken in time.
-            ReaderGone: The client has gone.
+            SendDeadlineExceeded: A message was not read in time.
+            ReaderGone: The client is gone.
         """
         self._guard.forget(self)
         if self.blocked_since is None:
@@ -78,27 +79,27 @@ class GuardedSender(Guarded):
             raise ReaderGone from error
 
     async def begin(self) -> None:
-        """Send the headers, which no window holds back.
+        """Send the headers, which are not subject to flow control.
 
-        grpc.aio would send them with the first message, and again with a status if that message is stuck: core
-        refuses the second time, and the call would be left without any status.
+        Otherwise grpc.aio would send the headers with the first message. If that message were stuck, grpc.aio
+        would send them again with a status; core refuses that, and the call would end without a status.
         """
         self.blocked_since = self._time()
         await self._context.send_initial_metadata(())
         self.blocked_since = None
 
     async def send(self, data: bytes) -> None:
-        """Write a message; what goes wrong leaves the sender's context by its name."""
+        """Write a message. An error is turned into its final class when the context of the sender exits."""
         await self.write(data)
         self.rest()
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Return the write of a message, to be awaited at once: the next one follows it, or ``rest``."""
+        """Return the write of a message, to be awaited at once. After it call ``write`` again, or ``rest``."""
         self.blocked_since = self._time()
         return self._write(data)
 
     def rest(self) -> None:
-        """Note that no write is under way."""
+        """Note that no write is in progress."""
         self.blocked_since = None
 
     def _end_stream(self) -> None:
@@ -106,21 +107,21 @@ class GuardedSender(Guarded):
 
 
 class UpdateStream:
-    """One subscription's progress."""
+    """The CDCv2 progress of one subscription."""
 
     def __init__(self, subscription: Subscription) -> None:
-        """Begin at the subscription's resolved start, or at the first whole version behind it."""
+        """Begin at the subscription's resolved start, or at the first whole version after it."""
         start = subscription.acknowledgement.start
         self._subscription = subscription
         self._closed_below = start.version + (start.index > 0)
         self._counts: Counter[int] = Counter()
 
     def behind(self, message: Frames | Heartbeat) -> bytes:
-        """Return what is to be sent behind a message: progress, or nothing.
+        """Return the progress to send after a message; empty if there is none.
 
         Raises:
-            ImagesMissing: A record in it cannot be said as updates.
-            InvalidRequest: The images of one are larger than the subscription takes.
+            ImagesMissing: A record in the message cannot be expressed as updates.
+            InvalidRequest: The images of a record are larger than ``max_message_bytes``.
         """
         if isinstance(message, Frames):
             updates = SubscribeResponse.FromString(message.data).updates
