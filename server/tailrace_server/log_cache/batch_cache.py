@@ -1,21 +1,21 @@
-"""The batch cache: heads, bodies, scans and encoded frames, once each, under one memory budget.
+"""The batch cache: heads, bodies, scans and encoded frames, each loaded once, under one memory budget.
 
-Everything that is read from the log or made of it passes through here, so that ten subscribers at near
-positions cost about one reading. The first caller has a value loaded in a reader thread, and the others
-wait for it (*single flight*).
+All values that are read from the log, or made from it, are cached here. So ten subscribers at nearby positions
+cost about one read. For the first caller, a reader thread loads the value; further callers wait for that load
+(*single flight*).
 
-Frames have a bound of their own, and so have heads, bodies and scans together. Both are far below the
-budget: reused memory is faster than fresh pages, and the page cache holds what was read once. The fewer
-readers there are, the fewer frames are kept. With only one, frames that it has had are dropped, as
-no other subscription shares them. When room is short all the same, frames are evicted first.
+Frames have a bound of their own; heads, bodies and scans have another one together. Both bounds are far below
+the budget, because reused memory is faster than new pages, and the system's page cache has what was read once.
+The fewer readers there are, the fewer frames are cached. With a single reader, its frames are dropped after
+use, as no other subscription shares them. If memory is still short, frames are evicted first.
 
-The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
-the budget, the cache evicts a quarter of what it holds and lowers its limit to the rest. Then it hands freed
-pages back to the system. Once there is room again, the limit rises step by step.
+The budget is enforced by measuring the process. The cache holds at most half of the budget. If the whole
+process comes near the budget, the cache evicts a quarter of its bytes, and the rest becomes its new limit. Then
+it returns freed pages to the system. Once there is room again, the limit rises step by step.
 
-A scan of a table that pauses between two parts is retained too, as a scan that begins in the middle costs a
-pass over the log behind the base. Readers that begin together take turns with one scan. There are a few scans
-at most, and idle ones are dropped: their readers begin a new scan, and lose only time.
+Paused scans of tables are retained too, because starting a scan in the middle of a table costs a pass over the
+log after the base. Readers that begin together share one scan in turns. The number of scans is small, and idle
+ones are dropped; a reader whose scan was dropped begins a new one, and only loses time.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.base.state_rows import StateRows
 
 _SCANS_MAX: Final = 4
-"""Scans that are kept; each may hold the places of a million rows."""
+"""The most paused scans that are retained; each may hold the places of a million rows."""
 _IDLE_S: Final = 10.0
+"""Seconds after which a paused scan is dropped."""
 
 
 class _Follower(Protocol):
@@ -53,37 +54,39 @@ class _Follower(Protocol):
 
 
 class OpenScans:
-    """The scans of one engine. Any thread may take and keep them."""
+    """The paused scans of one engine. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty collection."""
         self._lock = threading.Lock()
         self._scans: OrderedDict[Hashable, tuple[Iterator[StateRows], float]] = OrderedDict()
-        """By what they scan and their place, the least recently moved first."""
+        """Paused scans, each with the monotonic time of its last use; the least recently used first. The key
+        identifies the table and the place at which the scan pauses."""
         self.followers: WeakSet[_Follower] = WeakSet()
-        """Subscriptions that are being sent a table, and may hold a block of it."""
+        """Subscriptions that currently receive a table, and may hold a block of it."""
 
     def __len__(self) -> int:
-        """Return the number of scans that are kept."""
+        """Return the number of paused scans."""
         return len(self._scans)
 
     def take(self, place: Hashable) -> Iterator[StateRows] | None:
-        """Return the scan that pauses at a place; the caller owns it from now on."""
+        """Remove and return the scan that pauses at a place; None if there is none."""
         with self._lock:
             found = self._scans.pop(place, None)
         return None if found is None else found[0]
 
     def keep(self, place: Hashable, scan: Iterator[StateRows]) -> None:
-        """Keep a scan that has been moved to a place."""
+        """Retain a scan that now pauses at a place; if there are too many, drop the least recently used one."""
         with self._lock:
             self._scans[place] = scan, time.monotonic()
             while len(self._scans) > _SCANS_MAX:
                 self._scans.popitem(last=False)
 
     def relieve(self, now: float) -> None:
-        """Drop the scans that were idle for a while, and release the blocks of idle followers.
+        """Drop idle scans, and release the blocks of idle followers.
 
-        ``now`` is the event loop's time, seconds.
+        Args:
+            now: The event loop's time in seconds.
         """
         self._drop_idle()
         for each in tuple(self.followers):
@@ -98,22 +101,22 @@ class OpenScans:
 
 _MEASURE_EVERY_S: Final = 0.1
 _RESERVE: Final = 1 / 16
-"""Part of the budget that is kept free, for what may come until the next measurement."""
+"""Fraction of the budget that is kept free, for memory that is allocated until the next measurement."""
 _FRAME_BYTES_EACH: Final = 2 << 20
-"""Bytes of frames that are kept for each open reader."""
+"""Bytes of frames that are cached for each open reader."""
 _FRAME_BLOCKS_EACH: Final = 2
-"""Blocks of frames that are kept for each open reader, even if they have more bytes than that."""
+"""Blocks of frames that are cached for each open reader, even if they exceed _FRAME_BYTES_EACH."""
 _LIMIT_STEP: Final = 1 / 64
-"""Part of the budget by which the limit rises where there is room again; it never falls below one step."""
+"""Fraction of the budget by which the limit rises if there is room again. This is also the lowest limit."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sized(Protocol):
-    """A value whose size the cache can charge."""
+    """A value whose size is known to the cache."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of memory that the value holds."""
 
 
 class CacheKind(IntEnum):
@@ -126,9 +129,10 @@ class CacheKind(IntEnum):
 
 
 _READ_KINDS: Final = (CacheKind.BODY, CacheKind.HEAD, CacheKind.SCAN)
-"""The kinds under the bound of reads, in the order of their eviction: a scan replaces many heads.
+"""The kinds that share ``reads_bytes``, in the order of their eviction: a scan saves the reading of many heads.
 
-Scans have half of that bound at most, or those of many criteria would push out heads that are needed next.
+Scans may use at most half of that bound. Otherwise scans for many criteria would evict heads that are needed
+next.
 """
 
 S = TypeVar("S", bound=Sized)
@@ -148,26 +152,27 @@ class BatchCache:
         readers: Callable[[], int] | None = None,
         measure: Callable[[], int] | None = None,
     ) -> None:
-        """Make an empty cache.
+        """Create an empty cache.
 
         Args:
-            memory_bytes: Budget of the process.
-            frames_bytes: Bound of all frames.
-            reads_bytes: Bound of heads, bodies and scans together.
+            memory_bytes: Memory budget of the process.
+            frames_bytes: The most bytes of frames.
+            reads_bytes: The most bytes of heads, bodies and scans together.
             executor: The reader threads.
-            loads_max: Bound of the loads that run or whose values wait for the event loop. A batch is
-                megabytes, and while the loop is busy many would pile up.
-            readers: Returns the number of open subscriptions and reads of history; None: frames are kept up
-                to their bound.
+            loads_max: The most loads that run, or whose values wait for the event loop. A batch has megabytes,
+                so without this bound many would pile up while the loop is busy.
+            readers: Returns the number of open subscriptions and history reads; None: frames are cached up to
+                ``frames_bytes``.
             measure: Returns the anonymous memory of the process in bytes.
         """
         self._bytes_max = self._bytes_most = memory_bytes // CACHE_SHARE
-        """Limit of what the cache holds."""
+        """The current and the highest limit of the cache, in bytes."""
         self._relieved_from = memory_bytes * (1 - _RESERVE)
-        """Bytes of the process from which on the cache evicts a part."""
+        """Bytes of the process above which the cache evicts a quarter."""
         self._limit_step = int(memory_bytes * _LIMIT_STEP)
         self._relieved_to = 0
-        """Bytes of the process after the last relief; the next one waits until it has grown by a step."""
+        """Bytes of the process after the last such eviction. The next one waits until they have grown by a
+        step."""
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
         self._bytes_by_kind = dict.fromkeys(CacheKind, 0)
@@ -179,24 +184,24 @@ class BatchCache:
         self._kinds: dict[CacheKind, OrderedDict[Hashable, Sized]] = {
             kind: OrderedDict() for kind in CacheKind
         }
-        """Values by key, the least recently used first."""
+        """The cached values of each kind by key, the least recently used first."""
         self._waiters: dict[tuple[CacheKind, Hashable], list[asyncio.Future[Any]]] = {}
-        """Futures of the callers that wait for a value, by the value: one that is queued or being loaded."""
+        """For each value that is queued or being loaded, the futures of the callers that wait for it."""
         self._to_load: deque[tuple[CacheKind, Hashable, Callable[[], Sized]]] = deque()
         self._loads_max = loads_max
         self._loads_running = 0
         self.bytes = 0
-        """Bytes of all values."""
+        """Total bytes of all cached values."""
         self._hits = self._misses = self._evicted = 0
         self.scans = OpenScans()
-        """Scans of tables between two parts. They hold no values, and are bounded by their number."""
+        """Paused scans of tables. They are bounded by their number, not by bytes."""
 
     def peek(self, kind: CacheKind, key: Hashable) -> Sized | None:
-        """Return a value if it is held, without marking it as used. Any thread may call it."""
+        """Return a value if it is cached, without marking it as used. Any thread may call this."""
         return self._kinds[kind].get(key)
 
     def get_nowait(self, kind: CacheKind, key: Hashable) -> Sized | None:
-        """Return a value if it is held and mark it as used."""
+        """Return a value if it is cached, and mark it as used; None if it is not."""
         values = self._kinds[kind]
         value = values.get(key)
         if value is not None:
@@ -205,10 +210,10 @@ class BatchCache:
         return value
 
     async def get(self, kind: CacheKind, key: Hashable, load: Callable[[], S]) -> S:
-        """Return a value, loading it in a reader thread if it is neither held nor being loaded.
+        """Return a value; load it in a reader thread if it is neither cached nor being loaded.
 
-        Cancelling one waiter does not stop the load for the others. All of them get the exception that ``load``
-        raises, and nothing is cached. Raises RuntimeError if no reader thread can be started.
+        Cancelling one caller does not stop the load for the others. If ``load`` raises an exception, all
+        callers get it, and nothing is cached. Raises RuntimeError if no reader thread can be started.
         """
         value = self.get_nowait(kind, key)
         if value is not None:
@@ -218,12 +223,12 @@ class BatchCache:
         return await waiter
 
     def prefetch(self, kind: CacheKind, key: Hashable, load: Callable[[], Sized]) -> None:
-        """Begin to load a value that will be needed soon; a failure shows when it is loaded again."""
+        """Begin to load a value that will be needed soon. Errors are ignored: the next load raises them."""
         if key not in self._kinds[kind]:
             self._load_once(kind, key, load, None)
 
     def put(self, kind: CacheKind, key: Hashable, value: Sized) -> None:
-        """Keep a value that was loaded, here or as a by-product."""
+        """Add a value to the cache, unless the key is cached; evict others if there are too many."""
         values = self._kinds[kind]
         if key not in values:
             values[key] = value
@@ -232,17 +237,17 @@ class BatchCache:
             self._evict_excess()
 
     def drop_unless_shared(self, kind: CacheKind, key: Hashable) -> None:
-        """Drop a value that a subscription has had, unless others are open that may need it."""
+        """Drop a value that a subscription has used, unless other open readers may need it."""
         if self._readers is not None and self._readers() <= 1:
             value = self._kinds[kind].pop(key, None)
             if value is not None:
                 self._uncharge(kind, value)
 
     def forget(self, opening: Hashable) -> None:
-        """Drop everything that was made of one opening of a log: the first member of each key names it.
+        """Drop all values of one opening of a log; the first member of each key identifies the opening.
 
-        A load that is still under way adds its value later. That value is not requested again, and is evicted
-        as the least recently used one.
+        A load that is still running adds its value later. No caller requests that value again, so it is evicted
+        in time.
         """
         for kind, values in self._kinds.items():
             for key in [key for key in values if isinstance(key, tuple) and key[0] is opening]:
@@ -266,6 +271,8 @@ class BatchCache:
         load: Callable[[], Sized],
         waiter: asyncio.Future[Any] | None,
     ) -> None:
+        # An entry of ``_waiters`` means that the load is queued or running: join it. A prefetch has an entry
+        # too, without a waiter.
         waiters = self._waiters.get((kind, key))
         is_new = waiters is None
         if waiters is None:
@@ -278,13 +285,13 @@ class BatchCache:
             self._begin_loads()
 
     def _begin_loads(self) -> None:
-        """Hand queued loads to the reader threads, up to ``loads_max`` at a time."""
+        """Submit queued loads to the reader threads, up to ``loads_max`` at a time."""
         loop = asyncio.get_running_loop()
         while self._to_load and self._loads_running < self._loads_max:
             kind, key, load = self._to_load.popleft()
             try:
                 job = self._executor.submit(load)
-            except RuntimeError as error:  # the system has no thread left
+            except RuntimeError as error:  # no further thread can be started
                 self._resolve_waiters(kind, key, None, error)
                 continue
             self._loads_running += 1
@@ -312,8 +319,8 @@ class BatchCache:
                 waiter.set_exception(error)
 
     def _evict_excess(self) -> None:
-        # 1. The bounds of kinds, each with its own order of eviction. They come before the limit of all,
-        # which would take frames for what heads have too much.
+        # 1. The bounds of the kinds. They are enforced before the limit of the whole cache, which evicts frames
+        # first, even if heads are what has grown too large.
         while self._frames_are_too_many():
             self._evict_one([CacheKind.FRAMES])
         while self._bytes_by_kind[CacheKind.SCAN] > self._reads_bytes_max // 2:
@@ -322,9 +329,10 @@ class BatchCache:
             self._evict_one(_READ_KINDS)
         # 2. The limit of the whole cache.
         self._evict_down_to(self._bytes_max)
-        # 3. The budget of the process, which holds more than this cache. Measuring reads a file, so it is
-        # done ten times a second. Right after a relief the figure is still high, as the allocators keep
-        # some pages: without the step, every new value would cost another quarter of the cache.
+        # 3. The budget of the process, which has other memory than this cache. Measuring reads a file, so it is
+        # done at most ten times a second. Right after an eviction the process is still large, because the
+        # allocators retain some pages. So wait until it has grown by a step: otherwise every new value would
+        # cost another quarter of the cache.
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
@@ -333,7 +341,7 @@ class BatchCache:
                 self.relieve()
 
     def _frames_are_too_many(self) -> bool:
-        """Return whether frames must be evicted; the newest block stays, however large: it is being sent."""
+        """Return True if frames must be evicted. The newest block always stays, since it is being sent."""
         frames_bytes = self._bytes_by_kind[CacheKind.FRAMES]
         blocks = len(self._kinds[CacheKind.FRAMES])
         if blocks <= 1:
@@ -346,18 +354,24 @@ class BatchCache:
         return frames_bytes > readers * _FRAME_BYTES_EACH and blocks > readers * _FRAME_BLOCKS_EACH
 
     def measured(self) -> int:
-        """Measure the anonymous memory of the process and return it.
+        """Measure the anonymous memory of the process, and return it in bytes.
 
-        If that fails, as without a free file descriptor, the last figure is used.
+        If that fails, for example without a free file descriptor, return the last figure.
         """
         with suppress(OSError):
             self._process_bytes = self._measure()
         return self._process_bytes
 
     def relieve(self) -> int:
-        """Measure the process, evict a quarter if it is near the budget, and return its bytes then."""
-        # The limit falls with what is evicted. If it stayed, the cache would fill up again within a moment
-        # and the process would swing between both.
+        """Measure the process, and evict a quarter of the cache if the process is near the budget.
+
+        Otherwise raise the limit of the cache by one step.
+
+        Returns:
+            The bytes of the process after that.
+        """
+        # Lower the limit together with the eviction. Otherwise the cache would be full again within moments,
+        # and the process would oscillate.
         if self.measured() > self._relieved_from:
             self._bytes_max = max(self.bytes * 3 // 4, self._limit_step)
             self._evict_down_to(self._bytes_max)
@@ -372,7 +386,7 @@ class BatchCache:
             pass
 
     def _evict_one(self, kinds: Iterable[CacheKind]) -> bool:
-        """Evict the least recently used value of the first of these kinds that has any."""
+        """Evict the least recently used value of the first kind that has values; return False if none has."""
         for kind in kinds:
             values = self._kinds[kind]
             if values:
@@ -395,7 +409,7 @@ def anonymous_bytes() -> int:
 
 
 def return_freed_pages() -> None:
-    """Return pages that the allocators keep for later to the system."""
+    """Return freed pages, which the allocators retain for reuse, to the system."""
     pa.default_memory_pool().release_unused()
     _libc_trim()
 

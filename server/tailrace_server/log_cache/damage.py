@@ -1,6 +1,7 @@
-"""Places of a log that were found damaged: each is a fault until it can be read again or nothing names it.
+"""Damaged places in a log. Each is a fault until it can be read again, or the log no longer names it.
 
-Every read of the server reports here: of records, bases, settings, definitions and named subscriptions.
+All reads of the server report damage here: reads of records, bases, settings, definitions and named
+subscriptions.
 """
 
 from __future__ import annotations
@@ -24,45 +25,52 @@ if TYPE_CHECKING:
     Again = Callable[[], object]
 
 _PLACES_MAX: Final = 256
-"""Places that are remembered; each is read again every few seconds. Later ones are found again after these."""
+"""The most places that are remembered; each is read again every few seconds. Further ones are reported again
+later."""
 _T = TypeVar("_T")
 
 
 class _Damaged(NamedTuple):
-    """One damaged place."""
+    """One damaged place in a log."""
 
     error: LogCorrupted
     again: Again | None
-    """Repeats the read and raises if the place is still damaged; None: only its removal helps."""
+    """Repeats the read; raises an error if the place is still damaged. None: the fault ends when the log no
+    longer names the file."""
 
 
 class Damage:
-    """The damaged places of one catalog. Any thread may call it."""
+    """The damaged places of one catalog. Thread-safe."""
 
     def __init__(self, uuid: UUID, store: ObjectStore) -> None:
-        """Begin with none."""
+        """Create an empty list for a catalog."""
         self._uuid = uuid
         self._store = store
         self._lock = threading.Lock()
         self._found: dict[tuple[str, int], _Damaged] = {}
-        """By path and offset."""
+        """The damaged places, by path and offset."""
 
     def __len__(self) -> int:
-        """Return the number of places."""
+        """Return the number of damaged places."""
         return len(self._found)
 
     def add(self, error: LogCorrupted, again: Again | None = None) -> None:
-        """Remember what a read has found."""
+        """Remember a damaged place.
+
+        Args:
+            error: The error that a read raised.
+            again: Repeats the read, and raises an error if the place is still damaged.
+        """
         key = (error.path, error.offset)
         with self._lock:
             if key in self._found or len(self._found) < _PLACES_MAX:
-                self._found[key] = _Damaged(copy(error), again)  # without its frames
+                self._found[key] = _Damaged(copy(error), again)  # a copy has no traceback
 
     def noted(self, read: Callable[[], _T]) -> _T:
-        """Return what a read returns, and remember the damage that it raises.
+        """Call a function that reads, and return its result; remember the damage that it finds.
 
         Raises:
-            LogCorrupted: As the read.
+            LogCorrupted: The error of the read.
         """
         try:
             return read()
@@ -71,10 +79,10 @@ class Damage:
             raise
 
     def look(self, view: LogView | None) -> None:
-        """Forget what can be read again, and what nothing names any more; blocks.
+        """Check all places again; forget those that can be read or that the log no longer names. Blocks.
 
         Args:
-            view: The newest view of the log; None while there is none.
+            view: The newest view of the log; None if there is none yet.
         """
         with self._lock:
             found = dict(self._found)
@@ -88,7 +96,7 @@ class Damage:
                 self._found.pop(key, None)
 
     def reasons(self) -> dict[Literal["log_damaged", "base_damaged"], str]:
-        """Return what is wrong and what to do, by the kind of the fault."""
+        """Return, for each kind of fault that exists, a text on the damage and what an operator can do."""
         with self._lock:
             found = [place.error for place in self._found.values()]
         bases = [each for each in found if each.path.startswith(f"{BASES}/")]
@@ -107,12 +115,12 @@ class Damage:
         return reasons
 
     def _is_left(self, place: _Damaged, view: LogView | None, named: dict[str, set[str]]) -> bool:
-        """Return True unless a place is known to be mended or not needed any more.
+        """Return True if a place is still damaged and needed, or if that is unknown.
 
         Args:
             place: The place.
-            view: The newest view.
-            named: Paths that the log names, by folder; filled when they are first needed.
+            view: The newest view of the log.
+            named: A cache of the paths that the log names, by folder; this call fills it.
         """
         path, again = place.error.path, place.again
         folder = path.partition("/")[0]
@@ -130,12 +138,13 @@ class Damage:
             again()
         except LogCorrupted as error:
             self.add(error, again)
-            return error.path == path  # else the next place of the same documents is damaged, too
+            # Another path: this place can be read, but another one that is read together with it is damaged.
+            return error.path == path
         except LogError:
             return True
         return False
 
 
 def _first_of(found: list[LogCorrupted]) -> str:
-    """Return the first error, and how many there are besides."""
+    """Return the text of the first error, and the number of further ones."""
     return f"{found[0]}" + (f", and {len(found) - 1} more places" if len(found) > 1 else "")

@@ -1,4 +1,4 @@
-"""The definitions of one catalog, as its log's folder has them at the moment that somebody asks."""
+"""The definitions (views and change tables) of one catalog, read from its folder on request."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ _NOTHING: Final = Definitions()
 
 
 class KnownDefinitions:
-    """Looks into the folder for everybody who asks. Lives on the event loop; looks in a thread.
+    """Reads the definitions for all callers of one catalog. Lives on the event loop; reads in a thread.
 
-    Each caller gets what a look finds that began after it had asked. Those who ask while one is under way share
-    the next: ten thousand who come at once cost a few. A request that names only entity types known at the last
-    look needs no new look: no view can have been defined with such a name since.
+    Each caller gets the result of a read that began after its request. Callers that come while a read is
+    running share the next one, so ten thousand simultaneous requests cost a few reads. A request that names
+    only entity types known at the last read needs no new one: no view can have been defined with such a name
+    since.
     """
 
     def __init__(self, store: ObjectStore, uuid: UUID) -> None:
-        """Bind to a catalog; nothing is read before somebody asks."""
+        """Bind to a catalog; nothing is read before the first request."""
         self._store, self._uuid = store, uuid
         self._known = Definitions()
         self._entity_types: Collection[str] = ()
-        """Those that there were when the last look began that found something."""
+        """The entity types that the catalog had when the last successful read began."""
         self.had_views = asyncio.Event()
-        """Set once a look has found a view: until then no caller can have requested one."""
+        """Set once a read has found a view: until then no caller can have requested one."""
         self.told: set[str] = set()
-        """Names in grants that mean nothing here, and that were logged."""
+        """Names in grants that this catalog does not have and that were logged already."""
         self._turn = asyncio.Lock()
         self._looks = 0
-        """How many looks have begun."""
+        """Number of reads that have begun."""
         self._found: tuple[int, Definitions | TailraceError] = 0, self._known
-        """The number of the look that ended last, and what it found."""
+        """The number of the read that ended last, and its result."""
 
     async def of(self, names: Iterable[str], schema: Schema) -> Definitions:
-        """Return what is defined now, as far as it concerns names.
+        """Return the current definitions, as far as they concern some names.
 
         Args:
-            names: Of entity types and views.
-            schema: The newest one.
+            names: Names of entity types and views.
+            schema: The newest schema.
 
         Raises:
-            LogError: As ``newest``, unless all of the names are entity types: a damaged view does not block
-            them.
+            LogError: An error of ``newest``. If all names are entity types, damaged or unreadable definitions
+                raise no error, because the request does not need them.
         """
         wanted = [*names]
         views = self._known.views
@@ -66,22 +67,27 @@ class KnownDefinitions:
             raise
 
     async def look(self, schema: Schema) -> Definitions:
-        """Return what is defined now, and know from then on that no view has the name of an entity type.
+        """Return the current definitions, and note the entity types, whose names no view can have from now on.
 
-        Raises as ``newest``; the schema is the newest one as this is called.
+        Raises the same errors as ``newest``.
+
+        Args:
+            schema: The newest schema at the time of the call.
         """
         found = await self.newest()
         self._entity_types = schema.entity_types
         return found
 
     async def newest(self) -> Definitions:
-        """Return what is defined now.
+        """Return the current definitions.
 
         Raises:
-            CatalogReplaced: The definitions are of another log.
+            CatalogReplaced: The definitions belong to another log.
             LogCorrupted: The newest object is damaged.
-            LogUnreadable: It has a newer format version.
+            LogUnreadable: The newest object has a newer format version.
         """
+        # A read with a number above ``asked`` began after this request. If none has ended when this caller gets
+        # its turn, it reads; the callers behind it in the queue then find that result.
         asked = self._looks
         async with self._turn:
             if self._found[0] <= asked:

@@ -1,13 +1,13 @@
-"""Which parts of the log have no record of the keys that a predicate names, by key files: they are passed over.
+"""Gaps: ranges of batches that a scan skips, because key files show no record of the wanted keys in them.
 
 ::
 
-    batches          ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁        of the records of one key file
-    may hold keys          ▇               ▇
-    asked for        ·····   ·············   ·········      gaps: passed without a look at a head
+    batches          ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁ ▁        all batches with records of one key file
+    may have keys          ▇               ▇
+    gaps             ·····   ·············   ·········      skipped without reading a head
 
-A file says what may be, and the batches that it names are looked at as all are. So matches are the same with
-and without files, whatever they contain of records that were not requested.
+A key file may name too many batches, but never too few, and each named batch is read and matched like any
+other. So the matches are the same with and without key files.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _OVERHEAD: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatches:
-    """Of the batches with records of one key file those that may have records of some keys."""
+    """The batches with records of one key file, and those among them that may have records of some keys."""
 
     batches: range
-    """Places in the view."""
+    """Places, in the view, of the batches with records of the key file."""
     keyed: npt.NDArray[np.int64]
-    """Those among them, rising."""
+    """Places of the batches that may have records of the keys, in ascending order."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it owns."""
+        """Bytes of memory that this object holds."""
         return _OVERHEAD + self.keyed.nbytes
 
     def gap(self, place: int) -> range:
-        """Return the batches around one that have none of the records, itself among them.
+        """Return the gap around a batch: the largest range with it in which no batch has records of the keys.
 
-        Empty where that one may have some.
+        The range is empty if the batch itself may have such records.
         """
         behind = self._first_from(place)
         if self._is_keyed(behind, place):
@@ -62,7 +62,7 @@ class KeyedBatches:
         return range(start, stop)
 
     def part_of(self, window: range, place: int) -> range:
-        """Return the neighbours of a batch in a window that may have records, as that one may."""
+        """Return the largest range around a batch, within a window, in which all batches may have records."""
         first = last = self._first_from(place)
         start, stop = place, place + 1
         while start > window.start and self._is_keyed(first - 1, start - 1):
@@ -79,10 +79,10 @@ class KeyedBatches:
 
 
 def key_file_of(view: LogView, place: int, predicate: Predicate) -> int | None:
-    """Return the number of the key file that says where a predicate's records are, around a batch.
+    """Return the number of the key file that covers a batch, if it can help to find a predicate's records.
 
-    None where there can be none yet, and for a predicate whose records files do not tell: one that matches
-    records without a key, or names many keys.
+    Return None if that key file cannot exist yet. Also if the predicate can match records by other conditions
+    than keys, or names too many keys.
     """
     if not 0 < predicate.keys_named <= FEW_KEYS:
         return None
@@ -93,9 +93,9 @@ def key_file_of(view: LogView, place: int, predicate: Predicate) -> int | None:
 def keyed_batches(
     view: LogView, reader: BatchReader, number: int, predicate: Predicate
 ) -> KeyedBatches:
-    """Return what a key file says. If there is none, or it is damaged, all batches may match.
+    """Return the batches that may have records of a predicate's keys, by a key file. Blocks.
 
-    Blocks, and computes hashes of keys.
+    If the key file is missing or damaged, or the keys are too many, all its batches are returned.
     """
     rows = rows_of_number(number)
     batches = range(view.find_row(rows.start), view.find_row(rows.stop - 1) + 1)
@@ -107,12 +107,12 @@ def keyed_batches(
 
 
 def _has_its_own_hashes(_first: int, _last: int) -> bool:
-    """Return that keys are looked up under the names with which records were written, in all versions."""
+    """Return True: the hashes include those under every name, so the key file of any version can be used."""
     return True
 
 
 def _hashes(view: LogView, predicate: Predicate) -> npt.NDArray[np.uint64] | None:
-    """Return the hashes of all keys that a predicate matches; None: they are too many."""
+    """Return the hashes of all keys that a predicate names; None if there are too many."""
     types: dict[str, None] = {}
     if any(not each.criteria.entity_type for each in predicate.alternatives):
         for schema in view.schemas():

@@ -1,8 +1,9 @@
-"""How long it takes until retention may take what a reader still needs.
+"""The time and the bytes until retention may remove records that a reader still needs.
 
-Retention takes by the settings of the catalog (wal/upkeep/keeping.py): what is older than ``max_lookback``, or,
-where that is not set, the oldest above seven eighths of ``max_bytes``. A named subscription holds it longer, up
-to its cap. Without settings nothing is removed automatically, and nothing is reported.
+Retention follows the settings of the catalog (wal/upkeep/keeping.py). It removes versions older than
+``max_lookback``. If that is not set, it removes the oldest versions above 7/8 of ``max_bytes``. A named
+subscription holds versions longer, up to its cap. Without settings nothing is removed automatically, and
+nothing is reported here.
 """
 
 from __future__ import annotations
@@ -21,27 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTerms:
-    """The retention settings of a catalog; neither: everything is retained."""
+    """The retention settings of a catalog. If both are None, everything is retained."""
 
     lookback_us: int | None = None
     bytes_left: int | None = None
-    """The bytes that a trim by bytes leaves; None: there is no such trim."""
+    """Bytes that remain after a trim by ``max_bytes``; None if the log is not trimmed by bytes."""
 
     @classmethod
     def of(cls, settings: Mapping[str, int]) -> RetentionTerms:
-        """Return the terms that settings make."""
+        """Return the terms for a catalog's settings, given by name."""
         lookback, bytes_max = settings.get(MAX_LOOKBACK), settings.get(MAX_BYTES)
-        # Where a lookback is set, bytes alone take nothing that is younger.
+        # With a lookback, ``max_bytes`` alone removes nothing that is younger.
         by_bytes = bytes_max is not None and lookback is None
         return cls(lookback, bytes_max * 7 // 8 if by_bytes and bytes_max is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How far off a loss is, at least; the earlier of both counts. None: it does not come that way."""
+    """The least distance to a loss of records. The loss comes when the first of both distances is used up."""
 
     in_us: int | None = None
+    """Microseconds until the loss; None if time alone causes none."""
     in_bytes: int | None = None
+    """Bytes that the log can grow until the loss; None if growth alone causes none."""
 
 
 NO_LOSS: Final = Loss()
@@ -51,14 +54,14 @@ NO_TERMS: Final = RetentionTerms()
 def loss_of(
     view: LogView, needed: Position, terms: RetentionTerms, hold: tuple[int, int], now: int
 ) -> Loss:
-    """Return how far it is until retention may take a position.
+    """Return the distance until retention may remove a position.
 
     Args:
-        view: What is published.
-        needed: The first record that a reader still needs.
-        terms: What the catalog keeps.
-        hold: What a named subscription keeps besides, in µs and bytes; zeros: nothing.
-        now: µs since the epoch.
+        view: The published versions of the log.
+        needed: Position of the first record that a reader still needs.
+        terms: The retention settings of the catalog.
+        hold: The caps of a named subscription's hold, in µs and in bytes; zeros without a hold.
+        now: Current time, µs since the epoch.
     """
     if terms == NO_TERMS or needed.version > view.published or needed < view.oldest:
         return NO_LOSS
@@ -67,10 +70,12 @@ def loss_of(
     holds = hold_us > 0 and hold_bytes > 0
     if terms.lookback_us is not None:
         if holds and hold_us > terms.lookback_us and size < hold_bytes:
-            # Whichever cap is reached first ends the hold; until the lookback is over it need not hold.
+            # The hold ends when one of its caps is reached. But until the lookback is over, the promise of the
+            # catalog retains the position, whatever the size.
             young = age < terms.lookback_us
             return Loss(max(0, hold_us - age), None if young else hold_bytes - size)
         return Loss(max(0, terms.lookback_us - age))
+    # Trims by bytes: likewise the hold's age matters only once the log is larger than a trim leaves.
     assert terms.bytes_left is not None
     if holds and hold_bytes > terms.bytes_left and age < hold_us:
         small = size < terms.bytes_left

@@ -1,8 +1,8 @@
-"""Keeps a process inside its memory budget, by measurement.
+"""The memory governor: measures a process, and keeps it within its memory budget.
 
-If the process is above its budget, or a message waits for room, the policy is *disconnect*. Of the readers
-that have not moved for a while, of live changes or of history, those that hold most end with
-``SubscriberTooSlow`` and their resume cursor, just enough of them.
+If the process is above its budget, or a message waits for room, the policy is *disconnect*. Of the stalled
+readers, of live changes or of history, the largest are ended with ``SubscriberTooSlow`` and their resume
+cursor: only as many as needed.
 """
 
 from __future__ import annotations
@@ -24,68 +24,72 @@ if TYPE_CHECKING:
     from tailrace_server.resources.memory import LargeMessages
 
 PATIENCE_S: Final = 1.0
-"""A reader that has moved within this time is slow, not stalled: no want of memory ends its subscription."""
+"""Seconds without progress after which a reader is stalled. A reader that is only slow is never ended."""
 _WORTH_BYTES: Final = 4 << 10
-"""A stalled reader that holds less is not ended: that would free no more than to end one that has read all."""
+"""The least bytes that a stalled reader must hold to be ended. Ending one with less frees nearly nothing."""
 _LOOK_S: Final = PATIENCE_S / 4
-"""The longest time between two looks that counts, seconds. A late event loop has not noted yet how much a
-reader has taken."""
+"""The most seconds between two measurements that count towards PATIENCE_S. If the event loop is late, it has
+not noted yet how much a reader has taken."""
 
 _LOOKS_KEPT: Final = 64
-"""More than there are while patience lasts: the engine looks ten times a second."""
+"""Number of measurements whose times are retained. There are ten a second, so this covers more than
+PATIENCE_S."""
 
 
 class Stallable(Protocol):
-    """A subscription or a read of history, as far as it is known here."""
+    """A subscription or a history read, as the governor sees it."""
 
     @property
     def last(self) -> LastMessage:
-        """The message that its transport has."""
+        """The message that the reader's transport is sending."""
 
     def resume_cursor(self) -> object | None:
-        """Return the cursor behind the last message that was handed over, as text by ``str``."""
+        """Return the cursor after the last message that the transport got; ``str`` makes it text."""
 
     def end(self, error: TailraceError) -> None:
-        """End with an error, and keep nothing."""
+        """End the reader with an error, and release its memory."""
 
 
 class MemoryGovernor:
-    """Measures the process, and takes memory from the cache and from stalled readers."""
+    """Measures the process, and frees memory of the cache and of stalled readers."""
 
     def __init__(self, memory_bytes: int, cache: BatchCache, large: LargeMessages) -> None:
-        """Govern a process with this cache and these messages on their way."""
+        """Bind to the memory budget, the cache and the large messages of the process."""
         self._memory_bytes = memory_bytes
         self._cache = cache
         self._large = large
         self._looks: deque[float] = deque(maxlen=_LOOKS_KEPT)
-        """When it was measured last; the event loop's time, seconds."""
+        """Times of the last measurements; the event loop's time, in seconds."""
         self.disconnected = 0
-        """Readers ended for want of memory, since it began."""
+        """Number of readers that were ended for lack of memory, since the process started."""
 
     def measure(self, now: float) -> None:
-        """Measure, and cut messages by the result; to be called often, with the event loop's time."""
+        """Measure the process, and limit the size of messages by the result.
+
+        Call this about ten times a second, with the event loop's time.
+        """
         self._looks.append(now)
         self._large.measured(self._cache.measured())
 
     def relieve(self, readers: Iterable[Stallable], now: float) -> None:
-        """Measure, and bring the process back below its budget if it is above.
+        """Measure the process, and bring it back below its budget if it is above.
 
         Args:
-            readers: All subscriptions and reads of history that are open.
-            now: The event loop's time, seconds.
+            readers: All open subscriptions and history reads.
+            now: The event loop's time, in seconds.
         """
-        # 1. The cache gives first: what it drops is only read again.
+        # 1. Free memory of the cache first: evicted values only have to be read again.
         process_bytes = self._cache.relieve()
         self._large.measured(process_bytes)
-        # 2. Nobody is ended for what lies in cycles that only the collector finds.
+        # 2. Then collect reference cycles. No reader may be ended because of garbage.
         if process_bytes > self._memory_bytes and CYCLES.for_memory():
             process_bytes = self._cache.relieve()
-        # 3. Then what the process is above its budget has to go, and large messages that others wait to follow.
+        # 3. Compute what is missing: bytes above the budget, and room for large messages that wait.
         excess, wanted = process_bytes - self._memory_bytes, self._large.wanted_bytes
         if excess <= 0 and wanted <= 0:
             return
-        # 4. Only stalled readers pay, and the largest first: that ends the fewest. Those who hold nearly
-        #    nothing stay: the connection of one that waits for its next change holds as much.
+        # 4. End stalled readers, the largest first, so that the fewest are ended. Readers that hold nearly
+        #    nothing stay: even the connection of an idle reader holds that much.
         patience_s = self._patience_s(now)
         stalled = [
             each
@@ -96,6 +100,8 @@ class MemoryGovernor:
         for reader in stalled:
             held = reader.last.nbytes
             has_room = reader.last.has_room
+            # Above the budget, every reader helps. For waiting messages, only one that occupies shared room
+            # does.
             if excess <= 0 and (wanted <= 0 or not has_room):
                 continue
             excess -= held * COPIES
@@ -111,7 +117,11 @@ class MemoryGovernor:
             )
 
     def _patience_s(self, now: float) -> float:
-        """Return how long ago a reader must have moved last to be stalled: more where looks came late."""
+        """Return the seconds without progress after which a reader is stalled now.
+
+        These are PATIENCE_S, and more if measurements came late: of each interval between two of them, at most
+        _LOOK_S count. Infinite if the measurements do not cover that time.
+        """
         missing, later = PATIENCE_S, now
         for look in reversed(self._looks):
             counts = min(later - look, _LOOK_S)
@@ -119,4 +129,4 @@ class MemoryGovernor:
                 return now - later + missing
             missing -= counts
             later = look
-        return inf  # it has not looked for long enough
+        return inf  # the process has not been measured for long enough
