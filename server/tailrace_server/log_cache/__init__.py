@@ -1,1 +1,1 @@
-"""The published log as the engine reads it: each batch once for all readers, through one bounded cache."""
+"""The published log as the engine reads it: one bounded cache, which reads each batch once for all readers."""

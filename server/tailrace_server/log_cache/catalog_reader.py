@@ -1,8 +1,10 @@
-"""Reading one catalog's log for the engine: every read goes through the batch cache, in reader threads.
+"""Reads of one catalog's log for the engine, by reader threads and through the batch cache.
 
-A scan reads a *window*: neighbouring batches between fixed borders. So subscriptions that read the log at
-near positions ask for the same window, and share one reading of it.
+A scan reads a *window*: neighbouring batches between fixed borders. So subscriptions at nearby positions
+request the same window, and share one read of it.
 """
+
+# Long: all reads of a catalog share the cache and its keys.
 
 from __future__ import annotations
 
@@ -49,13 +51,13 @@ if TYPE_CHECKING:
 _S = TypeVar("_S", bound="Sized")
 
 _READ_AHEAD_BATCHES_MAX: Final = 8
-"""Heads that one load reads where they are needed one after the other."""
+"""The most heads that one load reads for a caller that needs one head after the other."""
 _READ_AHEAD_BYTES_MAX: Final = 2 << 20
-"""Bytes of these heads in all."""
+"""The most bytes of these heads together."""
 _READ_AHEAD_CACHE_PART: Final = 8
-"""These heads may take one part in so many of the bound of reads, or they would evict each other."""
+"""These heads may take 1/8 of the bound of reads at most. Otherwise they would evict each other."""
 _CROWD: Final = object()
-"""Identity of the frames of a batch that were made for a crowd."""
+"""Stands for the selection in the cache key of a batch's crowd frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,17 @@ class Scan:
 
     runs: tuple[Run, ...]
     first_row: int
-    """First row of the window; may lie before the row that the scan began with."""
+    """First row of the window, which may be before the row that the caller requested."""
     end_row: int
-    """First row behind the window."""
+    """First row after the window."""
     end: Position
     """Position of the last record of the window."""
     nbytes: int
-    """Bytes that the runs hold."""
+    """Bytes of memory that the runs hold."""
 
 
 class CatalogReader:
-    """Reads of one catalog. The event loop calls it, and reader threads do the work."""
+    """Reads one catalog. The event loop calls it, and reader threads do the work."""
 
     def __init__(
         self,
@@ -84,21 +86,29 @@ class CatalogReader:
         settings: EngineSettings,
         damage: Damage | None = None,
     ) -> None:
-        """Bind the reader of one opening of a log, which has made ``view``, to the process's cache."""
+        """Bind one opening of a log to the cache of the process.
+
+        Args:
+            view: Any view of that opening.
+            reader: Reads the log's batches.
+            cache: The cache of the process.
+            settings: The engine's settings.
+            damage: Collects the damaged places that reads find; None: a new collection.
+        """
         self._uuid = uuid = view.uuid
         self._opening = view.opening
-        """The first member of every key in the cache."""
+        """Identity of the opening: the first member of every cache key."""
         self.batches = reader
-        """Reads past the cache, in any thread."""
+        """Reads batches without the cache, in any thread."""
         self._cache = cache
         self._settings = settings
         self.small_commits = SmallCommits(uuid, reader, settings)
-        """The newest small batches; the tailer fills it."""
+        """The newest small batches, which the tailer adds."""
         self.damage = Damage(uuid, reader.store) if damage is None else damage
-        """The damaged places that were found."""
+        """The damaged places of the log that reads have found."""
 
     def forget(self) -> None:
-        """Drop from the cache what was read through this opening of the log."""
+        """Drop all values of this opening of the log from the cache."""
         self._cache.forget(self._opening)
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
@@ -110,7 +120,7 @@ class CatalogReader:
         return await self._cache.get(CacheKind.HEAD, key, partial(self._load_grouped, ref))
 
     async def grouped_reading_ahead(self, view: LogView, place: int) -> GroupedHead:
-        """Return the head of the batch at a place; if it must be read, so are the heads behind it."""
+        """Return the head of the batch at a place; if it is not in memory, read the next heads with it."""
         ref = view.batch(place)
         if (recent := self.small_commits.get(ref)) is not None:
             return recent.grouped
@@ -123,14 +133,14 @@ class CatalogReader:
         return grouped
 
     def has_head(self, view: LogView, row: int) -> bool:
-        """Return whether the row is retained and the head of its batch is in memory."""
+        """Return True if a row is retained and the head of its batch is in memory."""
         return (
             row >= view.first_row
             and self._head_in_memory(view.batch(view.find_row(row))) is not None
         )
 
     async def images(self, ref: BatchRef, view: LogView, names: tuple[str, ...]) -> BatchImages:
-        """Return images of a batch, read before it returns; ``names`` are of ``before`` and ``after``."""
+        """Read images of a batch; ``names`` has ``before``, ``after`` or both."""
         recent = self.small_commits.get(ref)
         if recent is not None:
             bodies = recent.bodies
@@ -143,12 +153,12 @@ class CatalogReader:
         return BatchImages(lambda name: bodies.columns[name].array, view, gone)
 
     async def has_no_key(self, view: LogView, head: BatchHead, offset: int) -> bool:
-        """Return whether the entity type of a record of area DATA has no key, so that its rows are counted.
+        """Return True if the entity type of a data record has no key, so that its rows have counts.
 
         Args:
-            view: Which schema the record was written with.
-            head: That of its batch.
-            offset: The record; it has a key text.
+            view: A view that includes the record's schema.
+            head: The head of the record's batch.
+            offset: The row of the record in the batch; the record has a text as its key.
         """
         schema = view.schema_of(int(head.versions[offset]))
         columns = schema.entity_types.get(head.entity_types[head.type_codes[offset]], ())
@@ -161,7 +171,7 @@ class CatalogReader:
         return change is not None and multiplicity_of(change) is not None
 
     async def row_of(self, view: LogView, position: Position) -> int:
-        """Return the row of the first published record at or after a position; the end if there is none."""
+        """Return the row of the first published record at or after a position; ``end_row`` if there is none."""
         place = view.find(position)
         if place >= len(view):
             return view.end_row
@@ -175,7 +185,7 @@ class CatalogReader:
         return ref.first_row + start
 
     async def position_of(self, view: LogView, row: int) -> Position:
-        """Return the position of a published record by its row."""
+        """Return the position of the published record with a row number."""
         ref = view.batch(view.find_row(row))
         if row == ref.first_row:
             return ref.first
@@ -184,7 +194,11 @@ class CatalogReader:
         return Position(int(head.versions[offset]), int(head.indexes[offset]))
 
     async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
-        """Return what a predicate matches in the window with ``row``, a wide one where that is nothing."""
+        """Return the matches of a predicate in a window that includes ``row``.
+
+        If key files show that there are no matches around the row, the window is that whole gap, and nothing is
+        read.
+        """
         place = view.find_row(row)
         window = self._window(view, place)
         if (keyed := await self._keyed(view, place, predicate)) is not None:
@@ -197,7 +211,8 @@ class CatalogReader:
         except (SegmentMissing, LogCorrupted):
             if len(window) == 1:
                 raise
-            # The damage may lie in a batch of the shared window that this caller does not need.
+            # The fault may be in a batch of the window that this caller does not need: read its own batch
+            # alone.
             return await self._scan(view, range(place, place + 1), predicate)
 
     async def _keyed(self, view: LogView, place: int, predicate: Predicate) -> KeyedBatches | None:
@@ -209,27 +224,27 @@ class CatalogReader:
         return await self._cache.get(CacheKind.SCAN, key, load)
 
     async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
-        # A place names the same batch until a compaction or a trim, and these change the revision.
+        # The key has the revision, because places mean other batches after a compaction or a trim.
         key = (self._opening, view.revision, predicate.identity, window.start, window.stop)
         matched: list[GroupedHead] = []
         scan = await self._cache.get(
             CacheKind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
         )
-        self._keep_heads(matched)  # their frames are needed next
+        self._keep_heads(matched)  # these batches are encoded next
         return scan
 
     def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
-        """Put heads into the cache that were read as a by-product."""
+        """Add heads that were read as a by-product to the cache."""
         for grouped in heads:
             self._cache.put(CacheKind.HEAD, (self._opening, grouped.head.ref.key), grouped)
 
     def _window(self, view: LogView, place: int) -> range:
-        """Return the places of the window that holds a batch; large batches make short windows."""
+        """Return the places of the window that includes a batch; windows of large batches are short."""
         size = max(
             1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place))
         )
-        # With powers of two a border of a long window is one of every shorter window too, so that
-        # neighbours with batches of different sizes do not overlap.
+        # Sizes are powers of two. So the borders of a long window are also borders of shorter ones, and windows
+        # of batches of different sizes do not overlap.
         size = 1 << (size.bit_length() - 1)
         start = place - place % size
         return range(start, min(start + size, len(view)))
@@ -237,17 +252,17 @@ class CatalogReader:
     def ready_frames(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> FrameBlock | None:
-        """Return a run's frames if they need no reading."""
-        # 1. The very frames, in the cache.
+        """Return a run's frames if they can be made without reading the log; else None."""
+        # 1. The frames themselves, if they are cached.
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         block = cast("FrameBlock | None", self._cache.get_nowait(CacheKind.FRAMES, key))
-        # 2. Frames that were made ahead. They move to the cache, whose budget counts them from then on.
+        # 2. Frames that were encoded ahead. They move to the cache, so that its bounds include them.
         if block is None and (recent := self.small_commits.get(run.batch)) is not None:
             block = recent.frames.pop(key[2:], None)
             if block is not None:
                 self._cache.put(CacheKind.FRAMES, key, block)
-        # 3. Frames of the whole batch, of which this run picks its own: copying is cheaper than encoding.
-        # Captures of columns are not among them, nor those that are marked or judged.
+        # 3. Frames of the whole batch, from which this run's frames are copied: cheaper than encoding them.
+        #    This works only for changes as whole records with all of their images.
         if block is None and run.selection.is_plain and run.kind is CaptureKind.CHANGE:
             all_frames = self._frames_key(run.batch, None, codec, content)
             of_batch = cast(
@@ -256,7 +271,7 @@ class CatalogReader:
             if of_batch is not None:
                 block = of_batch.pick(run.selection, self._settings.message_bytes)
                 self._cache.put(CacheKind.FRAMES, key, block)
-        # 4. A small batch in memory is encoded right here: the trip to a reader thread would cost more.
+        # 4. A small batch in memory is encoded here: a round trip to a reader thread would cost more.
         if block is None and self.small_commits.get(run.batch) is not None:
             key, load = self._frames_job(run, view, codec, content)
             block = load()
@@ -267,8 +282,8 @@ class CatalogReader:
     async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         """Return a run's frames, encoded once for all subscriptions with the same content.
 
-        It reads one run at a time. With two in one load the client would use up what it was sent and then
-        wait for both, and the server would wait while both are sent (docs/adr/0033).
+        It reads one run at a time. With two runs in one load, the client would process its captures and then
+        wait for both runs, and the server would wait while both are sent (docs/adr/0033).
         """
         block = self.ready_frames(run, view, codec, content)
         if block is not None:
@@ -277,7 +292,7 @@ class CatalogReader:
         return self._own(await self._cache.get(CacheKind.FRAMES, key, load), key, run)
 
     def _own(self, block: FrameBlock, key: tuple[Hashable, ...], run: Run) -> FrameBlock:
-        """Return a run's frames out of what was encoded: the job may have encoded the whole batch."""
+        """Return a run's frames from a loaded block, which may have the frames of the whole batch."""
         if key[2] == run.selection.identity:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
@@ -285,39 +300,42 @@ class CatalogReader:
     async def encode_for_crowd(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> None:
-        """Make the frames of a run's records if many publishers match a few each; entity level only.
+        """Encode the records that many publishers match, a few each; only whole records, not columns.
 
-        They are read and encoded in one go, where each subscription would do so for its own.
+        All frames are made at once (*crowd frames*), which is cheaper than one job for each publisher.
         """
         key = self._frames_key(run.batch, _CROWD, codec, content)
         load = partial(self._load_crowd, run, view, codec, content)
-        if self.small_commits.get(run.batch) is not None:  # as above
+        if (
+            self.small_commits.get(run.batch) is not None
+        ):  # in memory, as in step 4 of ``ready_frames``
             self._cache.put(CacheKind.FRAMES, key, load())
         else:
             await self._cache.get(CacheKind.FRAMES, key, load)
 
     def crowd_frames(self, run: Run, codec: Codec, content: Content) -> Frames | None:
-        """Return a run's frames out of those that were made for a crowd; None if they are not there."""
+        """Return a run's frames from the crowd frames of its batch; None if these do not exist or lack some."""
         key = self._frames_key(run.batch, _CROWD, codec, content)
         crowd = cast("CrowdFrames | None", self._cache.get_nowait(CacheKind.FRAMES, key))
         return None if crowd is None else crowd.of(run.selection.rows.tolist())
 
     def drop_frames_unless_shared(self, run: Run, codec: Codec, content: Content) -> None:
-        """Drop a run's frames, which a subscription has had, unless others are open that may need them."""
+        """Drop a run's frames, which a subscription has used, unless other open readers may need them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         self._cache.drop_unless_shared(CacheKind.FRAMES, key)
 
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
-        """Begin to encode a run whose frames are not ready and will be sent soon."""
+        """Begin to encode a run that will be sent soon, if its frames are not cached."""
         key, load = self._frames_job(run, view, codec, content)
         self._cache.prefetch(CacheKind.FRAMES, key, load)
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> tuple[tuple[Hashable, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
-        """Return the cache key and the load of a run's frames: of the run alone, or of its whole batch.
+        """Return the cache key of a run's frames, and the function that makes them.
 
-        The whole batch is encoded if the publishers together match most of it, as each picks its part.
+        If all publishers together match most of the batch, the whole batch is encoded, and each publisher picks
+        its frames from that.
         """
         selection = run.selection
         if run.crowded and selection.is_plain and not view.bodies.may_be_in(run.batch):
@@ -332,12 +350,12 @@ class CatalogReader:
         return (self._opening, ref.key, identity, codec.name, content.value)
 
     async def table_state(self, view: LogView, entity_type: str, version: int) -> TableState:
-        """Return the state of an entity type as of a version, whose rows are not read yet.
+        """Return the state of an entity type at a version; its rows are not read yet.
 
         Raises:
-            InvalidRequest: The log does not know the entity type, or the version is not published.
-            PositionCompacted: The version lies below what is kept.
-            SegmentMissing: A file has gone since the view was taken.
+            InvalidRequest: The log does not have the entity type, or the version is not published.
+            PositionCompacted: The version was trimmed, and no base has its rows.
+            SegmentMissing: A file was deleted since the view was made.
         """
         key = (self._opening, view.revision, entity_type, version)
         load = partial(_load_table, view, self.batches, entity_type, version, self.damage.add)
@@ -345,26 +363,27 @@ class CatalogReader:
 
     @property
     def scans(self) -> OpenScans:
-        """Scans of tables that pause between two parts."""
+        """The paused scans of tables, from the cache."""
         return self._cache.scans
 
     async def table_part(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
-        """Return a part of a table's rows, read once for all who ask for it, whatever they make of it."""
+        """Return a part of a table's rows, read once for all callers, whatever codec or content they use."""
         return await self._cache.get(CacheKind.BODY, (self._opening, "rows", *key), load)
 
     def ready_state_block(self, key: tuple[Hashable, ...]) -> Sized | None:
-        """Return a block of a table's rows if it was made and is still there."""
+        """Return a block of encoded rows of a table if it is cached; else None."""
         return self._cache.get_nowait(CacheKind.FRAMES, (self._opening, "state", *key))
 
     async def state_block(self, key: tuple[Hashable, ...], load: Callable[[], _S]) -> _S:
-        """Return a block of a table's rows, made once for all who ask for the same."""
+        """Return a block of encoded rows of a table, made once for all callers with the same key."""
         return await self._cache.get(CacheKind.FRAMES, (self._opening, "state", *key), load)
 
     def keep_state_block(self, key: tuple[Hashable, ...], block: Sized) -> None:
-        """Keep a block under the place in it where its reader will continue."""
+        """Cache a block under a further key: the place in the block at which its reader will continue."""
         self._cache.put(CacheKind.FRAMES, (self._opening, "state", *key), block)
 
-    # All methods below run in reader threads.
+    # The methods below run in reader threads. They read the cache by ``peek``, and leave additions to the event
+    # loop.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
         found = self._head_in_memory(ref)
@@ -382,14 +401,16 @@ class CatalogReader:
         return group_by_class(self.batches.head(ref))
 
     def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
-        """Return a batch's head, and add the heads behind it to ``found`` up to one that cannot be read."""
-        # 1. The batch's own head. Its error is the caller's; nothing has been read ahead yet.
+        """Return a batch's head; also read the next heads, and append them to ``found``."""
+        # 1. The head of the batch itself. The caller gets its error.
         ref = view.batch(place)
         grouped = self._load_grouped(ref)
-        # 2. Those behind it, as by-products: the caller puts them into the cache on the event loop.
+        # 2. The next heads, up to one that cannot be read. The caller adds them to the cache on the event loop.
         bytes_max = min(_READ_AHEAD_BYTES_MAX, self._settings.reads_bytes // _READ_AHEAD_CACHE_PART)
         behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
-        with suppress(LogError):  # the next caller reads it again, and meets the error
+        with suppress(
+            LogError
+        ):  # the caller that needs that head reads it again, and gets the error
             found.extend(map(self._head, behind))
         return grouped
 
@@ -410,9 +431,9 @@ class CatalogReader:
         predicate: Predicate,
         matched: list[GroupedHead],
     ) -> Scan:
-        """Scan a window, and add the heads of the batches with matches to ``matched``."""
-        # Bodies are read only if the predicate needs images, and then of one batch at a time: a window
-        # may hold more than the cache does. They are not kept, as a scan goes by once.
+        """Scan a window; append the heads of the batches with matches to ``matched``."""
+        # Bodies are read only if the predicate needs images, one batch at a time, since a window may be larger
+        # than the cache. They are not cached, because a scan needs them only once.
         runs: list[Run] = []
         refs = [view.batch(place) for place in window]
         for ref in refs:
@@ -435,7 +456,7 @@ class CatalogReader:
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)
-        # A head that is read here is not grouped: encoding needs no classes.
+        # A head that has to be read is not grouped by class, because encoding does not need that.
         found = self._head_in_memory(run.batch)
         head = self.batches.head(run.batch) if found is None else found.head
         if run.selection.is_unjudged:
@@ -458,13 +479,13 @@ class CatalogReader:
 
 
 def _body(bodies: Callable[[], Bodies], name: str) -> pa.BinaryArray:
-    """Return the images of one name; all are read together when the first is asked for."""
+    """Return the images of one name. The first call reads the images of all names."""
     return bodies().columns[name].array
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedTable:
-    """A table as the cache keeps it."""
+    """A table's state, with a size for the cache."""
 
     table: TableState
     nbytes: int = 2_000
@@ -481,7 +502,7 @@ def _load_table(
 
 
 def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
-    """Return the batches behind a place whose heads are read with its own, up to ``bytes_max`` of heads."""
+    """Return the batches after a place whose heads are read ahead, at most ``bytes_max`` bytes of heads."""
     found = []
     for next_place in range(place + 1, min(place + _READ_AHEAD_BATCHES_MAX, len(view))):
         ref = view.batch(next_place)
@@ -493,7 +514,7 @@ def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
 
 
 def position_after(position: Position) -> Position:
-    """Return the lowest position that can follow a record."""
+    """Return the lowest position that can come after a record's position."""
     if position.index >= END:
         return Position(min(position.version + 1, MAX_VERSION), 0)
     return Position(position.version, position.index + 1)

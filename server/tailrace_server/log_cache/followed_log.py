@@ -1,7 +1,8 @@
-"""One catalog's log as the engine follows it: what is published, how far it is routed, how it is read.
+"""One catalog's log while the engine follows it: the published view, the routed part, and access to records.
 
-The observer moves it on. Subscriptions, starts and history reads are given this, and not the observer. It also
-knows the states that its subscriptions are being sent, so that the next state is of the same version.
+The observer updates it. Subscriptions, starts and history reads get this object instead of the observer. It
+also knows which state phases are open (a subscription first receives the state of a table), so that new ones
+can share the version.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.upkeep.keeping import Excess
 
 _JOINED_S: Final = 1.0
-"""For so long others begin with the version of a state that is being sent, so that they share its blocks."""
+"""Seconds for which new state phases use the version of an open one, so that they share its blocks."""
 
 
 class _Phase(Protocol):
@@ -37,18 +38,22 @@ class _Phase(Protocol):
 
 
 class StatePhases:
-    """The phases of one catalog that are under way. Lives on the event loop."""
+    """The open state phases of one catalog. Lives on the event loop."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty collection."""
         self._open: WeakSet[_Phase] = WeakSet()
         self._version, self._since = 0, float("-inf")
 
     def version(self, view: LogView, at_least: int) -> int:
-        """Return the version of a state that begins now: the newest, or that of others which began just now.
+        """Return the version for a state phase that begins now.
 
-        Either gives the same in the end, as every change behind it follows. Those of one version share the
-        scan. It is not below ``at_least``, which is published.
+        That is the newest version, or that of phases which began within the last second: phases with one
+        version share a scan. Both are correct, as all changes after the version follow the state.
+
+        Args:
+            view: The newest view.
+            at_least: The lowest version to return; it is published.
         """
         now = asyncio.get_running_loop().time()
         shared = any(each.version == self._version for each in self._open)
@@ -58,15 +63,16 @@ class StatePhases:
         return self._version
 
     def add(self, phase: _Phase) -> None:
-        """Note one that begins."""
+        """Add a phase that begins."""
         self._open.add(phase)
 
     def remove(self, phase: _Phase) -> None:
-        """Forget one that is over."""
+        """Remove a phase that has ended."""
         self._open.discard(phase)
 
 
 _NEWEST_AT_ONCE: Final = 2
+"""The most subscriptions of a catalog that search for the newest records of keys at once."""
 
 
 class FollowedLog:
@@ -97,74 +103,76 @@ class FollowedLog:
         on_view: Callable[[], None],
         turns: LoopTurns,
     ) -> None:
-        """Begin at the end of a view: older records are read from the log by the subscriptions that need them.
+        """Begin to follow at the end of a view; subscriptions read older records from the log.
 
         Args:
-            view: What is published now.
+            view: The view with the currently published versions.
             reading: Reads the log's records.
-            refresh: Looks into the log's folder, and returns the newest view.
+            refresh: Reads the log's folder, and returns the newest view.
             on_view: Called after each new view.
-            turns: Of the event loop, for whoever reads what is not live.
+            turns: Turns of the event loop, for readers of records that are not live.
         """
         self._refresh = refresh
         self._on_view = on_view
         self.reading = reading
         self.turns = turns
         self.retention = NO_TERMS
-        """The part of the log that the catalog's settings keep, as read last."""
+        """The retention settings of the catalog, when they were last read."""
         self.excess: Excess | None = None
-        """By how much the log is larger than they want, as seen last."""
+        """The excess of the log over these settings, when it was last computed; None for none."""
         self.definitions = KnownDefinitions(reading.batches.store, view.uuid)
-        """The views of the catalog."""
+        """The views and change tables of the catalog."""
         self.states = StatePhases()
-        """The states that subscriptions are being sent."""
+        """The open state phases of subscriptions."""
         self.newest_turns = asyncio.Semaphore(_NEWEST_AT_ONCE)
-        """Of those who look for newest records: each has the keys that it met in memory."""
+        """Turns of subscriptions that search for the newest record of each key: a search has all its keys in
+        memory."""
         self.waits = VersionWaits()
-        """Whoever waits until a version is published."""
+        """The requests that wait until a version is published."""
         self.view = view
-        """The published view; replaced as a whole, in one step."""
+        """The newest published view; always replaced as a whole."""
         self.newest_at = committed_at(view, view.published)
         """Monotonic time at which the newest published version appeared, for the age of the log."""
         self.routed = view.end_row
-        """First row that the live path has not seen."""
+        """First row that the live path has not routed yet."""
         self.routed_position = Position(view.published, END)
-        """Everything at or before it is routed."""
+        """Last position that the live path has routed."""
 
     @property
     def newest(self) -> Position:
-        """The end of what is published."""
+        """The position at the end of the published versions, after all their records."""
         return Position(self.view.published, END)
 
     @property
     def newest_age_s(self) -> float | None:
-        """Seconds since the newest published version appeared; None where no version is known."""
+        """Seconds since the newest published version appeared; None if there is no version."""
         return None if self.newest_at == NEVER else time.monotonic() - self.newest_at
 
     def see(self, view: LogView) -> None:
-        """Take a view, unless a newer one has come already: views come from the tailer and from ``recover``."""
+        """Take a new view, unless the current one is newer: both the tailer and ``recover`` bring views."""
         held = self.view
         if (view.published, view.revision) >= (held.published, held.revision):
             if view.published > held.published:
-                # Not by the commit timestamp: the writer's clock may be days ahead or behind.
+                # The commit timestamp is not used: the writer's clock may be days ahead or behind.
                 self.newest_at = time.monotonic()
             self.view = view
             self._on_view()
             self.waits.see(view)
 
     def pass_to(self, row: int, position: Position) -> None:
-        """Move the end of the routed part to a row; ``position`` is the last one before it."""
+        """Move the end of the routed part forward to a row; ``position`` is the last position before it."""
         self.routed = row
-        # Versions without records behind the last row are routed with it.
+        # At the end of the view, versions without records after the last row are routed too.
         self.routed_position = self.newest if row == self.view.end_row else position
 
     async def view_with(self, version: int | VersionWait) -> LogView:
-        """Return a view that shows a version, if the log's folder has it, or once it is there.
+        """Return a view that includes a version, if the version is published.
 
-        A reader may come with a cursor of another server that has read the folder a moment earlier.
+        If the current view does not have it, the log's folder is read again: the reader may have a cursor from
+        another server that has read the folder a moment earlier. With a ``VersionWait``, wait for the version.
 
         Raises:
-            DeadlineExceeded: A version that is waited for was not published in time.
+            DeadlineExceeded: The version of a ``VersionWait`` was not published in time.
         """
         if isinstance(version, VersionWait):
             await self.reach(*version)
@@ -174,10 +182,10 @@ class FollowedLog:
         return self.view
 
     async def reach(self, version: int, patience_s: float) -> None:
-        """Return once a version is published: at once, if the log's folder has it.
+        """Wait until a version is published; return at once if it is.
 
         Raises:
-            DeadlineExceeded: It was not, for so long.
+            DeadlineExceeded: The version was not published within ``patience_s`` seconds.
         """
         if version <= (await self.view_with(version)).published:
             return
@@ -188,17 +196,21 @@ class FollowedLog:
             raise DeadlineExceeded(view.name, version, view.published, patience_s) from None
 
     async def recover(self, missing: SegmentMissing, row: int) -> None:
-        """Take the newest view, in which the records of a missing segment lie in another one.
+        """Read the newest view after a segment was missing: it has the records in another segment.
+
+        Args:
+            missing: The error.
+            row: The row that the caller needs next.
 
         Raises:
-            LogCorrupted: The newest view still names the file that is missing.
-            PositionCompacted: ``row`` was trimmed. The error names the newest position that is gone: which
-                one the row had is no longer known here.
+            LogCorrupted: The newest view still names the missing file.
+            PositionCompacted: ``row`` was trimmed. The error has the newest trimmed position, because the
+                position of the row is no longer known.
         """
         self.see(await self._refresh())
-        # The tailer may have brought a view that is newer still.
+        # The tailer may have brought an even newer view meanwhile.
         view = self.view
-        # A trimmed segment is missing too: only one that should be retained is damage.
+        # A trimmed segment is missing rightly. It is damage only if the log still names the segment.
         if row < view.first_row:
             raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
         if refs := view.batches_in(missing.path):

@@ -1,7 +1,7 @@
-"""Frames of one run, encoded once and shared by all subscriptions that they are sent to.
+"""Frames of one run, encoded once and shared by all subscriptions to which they are sent.
 
-A block holds a run's frames end to end, already cut into messages of about ``message_bytes``. A
-subscription that takes a whole message gets the block's own object, so a hundred of them share one copy.
+A block has a run's frames end to end, already divided into messages of about ``message_bytes``. A subscription
+that takes a whole message gets the block's own object, so a hundred subscriptions share one copy.
 
     frames     |0|1|2|3| … |319|320| … |
     messages   |<------ 0 ------>|<------ 1 ------>|
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchHead
 
 _ONE_BY_ONE_MAX: Final = 16
-"""Up to so many frames are picked one by one, which is faster than Arrow."""
+"""Up to this many frames are picked one by one, which is faster than with Arrow."""
 _BLOCK_BYTES: Final = 1_800
-"""Bytes of a block and its cache entry beside the frames: of a small commit nearly all."""
+"""Bytes of a block and its cache entry without the frames; for a small commit this is nearly all."""
 
 
 class Frames(NamedTuple):
-    """Captures for a transport: their wire bytes, and the place of the last one in the log."""
+    """Some captures, encoded for a transport."""
 
     data: bytes
-    """The frames end to end, as the codec joins them."""
+    """The frames, joined as the codec joins them."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Number of captures."""
     last: tuple[int, int, int]
-    """Version, index and ordinal of the last capture."""
+    """Version, index and ordinal of the last capture in the log."""
 
 
 class FrameBlock:
@@ -75,7 +75,10 @@ class FrameBlock:
         indexes: NDArray[np.int32],
         ordinals: NDArray[np.int32] | None,
     ) -> None:
-        """Keep a codec's messages with the places of their captures in the log."""
+        """Combine a codec's messages with the versions, indexes and ordinals of their captures.
+
+        ``ordinals`` is None if all ordinals are 0.
+        """
         self.versions = versions
         self.indexes = indexes
         self.ordinals = ordinals
@@ -84,11 +87,11 @@ class FrameBlock:
         stops = self.starts[1:]
         counts = map(sub, stops, self.starts)
         lasts = self._coordinates([*map(sub, stops, repeat(1))])
-        # One C call makes all of them. A step of Python for each message would be a fifth of what a batch
-        # takes beside the compiled encoder.
+        # One C call makes all Frames. A Python step for each message would take a fifth of the whole time for a
+        # batch, now that encoding is compiled.
         each = map(tuple.__new__, repeat(Frames), zip(messages.data, counts, lasts, strict=True))
         self.messages: dict[int, Frames] = dict(zip(self.starts, each, strict=False))
-        """Messages by the number of their first frame."""
+        """The messages, by the number of their first frame in the block."""
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + _BLOCK_BYTES
 
     def __len__(self) -> int:
@@ -96,15 +99,15 @@ class FrameBlock:
         return len(self.versions)
 
     def take(self, start: int, count_max: int) -> Frames:
-        """Return frames from ``start`` to the end of their message, at most ``count_max``.
+        """Return the frames from number ``start`` to the end of their message, at most ``count_max``.
 
-        A message that is taken whole is shared, not copied.
+        A whole message is not copied.
         """
-        # 1. The common case: a whole message, found by its first frame.
+        # 1. The usual case is a whole message, looked up by its first frame.
         message = self.messages.get(start)
         if message is not None and message.count <= count_max:
             return message
-        # 2. Else a part. It never reaches into the next message, as joining two would copy both.
+        # 2. Else return a part of one message. Joining two messages would copy both.
         place = bisect_right(self.starts, start) - 1
         first = self.starts[place]
         message = self.messages[first]
@@ -115,9 +118,9 @@ class FrameBlock:
         return Frames(data, count, self.coordinates(stop - 1))
 
     def fitting(self, start: int, count_max: int, bytes_max: int) -> Frames:
-        """Return the same within ``bytes_max``, but at least one frame."""
-        # At least one, or a frame above the bound would stop its subscription for ever. The caller
-        # decides what becomes of it.
+        """Return the frames of ``take``, limited to ``bytes_max`` bytes, but at least one frame."""
+        # At least one frame: otherwise a frame above the bound would stop its subscription for ever. The caller
+        # decides what to do with it.
         frames = self.take(start, count_max)
         if len(frames.data) <= bytes_max:
             return frames
@@ -126,7 +129,7 @@ class FrameBlock:
         return self.take(start, max(1, min(frames.count, fit)))
 
     def size(self, place: int) -> int:
-        """Return the bytes of one frame."""
+        """Return the size of one frame in bytes."""
         return int(self.offsets[place + 1] - self.offsets[place])
 
     def frame(self, place: int) -> bytes:
@@ -134,7 +137,7 @@ class FrameBlock:
         return self.take(place, 1).data
 
     def coordinates(self, place: int) -> tuple[int, int, int]:
-        """Return version, index and ordinal of a capture."""
+        """Return version, index and ordinal of the capture at a place in the block."""
         return next(self._coordinates((place,)))
 
     def _coordinates(self, places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -143,7 +146,7 @@ class FrameBlock:
         return zip(versions, indexes, ordinals, strict=False)
 
     def pick(self, selection: BatchSelection, message_bytes: int) -> FrameBlock:
-        """Return the block of an entity-level selection; this block must be of the whole batch."""
+        """Return the block of a selection of whole records; this block must have the whole batch."""
         rows = selection.rows
         versions, indexes = self.versions.take(rows), self.indexes.take(rows)
         return FrameBlock(
@@ -153,8 +156,8 @@ class FrameBlock:
     def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
         if len(rows) <= _ONE_BY_ONE_MAX:
             return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
-        # Each message is its own piece of memory, so Arrow takes from one after the other. `borders` are
-        # the places in `rows` where the frames of the next message begin.
+        # Each message is a separate piece of memory, so frames are taken from one message after the other.
+        # `borders` are the places in `rows` at which the frames of each message begin.
         parts = []
         borders = np.searchsorted(rows, self.starts)
         for piece, (start, message) in enumerate(self.messages.items()):
@@ -167,21 +170,21 @@ class FrameBlock:
 
 
 _FRAME_BYTES: Final = 260
-"""Bytes of one frame of a crowd beside its content: the object, its coordinates, its place by row."""
+"""Bytes of one crowd frame without its content: the object, its coordinates and its dictionary entry."""
 
 
 class CrowdFrames:
-    """Frames of one batch, one by one, for publishers that match a few records of it each. Immutable."""
+    """Single frames of one batch, for many publishers that match a few of its records each. Immutable."""
 
     __slots__ = ("_by_row", "nbytes")
 
     def __init__(self, block: FrameBlock, rows: Sequence[int]) -> None:
-        """Take the frames of a block apart; ``rows`` are the offsets in the batch of its records."""
+        """Divide a block into its frames; ``rows`` has the row in the batch of each frame."""
         self._by_row = {row: block.take(place, 1) for place, row in enumerate(rows)}
         self.nbytes = int(block.offsets[-1]) + _FRAME_BYTES * len(rows) + _BLOCK_BYTES
 
     def of(self, rows: Sequence[int]) -> Frames | None:
-        """Return the frames of some records end to end; None if one of them is not here."""
+        """Return the joined frames of some rows of the batch; None if one of them is missing."""
         if len(rows) == 1:
             return self._by_row.get(rows[0])
         each = [self._by_row.get(row) for row in rows]
@@ -199,7 +202,7 @@ _BODY_NAMES = (
 
 
 def body_columns(content: Content) -> tuple[str, ...]:
-    """Return the log's columns that a content needs."""
+    """Return the names of the image columns that a content needs."""
     return tuple(name for flag, name in _BODY_NAMES if flag in content)
 
 
@@ -218,18 +221,28 @@ def encode(
 ) -> FrameBlock:
     """Encode a selection of a batch. Pure; any thread may call it.
 
-    ``kind`` and ``cursors`` are as of ``CaptureColumns``.
+    Args:
+        head: The head of the batch.
+        bodies: The image columns of the batch that the content needs.
+        selection: The captures to encode.
+        codec: The wire form.
+        catalog_uuid: The uuid of the catalog.
+        timestamps_of: Returns the commit timestamps of versions, µs.
+        schema_of: Returns the schema of a version.
+        message_bytes: The size at which messages are cut.
+        kind: The kind of the captures, as in ``CaptureColumns``.
+        cursors: Makes the cursors of the captures, as in ``CaptureColumns``.
     """
-    # 1. What a capture needs of its own is taken by row; the other columns stay the batch's, and the codec
-    # finds a record by `rows`. So a whole batch copies nothing.
+    # 1. Versions, indexes and timestamps have one value for each capture. The other columns remain those of the
+    # batch, where the codec looks a record up by `rows`. So encoding a whole batch copies nothing.
     rows = None if selection.identity is None else selection.rows
     versions, indexes = head.versions, head.indexes
-    # Few rows go without numpy's functions, whose first call after a pause takes longer than all of this.
+    # For few rows numpy's functions are avoided: their first call after a pause takes longer than all the rest.
     if rows is not None and len(rows) <= SMALL_LENGTH:
         few = rows.tolist()
         versions, indexes = int64s([*map(versions.item, few)]), int32s([*map(indexes.item, few)])
     elif rows is not None:
-        places = rows.astype(np.intp)  # once, not in each of them
+        places = rows.astype(np.intp)  # converted once, not in each `take`
         versions, indexes = versions.take(places), indexes.take(places)
     columns = CaptureColumns(
         catalog_uuid=catalog_uuid,
@@ -249,13 +262,13 @@ def encode(
         kind=kind,
         cursors=cursors,
     )
-    # 2. Captures that a condition has judged lose the images that are outside of it. Those of a record that is
-    # judged by others as well stay as they are.
+    # 2. Captures with transitions lose the images that do not meet the condition. The columns are copied first,
+    # because other captures of the same record may have other transitions.
     if selection.transitions is not None:
         columns = without_hidden(columns.gathered(), selection.transitions)
         columns = replace(columns, transitions=selection.transitions)
-    # 3. Column-level captures of one record differ in their bodies, so each gets a record of its own.
-    # Only then are the bodies cut: cutting them first would change the record for its other captures.
+    # 3. Captures of single columns of one record differ in their images, so each gets a copy of the record.
+    #    Only then are the images cut: cutting them first would change the record's other captures.
     if selection.names is not None:
         columns = columns.gathered()
         columns = replace(

@@ -1,7 +1,7 @@
-"""The start of a subscription or a history read: from a position, a cursor or a time to a mark in the log.
+"""Resolution of the start of a subscription or a history read: from a position, cursor or time to a log record.
 
-A start may lie above what is published. It is then resolved as far as it can be, and again once it is
-published: a start by time moves on past versions that turn out to be older.
+A start may be above the newest published version. Then it is resolved as far as possible, and again when that
+version is published. A start by time then moves forward past versions whose commit turns out to be earlier.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStart:
-    """The start of a subscription, as far as it is known now."""
+    """The start of a subscription, as far as it can be resolved now."""
 
     mark: Mark
-    """First capture to deliver; of no use while ``published`` is False."""
+    """The first capture to deliver, as a row and an ordinal; invalid while ``published`` is False."""
     before: SafePoint
-    """The safe point just before the start."""
+    """The safe point just before the start, from which a reader could resume."""
     position: Position
-    """First record to deliver."""
+    """Position of the first record to deliver."""
     ordinal: int = 0
-    """First capture of that record to deliver."""
+    """Ordinal of the first capture to deliver in that record."""
     published: bool = True
-    """False while ``position`` lies above what is published."""
+    """False while ``position`` is above the newest published version."""
     timestamp: int | None = None
-    """Commit timestamp, µs, of a start by time that is not published; None for any other."""
+    """The requested time, µs, of a start by time that is not published yet; None for any other start."""
 
 
 async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
-    """Find the place of a start in the published log; None starts behind the published version.
+    """Resolve a start in the published log; None starts after the newest published version.
 
     Raises:
-        PositionCompacted: It lies below the oldest retained position.
-        CatalogReplaced, CursorAhead, HistoryReplaced: As ``refuse_other_history``.
+        PositionCompacted: The start is below the oldest retained position.
+        CatalogReplaced: The cursor belongs to another log.
+        CursorAhead: The cursor's version is not published in this log.
+        HistoryReplaced: The cursor's version is another commit in this log.
     """
-    # 1. From whatever names the start to a position and an ordinal. All of it is one view's.
+    # 1. Compute position and ordinal from the kind of start, all by one view.
     view, ordinal = log.view, 0
     timestamp: int | None = None
     match start:
@@ -56,35 +58,37 @@ async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
             before = SafePoint(view.end_row, *log.newest)
             return ResolvedStart(Mark(view.end_row), before, Position(view.published + 1))
         case Since(position):
-            # Version 0 has no records: it asks for the oldest that is retained, whatever that is.
+            # Version 0 has no records: as a start it means the oldest retained position.
             position = max(position, FIRST) if position.version else view.oldest
         case FromTime(timestamp):
             position = _at_time(log, view, timestamp)
         case After(cursor, timestamp):
             view = await log.view_with(cursor.version)
             refuse_other_history(view, cursor)
-            # A cursor is exclusive. Behind the last capture of a record comes the next record.
+            # A cursor is exclusive. After the last capture of a record (END), continue with the next record.
             ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
             position = cursor.position if ordinal else position_after(cursor.position)
-            # With a time, the later of the two. A trimmed time is before the cursor, which is judged below.
+            # With a time as well, take the later of the two. A trimmed time is earlier than any retained
+            # cursor.
             if timestamp is not None and not view.is_trimmed_at(timestamp):
                 position, ordinal = _later(position, ordinal, view.version_at(timestamp))
-    # 2. Never begin later than asked: what was trimmed is refused, not skipped.
+    # 2. Never begin later than requested: raise an error for trimmed records instead of skipping them.
     if position < view.oldest:
         raise PositionCompacted(position, view.oldest, log.newest)
-    # 3. From the position to a row. This reads the log, so a newer view may be published meanwhile.
+    # 3. Look up the row of the position. This reads the log, so a newer view may be published meanwhile.
     found = await locate(log, position, ordinal)
-    # 4. A time above everything published is only a lower bound: ``renewed`` moves it on.
+    # 4. If no published version is as late as the time, the position is only a lower bound: ``renewed`` moves
+    #    it.
     if timestamp is not None and view.version_at(timestamp) > view.published:
         found = replace(found, published=False, timestamp=timestamp)
     return found
 
 
 async def locate(log: FollowedLog, position: Position, ordinal: int) -> ResolvedStart:
-    """Find the first capture at or after a retained position and an ordinal of its record.
+    """Resolve a retained position, and an ordinal in its record, to the first capture at or after them.
 
     Raises:
-        PositionCompacted: The position has been trimmed meanwhile.
+        PositionCompacted: The position was trimmed meanwhile.
     """
     while True:
         view = log.view
@@ -98,11 +102,11 @@ async def locate(log: FollowedLog, position: Position, ordinal: int) -> Resolved
 
 
 def compacted_start(log: FollowedLog, waiting: ResolvedStart) -> PositionCompacted | None:
-    """Return the error of a start that was published and trimmed while it waited; None for any other."""
+    """Return the error if a waiting start was published and then trimmed; else None."""
     view = log.view
     if waiting.position >= view.oldest:
         return None
-    # A start by time was only a lower bound: it is lost only if its time was trimmed.
+    # The position of a start by time is only a lower bound: records are lost only if its time was trimmed.
     if waiting.timestamp is not None and not view.is_trimmed_at(waiting.timestamp):
         return None
     return PositionCompacted(waiting.position, view.oldest, log.newest)
@@ -111,65 +115,73 @@ def compacted_start(log: FollowedLog, waiting: ResolvedStart) -> PositionCompact
 def compacted_row(
     log: FollowedLog, row: int, floor: int, safe: SafePoint
 ) -> PositionCompacted | None:
-    """Return the error of a reader whose next row neither the ring, from ``floor`` on, nor the log has."""
+    """Return the error if neither the log nor the ring has a reader's next row; else None.
+
+    Args:
+        log: The log.
+        row: The reader's next row.
+        floor: The first row of the ring, which ends with the routed rows.
+        safe: The safe point of the reader, which the error names.
+    """
     if row >= log.view.first_row or floor <= row < log.routed:
         return None
     return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
 
 
 def is_early(log: FollowedLog, waiting: ResolvedStart) -> bool:
-    """Return whether a start that waits is still above what is published: nothing is behind it then."""
+    """Return True if a waiting start is still above the newest published version."""
     return renewed(log, waiting).position.version > log.view.published
 
 
 async def awaited(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
-    """Return a waiting start as of now: its place in the log, once that is published.
+    """Return a waiting start as it is now, and resolve it if it is published.
 
     Raises:
-        PositionCompacted: As ``locate``.
+        PositionCompacted: The position was trimmed meanwhile.
     """
     start = renewed(log, waiting)
     return start if is_early(log, start) else await locate(log, start.position, start.ordinal)
 
 
 def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
-    """Return a waiting start as it is now: a start by time moves past records that are too early."""
+    """Return a waiting start as it is now: move a start by time past new versions that are too early."""
     if waiting.timestamp is None:
         return waiting
     view = log.view
     version = view.version_at(waiting.timestamp)
     position, ordinal = _later(waiting.position, waiting.ordinal, version)
     before = waiting.before
-    # Everything published is older than the time, so it is safe to resume behind all of it. Not so if a
-    # cursor put the start further on: then the cursor stays the safe point.
+    # If all published versions are earlier than the time, a reader can resume after all of them. But if a
+    # cursor has put the start further forward, the cursor remains the safe point.
     if version > view.published and position.version == version:
         before = SafePoint(view.end_row, *log.newest)
     return replace(waiting, position=position, ordinal=ordinal, before=before)
 
 
 def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) -> None:
-    """Refuse a cursor that has passed versions which this log lacks: to continue from it would lose changes.
+    """Check that a cursor belongs to the history of this log; continuing from another history loses changes.
 
     Args:
-        view: What is published, read after the cursor came.
-        cursor: The reader's.
-        upper: Whether it ends a range. One made by hand may then lie above all that there is.
+        view: The published versions, read after the cursor was received.
+        cursor: The reader's cursor.
+        upper: True if the cursor ends a range. A cursor without a timestamp, made by hand, may then be above
+            all published versions.
 
     Raises:
         CatalogReplaced: The cursor belongs to another log.
-        CursorAhead: Its version is not published in this log.
-        HistoryReplaced: This log's version of that number is another commit's.
+        CursorAhead: The cursor's version is not published in this log.
+        HistoryReplaced: The cursor's version is another commit in this log.
     """
     if cursor.catalog_uuid != view.uuid:
         raise CatalogReplaced(view.name, cursor.catalog_uuid, view.uuid)
     passed, found = cursor.commit_timestamp, view.known_timestamp_of(cursor.version)
-    # 0 is the cursor of a start that waits, which has passed nothing above what was published.
+    # A timestamp of 0 is that of a waiting start, whose reader has received nothing of unpublished versions.
     if passed == 0 or (passed is None and upper):
         return
     if cursor.version > view.published:
         raise CursorAhead(view.name, str(cursor), Position(view.published, END))
-    # Commit timestamps rise strictly, so a version that was written anew has another one. A cursor that was
-    # made by hand may have none, and those of trimmed versions are forgotten.
+    # Commit timestamps rise strictly. So if a log was restored from a copy and written again, the same version
+    # has another timestamp. A cursor made by hand may have none, and those of trimmed versions are unknown.
     if passed and found and passed != found:
         raise HistoryReplaced(view.name, str(cursor), found)
 
@@ -181,19 +193,24 @@ async def _locate_in(
     before = SafePoint(row, *position.preceding())
     if ordinal:
         before = SafePoint(row, position.version, position.index, ordinal - 1)
-    # Without a record at the position the row is the next record's, whose captures all follow the start.
+    # If there is no record at the position, the row is that of the next record, all of whose captures come
+    # after the start: then the ordinal does not apply.
     exact = row < view.end_row and await log.reading.position_of(view, row) == position
     mark = Mark(row, ordinal if exact else 0)
     return ResolvedStart(mark, before, position, ordinal, position.version <= view.published)
 
 
 def _at_time(log: FollowedLog, view: LogView, timestamp: int) -> Position:
-    """Return the first position at or after a time; trimmed time is refused, not skipped."""
+    """Return the first position of the first version at or after a time.
+
+    Raises:
+        PositionCompacted: Versions at or after the time were trimmed.
+    """
     if view.is_trimmed_at(timestamp):
         raise PositionCompacted(view.oldest.preceding(), view.oldest, log.newest)
     return Position(view.version_at(timestamp), 0)
 
 
 def _later(position: Position, ordinal: int, version: int) -> tuple[Position, int]:
-    """Return position and ordinal of a start, or the first of a version if that comes behind it."""
+    """Return the later of two starts: a position with an ordinal, or the beginning of a version."""
     return (Position(version), 0) if position < Position(version) else (position, ordinal)
