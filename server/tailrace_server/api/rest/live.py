@@ -3,7 +3,7 @@
 ::
 
     subscribe   {"sinceVersion" | "after" | "fromTime", "sinceIndex", "body": ["after"], "criteria": [{…}],
-                 "maxMessageBytes", "heartbeatIntervalMs", "request": 100, "format", "bodies"}
+                 "maxMessageBytes", "heartbeatIntervalMs", "request": 100, "format", "bodies", "values"}
     subscribed  {"subscriptionId", "start", "resumeCursor", "publishedVersion", "limits", …}
     next        {"captures": [{…}, …], "cursor": "1.….42.2.0", "position": {"version", "index", "ordinal"}}
                 "events" instead of "captures" if the format is cloudevents

@@ -259,9 +259,9 @@ class SocketConnection:
             return
 
     def end_for_age(self) -> None:
-        """End all operations, then close: the connection has reached its maximum age.
+        """End all subscriptions with their resume cursors, then close: the connection has reached its age.
 
-        Each subscription sends its resume cursor first.
+        Queries may finish first.
         """
         for operation in tuple(self._operations.values()):
             operation.end_for_age()
