@@ -272,6 +272,7 @@ class LakeTable:
                 write_deltalake(
                     str(self.path),
                     source,
+                    # Fail if another writer has created a table in the meantime.
                     mode="error",
                     commit_properties=self._properties(version),
                 )
@@ -327,6 +328,7 @@ class LakeTable:
                     .when_not_matched_insert_all(f"s.{LIVE}", except_cols=[LIVE])
                 )
             merger.execute()
+        # The library makes no commit if no row of the table changes.
         if self._table.version() == self._delta_version:
             return False
         self._committed(version)
@@ -360,6 +362,7 @@ class LakeTable:
         assert self._table is not None
         assert self.version is not None
         with self._errors():
+            # Both calls commit. Record the new numbers, or the commits would look like another writer's.
             self._table.optimize.compact(commit_properties=self._properties(self.version))
             self._note_newest()
             self._table.vacuum(
@@ -420,6 +423,7 @@ class LakeTable:
                 return
             if not DeltaTable.is_deltatable(str(self.path)):
                 raise LakeTableChanged(self.path, "it was deleted")
+            # A recreated table may have as many commits, but their files have other inodes and times.
             if self._stamp_now() != self._stamp:
                 raise LakeTableChanged(self.path, "it was deleted, and is another table now")
             self._table.update_incremental()
