@@ -183,9 +183,7 @@ _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
 _ADDED_COUNT: Final = (
     f"CAST(CAST(t.{COUNT} AS DECIMAL(20,0)) + CAST(s.{COUNT} AS DECIMAL(20,0)) AS BIGINT)"
 )
-"""The sum of two counts. It raises an error beyond 64 bits, while a sum of two BIGINTs would wrap to a
-negative number.
-"""
+"""The sum of two counts. It raises an error beyond 64 bits, where a sum of two BIGINTs would wrap."""
 
 
 class LakeTable:
@@ -218,9 +216,7 @@ class LakeTable:
         self.version: int | None = None
         """The version of the catalog that the table shows; None before the first rows."""
         self.committed = 0
-        """Commit time of the version that the table showed when it was opened, in µs; 0: the table does not
-        have it.
-        """
+        """Commit time of the version that the table showed when it was opened, in µs; 0: unknown."""
         self.timestamp_of: Callable[[int], int | None] = lambda version: None
         """Returns the commit time of a version of the catalog, in µs; None: unknown."""
         with self._errors():
@@ -250,9 +246,9 @@ class LakeTable:
         return self._delta_version
 
     def missing(self, schema: pa.Schema) -> pa.Schema | None:
-        """Return the columns that the table lacks and that can be added; None if the table must be rewritten.
+        """Return the columns that the table lacks and that can be added.
 
-        It must be rewritten if it has a column that the schema lacks or has with another type.
+        None if the table must be rewritten: it has a column that the schema lacks or has with another type.
         """
         if self._table is None:
             return None
