@@ -206,7 +206,7 @@ class QuotaExceeded(TailraceError):
 
 
 class EndedByOperator(SubscriptionBroken):
-    """An operator of the server has ended the subscription; the text gives the reason. The client does not retry."""
+    """An operator of the server has ended the subscription, with a reason. The client does not retry."""
 
     code = "ENDED_BY_OPERATOR"
     retriable = False

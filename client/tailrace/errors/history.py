@@ -201,7 +201,7 @@ class HistoryReplaced(TailraceError):
     advice = "Forget the cursor and what was built from it; start anew."
 
     def __init__(self, name: str, cursor: str, found: int) -> None:
-        """Store the catalog, the cursor's text, and the commit time in µs of the cursor's version in this log."""
+        """Store the catalog, the cursor's text, and the commit time of its version in this log, in µs."""
         super().__init__(
             f"catalog {name!r} holds another version than the one that the cursor {cursor} has passed, "
             f"committed at {found}: the log was restored from an older copy and written anew; start anew, "
