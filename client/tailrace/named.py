@@ -314,7 +314,7 @@ class Acknowledger:
         if cursor is not None:
             self._move(cursor)
         # One call at a time: with two, an older cursor could reach the server after a newer one. The cursor is
-        # read under the lock, so that whoever has waited sends the newest, or nothing if that is durable by
+        # read under the lock, so that a call that has waited sends the newest, or nothing if that is durable by
         # now.
         async with self._lock:
             noted = self._noted

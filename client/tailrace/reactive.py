@@ -169,10 +169,8 @@ class StreamSubscription:
         except TailraceError as error:
             refusal = error
         self._call(subscriber.on_subscribe, self)
-        del (
-            subscriber,
-            open_link,
-        )  # this frame lives as long as the stream; `cancel` must release both
+        # This frame lives as long as the stream, and `cancel` must release both objects.
+        del subscriber, open_link
         if refusal is not None:
             raise refusal
         if self._link is not None and self._terminal is None:
