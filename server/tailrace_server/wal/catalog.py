@@ -1,4 +1,7 @@
-"""The catalogs of a log's root: create, open, list, drop. The system log records what happens to them."""
+"""The catalogs below a log root: create, open, list and drop them.
+
+The system log records each creation, replacement and drop.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +35,21 @@ if TYPE_CHECKING:
 def create_catalog(
     root: Path, name: str, *, settings: Settings | None = None, clock: Clock | None = None
 ) -> UUID:
-    """Create a catalog, if there is none of that name, and record it; return its uuid.
+    """Create a catalog unless one of that name exists; return the uuid of the catalog of that name.
+
+    Either way, bring the system log up to date.
 
     Args:
-        root: The log's root, which is made if it is missing.
-        name: The catalog's.
-        settings: What is set of it from its beginning on.
-        clock: Says when it was created.
+        root: The log root; created if it is missing.
+        name: Name of the catalog.
+        settings: Catalog settings that hold from the first version on.
+        clock: Source of the time of creation.
 
     Raises:
-        InvalidRequest: The name is not of the form, or is that of the system log; or there is a catalog of that
-            name, and ``settings`` were given.
-        LogFull: No room.
-        LogUnreadable: No permission, or a folder of that name that is not a catalog, or is another's.
+        InvalidRequest: The name is malformed; or ``settings`` are given and the catalog exists already.
+        LogFull: The file system is full.
+        LogUnreadable: Permission is missing; the name is the system log's; or the folder of that name is not a
+            catalog, or is a copy of another catalog.
     """
     refuse_system(name)
     created = create_folder(root, name, clock, settings)
@@ -58,10 +63,10 @@ def create_catalog(
 
 
 def open_catalog(root: Path, name: str) -> CommitLog:
-    """Open the log of a catalog below a root, for reading only.
+    """Open the log of a catalog for reading only.
 
     Raises:
-        LogUnreadable: Its folder is another catalog's, or as ``CommitLog.open``.
+        LogUnreadable: The folder is a copy of another catalog's folder; or as ``CommitLog.open``.
         LogCorrupted: As ``CommitLog.open``.
     """
     read_named(root, name)
@@ -69,7 +74,7 @@ def open_catalog(root: Path, name: str) -> CommitLog:
 
 
 class WriterOptions(TypedDict, total=False):
-    """Arguments of ``CatalogWriter.open`` that may be left out."""
+    """The optional arguments of ``CatalogWriter.open``."""
 
     run_id: str | None
     take_over: bool
@@ -86,9 +91,9 @@ def open_writer(
     clock: Clock | None = None,
     **options: Unpack[WriterOptions],
 ) -> CatalogWriter:
-    """Open a catalog for writing, created if there is none.
+    """Open a catalog for writing; create the catalog if it does not exist.
 
-    Arguments and errors as ``CatalogWriter.open``, but CatalogUnknown.
+    Arguments and errors are those of ``CatalogWriter.open``, except CatalogUnknown.
     """
     check_writer_name(writer)  # before the catalog is created for it
     create_catalog(root, catalog, clock=clock)
@@ -96,15 +101,17 @@ def open_writer(
 
 
 def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
-    """Drop a catalog with all that it holds; return the uuid that it had.
+    """Drop a catalog and delete its content; return the catalog's uuid.
 
-    Its folder is renamed first, which ends its readers and writers; then the drop is recorded; then the
-    folder is emptied. A catalog whose folder is gone is dropped too: its readers do not wait for it any more.
+    If the catalog's folder is gone already, this marks the catalog as dropped, so that its readers stop waiting
+    for the folder to come back.
 
     Raises:
-        CatalogUnknown: There is none of that name.
-        LogUnreadable: No permission.
+        CatalogUnknown: No catalog of that name exists, and the system log has none.
+        LogUnreadable: Permission is missing.
     """
+    # The rename ends readers and writers at once, and is durable before the system log records the drop. Files
+    # are deleted last: a crash in between leaves a folder that the next drop empties.
     if name in list_catalogs(root):
         uuid = read_catalog(root / name).uuid
         rename_dropped(root, name)

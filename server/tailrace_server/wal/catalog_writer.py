@@ -1,15 +1,15 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
-Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a
-publication names it. If nothing happens in between, one object does both: an entry that publishes itself.
-entry_writer.py decides which writer may create an entry.
+Commit and publish are two steps. A commit is durable once its entry exists. Readers see the commit once a
+publication names its entry. One object can do both: an entry that publishes itself. entry_writer.py decides
+which writer may create an entry.
 
-Two fences keep a catalog right whatever writers are alive:
+Two fences protect a catalog against several live writers:
 
-* the epoch: opening writes an OPEN entry, and from then on every older writer finds a higher epoch than its
-  own;
-* the source positions: a writer under a name that the catalog does not know (a deleted checkpoint) is
-  refused, or with ``take_over`` told how far the source has been consumed.
+* The epoch: opening a catalog creates an OPEN entry with a new epoch. Every older writer then reads an epoch
+  higher than its own, and stops.
+* The writer's name: a writer whose name the catalog does not know (its checkpoint was deleted, for example) is
+  refused. With ``take_over`` it may write, and learns from the log how far the source has been consumed.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ class CommitReceipt:
 
     entry: int
     first_version: int | None
-    """None where it had no transactions."""
+    """First version of the commit; None if the commit has no transactions."""
     last_version: int | None
     timestamp: int
-    """Commit timestamp, µs."""
+    """Commit timestamp, in microseconds since 1970."""
     already_committed: bool
-    """The same (writer, batch id, k) was in the log already; nothing was written now."""
+    """True if the log had this batch already, so that nothing was written."""
 
 
 class CatalogWriter:
-    """One writer of one catalog. Not thread-safe; several may be alive, the newest one holds."""
+    """A writer of one catalog. Not thread-safe. Of several live writers only the newest can commit."""
 
     def __init__(self, log: CommitLog, *, epoch: int, writer: str, clock: Clock) -> None:
-        """Use ``open`` or ``attach``."""
+        """Wrap an opened log; call ``open`` or ``attach`` instead."""
         self.path = log.path
         self.writer = writer
         self._log = log
@@ -106,30 +106,31 @@ class CatalogWriter:
         stream: str = "",
         clock: Clock | None = None,
     ) -> CatalogWriter:
-        """Open a catalog for writing and fence every writer that had it before.
+        """Open a catalog for writing, and fence every writer that opened the catalog before.
 
         Args:
-            root: The log's root.
-            catalog: Name of the catalog below it.
+            root: The log root.
+            catalog: Name of the catalog.
             writer: The writer's stable name; a restart under the same name needs no permission.
-            run_id: Name of this run, for the messages of those it fences.
-            take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
-                ``state.pending`` then say what has been consumed.
-            may_be_fenced: A run that had the catalog opens again, and looks like a new one: a name
-                that another has taken over from is fenced, whatever else is permitted.
-            publish_left: Publish what a dead writer has committed and not published.
-            stream: Id of the stream whose batches follow, if it is known (source_batches.py): one that must not
-                write is refused before it fences the one that may.
-            clock: Where commit timestamps come from.
+            run_id: Name of this run; the errors of fenced writers contain it.
+            take_over: Permission to write under a name that the catalog does not know.
+                ``state.source_positions`` and ``state.pending`` then say how far the source has been consumed.
+            may_be_fenced: True if a run opens the catalog again. Such a run is fenced if a writer of another
+                name has taken the catalog over meanwhile, even with ``take_over``.
+            publish_left: Publish the commits that a dead writer did not publish.
+            stream: Id of the stream that feeds this writer, if it is known (source_batches.py). A stream that
+                must not write is then refused before it fences the stream that may.
+            clock: Source of commit timestamps.
 
         Raises:
-            InvalidRequest: The writer's name is not of the form.
-            CatalogUnknown: There is none; ``catalog.open_writer`` creates it.
+            InvalidRequest: The writer's name is malformed.
+            CatalogUnknown: The catalog does not exist; ``catalog.open_writer`` creates it.
             UnknownWriter: The catalog belongs to other names or another stream, and ``take_over`` is False.
-            WriterFenced: ``may_be_fenced``, and another name holds the catalog.
-            LogUnreadable: Not a catalog, the log of catalogs, no permission, or a newer format.
+            WriterFenced: ``may_be_fenced`` is True, and a writer of another name holds the catalog.
+            LogUnreadable: The folder is not a catalog, is the system log, may not be read, or has a newer
+                format.
             LogCorrupted: An object of the log is damaged.
-            LogFull: No room.
+            LogFull: The file system is full.
         """
         check_writer_name(writer)
         if writer != SYSTEM_WRITER:
@@ -153,7 +154,7 @@ class CatalogWriter:
         """Write under an epoch that another process of the same writer has opened.
 
         Raises:
-            WriterFenced: A newer epoch exists.
+            WriterFenced: The log has a newer epoch.
         """
         log = CommitLog.open(root / catalog)
         attached = cls(log, epoch=epoch, writer=writer, clock=clock or SystemClock())
@@ -168,7 +169,7 @@ class CatalogWriter:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it writes under."""
+        """The epoch under which this writer commits."""
         return self._entries.epoch
 
     @property
@@ -177,7 +178,10 @@ class CatalogWriter:
         return self._log.uuid
 
     def now(self) -> int:
-        """Return the time by the clock that stamps commits, µs; unlike their timestamps it may step back."""
+        """Return the time of the clock that stamps commits, in microseconds.
+
+        Commit timestamps always rise; this time may step back.
+        """
         return self._clock.now()
 
     @property
@@ -187,26 +191,26 @@ class CatalogWriter:
 
     @property
     def upkeep_failure(self) -> str:
-        """Machine code of the error that keeps upkeep from being done, as last heard; empty if none does."""
+        """Machine code of the error that stopped the last upkeep; empty if upkeep works."""
         return self._upkeep.failure
 
     @property
     def log(self) -> CommitLog:
-        """The log that it writes to."""
+        """The log that this writer appends to."""
         return self._log
 
     def refresh(self) -> LogState:
         """Read the log to its end and return its state.
 
         Raises:
-            WriterFenced: A newer epoch exists.
+            WriterFenced: The log has a newer epoch.
         """
         self._log.advance()
         self._entries.check_fence()
         return self.state
 
     def segment_path(self, batch_id: int, name: str) -> Path:
-        """Return where a segment of a batch goes; ``name`` makes it unique among the batch's attempts."""
+        """Return the path for a new segment of a batch; ``name`` must be unique among the batch's attempts."""
         return self.path / SEGMENTS / str(self.epoch) / f"{self.writer}-{batch_id}-{name}.arrow"
 
     def commit(
@@ -221,36 +225,39 @@ class CatalogWriter:
         schema_changes: Sequence[tuple[int, Schema]] = (),
         publish: bool = False,
     ) -> CommitReceipt:
-        """Make the transactions of some segments durable, as the versions that come next.
+        """Make the transactions of some segments durable, as the next versions.
 
-        Idempotent by (writer, batch id, k), or by the source's batch: a repeat returns the first receipt,
-        marked, and writes nothing.
+        A commit is identified by (writer, batch id, k), or by the source's batch. A repeat writes nothing: it
+        returns the receipt of the first commit with ``already_committed`` set.
 
         Args:
-            batch_id: Number of the batch; those of one writer rise. None: the next one.
-            k: 0 for the batch, from 1 for its flushes.
-            source: The source's batch, if the source numbers them.
-            segments: In the order of their transactions; at most the first is for the entry to carry.
-            pending: All files that are pending after it; None = as before.
-            source_positions: Those that it advances.
-            schema_changes: Place of a transaction in the commit, from 0, and the schema that begins there.
-            publish: Release it to readers with the same entry, and all that was committed before it: what
-                ``publish`` would do next, for half the price. If there is a gate it is only committed: the gate
-                publishes it.
+            batch_id: Number of the batch, higher than the numbers of this writer's earlier batches. None: the
+                next number.
+            k: 0 for the batch itself; 1, 2, … for the flushes within the batch.
+            source: The source's batch, if the source numbers its batches.
+            segments: Segments in the order of their transactions. Only the first may be a carried segment.
+            pending: All files with rows of incomplete transactions after this commit; None: unchanged.
+            source_positions: The source positions that this commit changes.
+            schema_changes: Pairs of a transaction's place in the commit, from 0, and the schema that begins
+                with it.
+            publish: Also release this commit, and all earlier ones, to readers. The entry does so itself, which
+                costs half as much as a commit and a publication. If the log has a gate, the gate publishes
+                later.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
             UnknownWriter: The log refuses the source's batch (`SourceBatch.admit`).
-            InvalidRequest: So it does, or the batch id does not rise.
-            LogFull: No room; call again with the same arguments once there is.
+            InvalidRequest: The log refuses the source's batch, or the batch id does not rise.
+            LogFull: The file system is full; repeat the call with the same arguments once there is room.
             LogError: A segment is missing or has another size.
         """
         state = self.state
         while True:
-            # 1. The log is not read before the first attempt: step 4 finds out if the number is taken.
+            # 1. Do not read new entries before the first attempt: step 4 detects that the number is taken.
             self._log.check_folder()
             self._entries.check_fence()
-            # 2. A repeat of a known batch writes nothing. Its first attempt may have failed once visible.
+            # 2. A repeat writes nothing. The first attempt may have failed after its entry became visible, so
+            #    make that entry durable before its receipt is returned.
             last = state.writers.get(self.writer, BatchKey(-1, 0)).batch_id
             key = BatchKey(last + 1 if batch_id is None else batch_id, k)
             notes, repeated = self._find(source, None if batch_id is None else key)
@@ -261,7 +268,7 @@ class CatalogWriter:
                 return repeated
             carried, receipts = carried_records(segments)
             self._check_files(receipts[bool(carried) :], pending or ())
-            # 3. Versions, rows, timestamp and gate follow from the state, so they are new in each attempt.
+            # 3. Versions, rows, timestamp and gate depend on the state, so each attempt computes them again.
             entry = self._commit_entry(
                 state,
                 key,
@@ -271,7 +278,8 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish and state.gate is None,
             )
-            # 4. The creation decides. The loser reads the winner's entry, is fenced by it or goes on after it.
+            # 4. Exclusive creation decides between writers. The loser reads the winner's entry, and is either
+            #    fenced by it or tries the next number.
             if self._entries.create(entry, carried):
                 if publish:
                     self._run_upkeep()
@@ -279,52 +287,53 @@ class CatalogWriter:
             self.refresh()
 
     def publish(self) -> Publication | None:
-        """Release everything committed so far; None when there is nothing new, or there is a gate.
+        """Release all committed versions to readers; return None if none is new, or if the log has a gate.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
-            LogFull: No room; call again once there is.
+            LogFull: The file system is full; call again once there is room.
         """
         state = self.state
         while True:
-            # 1. What another process of this writer has committed is released too.
+            # 1. Read entries that another process of this writer may have committed: they are released too.
             self._log.check_folder()
             self._log.follow_entries()
             self._entries.check_fence()
             if state.last_version == state.published:
                 return None
-            # 2. Where a gate stands, it publishes. One that is put up later does not cover these versions.
+            # 2. If there is a gate, only the gate publishes. A gate that is set later does not cover these
+            #    versions.
             publication = None
             if state.gate is not None:
                 break
-            # 3. The last entry with versions is durable, as entries are when ``create`` returns.
+            # 3. ``create`` returns only once an entry is durable, so the last entry with versions is durable.
             publication = create_publication(self._log, now=self._clock.now())
             if publication is not None:
                 break
-            # 4. Another publication has the number: read it, then see what is left to release.
+            # 4. Another process created this publication: read it, then check what remains to be released.
             self.refresh()
         self._run_upkeep()
         return publication
 
     def compact(self) -> Compaction | None:
-        """Compact small neighbouring segments now; None when there are none. See compaction.py."""
+        """Compact small neighbouring segments now; return None if there are none. See compaction.py."""
         return compact(self.path, self._clock.now())
 
     def trim(self, *, before: int) -> Position:
-        """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
+        """Drop all versions below ``before``; return the oldest retained position. See retention.py."""
         return trim(self.path, before, self._clock.now())
 
     def close(self, *, hurried: bool = False) -> None:
-        """Wait for upkeep that has begun, a minute at most, ``hurried`` 2 s."""
+        """Wait until running upkeep ends: at most a minute, or 2 s if ``hurried``."""
         self._upkeep.close(hurried=hurried)
 
     def _run_upkeep(self) -> None:
-        """Have upkeep done if it is due; called after publications, since it deals with what is published."""
+        """Start upkeep if it is due. Call this after publications: upkeep works on published versions only."""
         self._log.follow_checkpoints()
         self._upkeep.run_if_due(self._log)
 
     def find_source(self, source: SourceBatch) -> CommitReceipt | None:
-        """Return what a source's batch came to, if the log as far as it has been read has it.
+        """Return the receipt of a source's batch; None if the log, as far as it has been read, lacks the batch.
 
         Raises:
             UnknownWriter, InvalidRequest: As ``commit``.
@@ -334,7 +343,7 @@ class CatalogWriter:
     def _find(
         self, source: SourceBatch | None, key: BatchKey | None
     ) -> tuple[Notes, CommitReceipt | None]:
-        """Return what a commit notes of its source, or what its repeat came to the first time."""
+        """Return the notes of a new commit and None; or, for a repeat, no notes and the first receipt."""
         if source is None:
             if key is None:
                 return ids_note(self.state, self.writer), None
@@ -354,7 +363,7 @@ class CatalogWriter:
         )
 
     def _commits_before(self, number: int) -> Iterator[CommitEntry]:
-        """Yield the commits up to an entry, the newest first, as far as the log has them."""
+        """Yield the commits up to an entry, newest first, back to the oldest entry that still exists."""
         for each in range(number, 0, -1):
             found = self._log.read_entry(each)
             if found is None:
@@ -363,10 +372,10 @@ class CatalogWriter:
                 yield found.entry
 
     def _find_key(self, key: BatchKey) -> CommitReceipt | None:
-        """Return what a key came to, if it was committed.
+        """Return the receipt of a batch key; None if the key is new.
 
         Raises:
-            InvalidRequest: It was not, but a later one was: batch ids of one writer rise.
+            InvalidRequest: The key was not committed, but a later key was: batch ids of one writer must rise.
         """
         last = self.state.writers.get(self.writer)
         if last is None or (key.batch_id, key.k) > (last.batch_id, last.k):
@@ -384,13 +393,14 @@ class CatalogWriter:
         )
 
     def _deleted_before(self) -> str:
-        """Return what an error adds where the batch may have been in an entry that was deleted."""
+        """Return a suffix for an error message if old entries, which may have had the batch, are deleted."""
         advice = "; it may have been in an entry that is deleted by now: begin with a newer batch"
         return "" if self._log.read_entry(1) is not None else advice
 
     def _check_files(
         self, segments: Sequence[SegmentReceipt], pending: Sequence[PendingSegment]
     ) -> None:
+        # An entry must never name a missing or truncated file: readers would report a damaged log.
         files = [(file.path, file.bytes) for file in segments]
         files += [(file.path, file.bytes) for file in pending]
         for path, expected in files:
@@ -441,13 +451,15 @@ class CatalogWriter:
     def _create_schemas(
         self, state: LogState, schema_changes: Sequence[tuple[int, Schema]]
     ) -> list[tuple[int, int]]:
-        """Create the schemas of a commit; return the version from which each holds, and its id."""
+        """Create the schema files of a commit; return pairs of a schema's first version and its id."""
         created: list[tuple[int, int]] = []
         if not schema_changes:
             return created
         history = self._log.read_schemas()  # those of the writer's own commits are not read by then
         before, room = history.newest, history.whole_bytes - history.difference_bytes
         next_id = max((id for _, id in state.schemas), default=0) + 1
+        # Each schema is stored as a difference while all differences since the last whole schema are smaller
+        # than that whole one; this bounds what a reader has to load.
         for place, schema in schema_changes:
             id, size, is_whole = self._create_schema(before, schema, next_id, room)
             created.append((state.last_version + 1 + place, id))
@@ -458,10 +470,12 @@ class CatalogWriter:
     def _create_schema(
         self, before: Schema, schema: Schema, id: int, room: int
     ) -> tuple[int, int, bool]:
-        """Create a schema under the first free id from one on; ids of commits that never came stay unused.
+        """Create a schema file under the first free id, counted from ``id``.
 
-        It is written whole where its difference from the schema before has more bytes than there is room for.
-        Returns the id, the bytes of the file, and whether it is whole.
+        Ids of failed commits stay unused. The file has the whole schema if the difference from the schema
+        before has more than ``room`` bytes.
+
+        Returns: the id, the size of the file in bytes, and True if the file has the whole schema.
         """
         while True:
             path = f"{SCHEMAS}/{id}.json"
@@ -472,6 +486,8 @@ class CatalogWriter:
                 data, _ = documents.sealed(SchemaDocument.of(schema, id))
             if self._store.create(path, data, failpoint="schema"):
                 return id, len(data), is_whole
+            # An earlier attempt of this commit may have created the file: equal bytes are as good as ours.
+            # Other bytes belong to a commit that never came, or to another writer: try the next id.
             found = self._store.read(path)
             if found is not None and found.data == data:
                 return id, len(data), is_whole
@@ -479,10 +495,10 @@ class CatalogWriter:
 
 
 def check_writer_name(writer: str) -> None:
-    """Refuse what cannot name a writer.
+    """Refuse a malformed writer name.
 
     Raises:
-        InvalidRequest: It is not of the form.
+        InvalidRequest: The name is malformed.
     """
     if _WRITER.fullmatch(writer) is None:
         allowed = "use up to 128 letters, digits, underscores, dots and hyphens"

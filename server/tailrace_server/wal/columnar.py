@@ -1,10 +1,11 @@
-"""Transactions of many mutations, made into records by columns: `TransactionWriter` without work per row.
+"""The columnar path of `TransactionWriter`: many mutations become records without Python work per row.
 
 A compiled loop finds the shape of each image (`record.image_shapes`). An image of a known shape is valid and
-shows no new column, so its row needs no further look; another loop compares the images of updates that have
-the same names. Python handles the other rows: the first of each shape, images that the loop doubts, updates
-whose images have other names, rows that name their ``changed``, and values of declared types. It calls the
-functions of the path by rows for these. Without the loops a writer appends by rows (ADR 0126).
+has no new column, so its row needs no further check. Another loop compares the images of updates whose two
+images have the same names. Python handles the remaining rows with the functions of the row path: the first row
+of each shape, images that the loop cannot decide on, updates whose images have different names, rows with given
+``changed``, and values of declared types. Without compiled loops a writer uses the row path for all rows (ADR
+0126).
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.shown_columns import ShownColumns
 
     LeadText = Callable[[int, dict[str, int], Sequence[SchemaRecord]], bytes]
-    """Makes the text of a lead: the transaction, its records by entity type, its schema changes."""
+    """Returns the text of a lead from the transaction's place, its record counts by entity type, and its schema
+    changes."""
 
 
 class TransactionRecords:
-    """Rows of transactions with their leads, and with the records of schema changes after these."""
+    """The records of transactions: each lead, then records of schema changes, then the mutations."""
 
     def __init__(
         self,
@@ -58,16 +60,16 @@ class TransactionRecords:
         changes: dict[int, list[SchemaRecord]],
         lead_text: LeadText,
     ) -> None:
-        """Take the rows, and what is known of them.
+        """Combine rows with the columns that were computed for them.
 
         Args:
-            rows: The rows.
-            hashes: The hashes of their keys.
-            changed: Lists of names.
-            change: Of all rows.
-            first: Version of the first transaction.
-            changes: Schema changes by transaction.
-            lead_text: Makes the text of a lead.
+            rows: The input rows.
+            hashes: Key hash of each row.
+            changed: Names of the changed columns of each row.
+            change: The image ``change`` of each row.
+            first: Version of the first transaction, relative to the commit.
+            changes: Place of a transaction → its schema changes.
+            lead_text: Returns the text of a lead.
         """
         self._rows = rows
         self._hashes = hashes
@@ -79,9 +81,9 @@ class TransactionRecords:
         self._bounds = [*rows.starts.tolist(), len(rows)]
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return them, cut where a schema change is."""
-        # A transaction that changes the schema begins a run: its lead and the records of the schema are a
-        # batch by themselves, and its rows, further back by these records, come without a lead.
+        """Return the records; a new batch begins at each schema change."""
+        # A transaction that changes the schema begins a new run. Its lead and its schema records are a batch of
+        # their own. Its rows follow without a lead, with indexes raised by the number of schema records.
         found = []
         count = len(self._rows.starts)
         begins = sorted({0, *self._changes})
@@ -110,15 +112,18 @@ class TransactionRecords:
         return self._lead_text(place, dict(counts), changes)
 
     def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
-        """Return the records of transactions; ``schema_records`` come after the lead of the first one.
+        """Return the records of the transactions from ``start`` to ``stop``.
 
-        If there are any, that lead and they are not among the records returned.
+        If ``schema_records`` is positive, the first transaction's lead and its schema records are in a batch
+        before this one. Its rows then have indexes above those records.
         """
         rows, bounds = self._rows, self._bounds
         begin, end = bounds[start], bounds[stop]
         starts = rows.starts[start:stop]
         sizes = np.diff(starts, append=end)
         versions = np.arange(start, stop, dtype=np.int64) + self._first
+        # The index restarts at 1 with each transaction: subtract each transaction's offset from one running
+        # count.
         index = np.arange(1, end - begin + 1) - np.repeat(starts - begin, sizes)
         index[: sizes[0]] += schema_records
         own = slice(1 if schema_records else 0, None)
@@ -148,42 +153,42 @@ class TransactionRecords:
 
 
 _SHAPES_MAX: Final = 65_536
-"""Shapes remembered, at most. When there are more, all of them are forgotten."""
+"""Most shapes to remember; beyond that, all shapes are forgotten."""
 
 _NAMES_AT_ONCE: Final = 256
-"""Sequences of names in a batch, at most, whose updates are compared by compiled code: each takes a look
-through all rows. Python compares the others."""
+"""Most sequences of column names per batch whose updates are compared by compiled code, as each takes one pass
+over all rows. Python compares the other updates."""
 
 
 class _Updates(NamedTuple):
-    """The changes of updates, in rising rows."""
+    """The changed columns of updates, by ascending row."""
 
     rows: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int32]
-    """Number of columns that each has changed."""
+    """Number of changed columns of each update."""
     codes: npt.NDArray[np.int32]
-    """Their names, as places in ``names``."""
+    """The changed columns of all updates, as places in ``names``."""
     names: list[str]
     ends: npt.NDArray[np.int32]
-    """The end of each ``change`` in ``texts``."""
+    """End of each update's image ``change`` in ``texts``."""
     texts: npt.NDArray[np.uint8]
 
 
 class ColumnarRecords:
-    """Makes rows into records, and notes the columns that they show."""
+    """Converts input rows to records, and notes the columns that occur in their images."""
 
     def __init__(self, shown: ShownColumns) -> None:
-        """Note in ``shown`` what columns there are."""
+        """Note the columns of images in ``shown``."""
         self._shown = shown
         self._groups: dict[str, int] = {}
-        """Entity type → its group among shapes."""
+        """Entity type → number that keeps its shapes apart from those of other entity types."""
         self._known: set[int] = set()
-        """Shapes whose columns are noted with their types."""
+        """Shapes whose columns and types are noted already."""
         self._names: dict[int, tuple[str, ...] | None] = {}
-        """Hash of names → the names; None if one is there twice."""
+        """Hash of a sequence of column names → the names; None if one name occurs twice."""
 
     def forget(self) -> None:
-        """Forget all shapes; needed when what was noted has been taken back."""
+        """Forget all shapes; call this when noted columns are rolled back."""
         self._known.clear()
 
     def append(
@@ -192,16 +197,17 @@ class ColumnarRecords:
         """Return the records of whole transactions, and the schemas that begin with one of them.
 
         Args:
-            rows: The rows, checked but for their images.
+            rows: The rows; all but their images has been checked.
             loops: The compiled loops.
             first: Version of the first transaction, relative to the commit.
-            lead_text: Makes the text of a lead.
+            lead_text: Returns the text of a lead.
 
         Raises:
-            InvalidRequest: A transaction has a key twice; an image is no UTF-8 JSON object, or breaks a rule; a
-                lead cannot be written. Facts from the rows may be noted: they have to be taken back.
+            InvalidRequest: A transaction has a key twice, an image is not a UTF-8 JSON object or breaks a rule,
+                or a lead cannot be written. Columns of the rows may have been noted by then: the caller must
+                roll them back.
         """
-        # 1. Check all images, and find the rows that Python has to look at.
+        # 1. Check all images, and select the rows that Python has to check.
         groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[
             rows.type_codes
         ]
@@ -217,13 +223,14 @@ class ColumnarRecords:
         alike = updates & (after.names == before.names) & (after.names != 0)
         alike &= self._plain(rows, alike, after)
         derived = self._check(rows, loops, groups, before, after, updates & ~alike, has)
-        # 2. Note what columns each transaction shows, and what that changes about the schema.
+        # 2. Note the new columns of each transaction, and derive its schema changes.
         marks = (has["before"] & self._new(before)) | (has["after"] & self._new(after)) | given
         self._mark_new_types(rows, marks)
         changes, schemas = self._note(rows, marks, before, after, first)
-        # 3. What updates have changed. The order of the schema is known only now.
+        # 3. Compute the changed columns of updates. Their order is the schema's, which is known only after step
+        #    2.
         changed, change = self._changes(rows, loops, alike, after, derived, given)
-        # 4. Records.
+        # 4. Build the records.
         records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
         return records.batches(), schemas
 
@@ -233,7 +240,10 @@ class ColumnarRecords:
     def _plain(
         self, rows: InputRows, marks: npt.NDArray[np.bool_], after: Shapes
     ) -> npt.NDArray[np.bool_]:
-        """Return which rows have names that each come once; those of marked rows are looked up."""
+        """Return a mask of the rows that compiled code can compare: each name occurs once in their images.
+
+        Names are looked up for the marked rows, and for at most `_NAMES_AT_ONCE` sequences of names.
+        """
         if not marks.any():
             return marks
         if len(self._names) >= _SHAPES_MAX:
@@ -259,7 +269,9 @@ class ColumnarRecords:
         updates: npt.NDArray[np.bool_],
         has: dict[str, npt.NDArray[np.bool_]],
     ) -> dict[int, tuple[tuple[str, ...], bytes]]:
-        """Check what compiled code has not; return what some updates have changed.
+        """Check the rows that compiled code leaves to Python; return row → changed columns and ``change``.
+
+        Only the rows of ``updates`` are in the result.
 
         Args:
             rows: The rows.
@@ -267,8 +279,8 @@ class ColumnarRecords:
             groups: Group of each row's entity type.
             before: Shapes of the images before.
             after: Shapes of the images after.
-            updates: The updates to compare.
-            has: For each body column whether a row has one.
+            updates: Mask of the updates to compare here.
+            has: Body column → mask of the rows that have it.
         """
         shown = self._shown
         marks = {
@@ -299,8 +311,10 @@ class ColumnarRecords:
         return derived
 
     def _new(self, images: Shapes) -> npt.NDArray[np.bool_]:
-        """Return the images whose shape is not known."""
+        """Return a mask of the images whose shape is unknown."""
         shapes = images.shapes
+        # The usual case is one known shape in all rows; comparing with it is cheaper than finding distinct
+        # shapes.
         if len(shapes) and int(shapes[0]) in self._known and (shapes == shapes[0]).all():
             return np.zeros(len(shapes), np.bool_)
         unknown = [
@@ -311,7 +325,7 @@ class ColumnarRecords:
         return np.isin(shapes, np.array(unknown, np.uint64))
 
     def _mark_new_types(self, rows: InputRows, marks: npt.NDArray[np.bool_]) -> None:
-        """Mark the first row of each entity type that is not noted yet."""
+        """Mark the first row of each entity type that has not been noted yet."""
         if self._shown.entity_types.issuperset(rows.entity_types):
             return
         codes, places = np.unique(rows.type_codes, return_index=True)
@@ -326,7 +340,7 @@ class ColumnarRecords:
         after: Shapes,
         first: int,
     ) -> tuple[dict[int, list[SchemaRecord]], list[tuple[int, Schema]]]:
-        """Note the columns of marked rows; return the schema changes by transaction, and the schemas."""
+        """Note the columns of marked rows; return schema changes by transaction, and the new schemas."""
         shown = self._shown
         changes: dict[int, list[SchemaRecord]] = {}
         schemas: list[tuple[int, Schema]] = []
@@ -345,7 +359,8 @@ class ColumnarRecords:
                         images.append(image)
                         if shape:  # compiled code does not compare the names of an image
                             _members(rows, name, row)
-                        # What a placeholder stands for shows no type: another image has to.
+                        # A placeholder hides the type of its value, so another image of this shape must show
+                        # the type.
                         if shape and shown.teaches(image):
                             if len(self._known) >= _SHAPES_MAX:
                                 self._known.clear()
@@ -366,15 +381,15 @@ class ColumnarRecords:
         derived: dict[int, tuple[tuple[str, ...], bytes]],
         given: npt.NDArray[np.bool_],
     ) -> tuple[pa.Array, pa.Array]:
-        """Return ``changed``, lists of dictionary encoded names, and ``change`` of all rows."""
+        """Return ``changed`` (lists of dictionary-encoded names) and ``change`` of all rows."""
         shown, total = self._shown, len(rows)
         names: list[str] = []
         lists = pa.nulls(total, pa.list_(pa.int32()))
         texts = rows.change
         singly = {row: each for row, (each, _) in derived.items()}
         singly |= {row: tuple(rows.changed[row].as_py()) for row in np.flatnonzero(given).tolist()}
-        # 1. What compiled code compares. The places of names in their images are in the order of the schema,
-        #    or else these rows are put in order below.
+        # 1. Compare updates in compiled code. Codes follow the order of names in the image; rows in which that
+        #    is not the schema's order are sorted in step 2.
         if alike.any():
             found = self._compare(rows, loops, alike, after)
             names, lists, texts = found.names, _lists_of(found, total), _texts_of(found, total)
@@ -382,7 +397,7 @@ class ColumnarRecords:
                 texts = pc.coalesce(rows.change, texts)
             for row in self._out_of_order(rows, alike, after):
                 singly[row] = tuple(names[code] for code in lists[row].as_py())
-        # 2. What is done by rows.
+        # 2. Set the names of all other rows one by one.
         if singly:
             places = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
             values = lists.to_pylist()
@@ -402,7 +417,7 @@ class ColumnarRecords:
     def _out_of_order(
         self, rows: InputRows, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> list[int]:
-        """Return the updates whose names are not in the order of the schema."""
+        """Return the rows of updates whose names are not in the schema's order."""
         found: list[int] = []
         hashes = np.where(alike, after.names, np.uint64(0))
         for each in pc.unique(pa.array(hashes[alike])).to_pylist():
@@ -415,12 +430,12 @@ class ColumnarRecords:
     def _compare(
         self, rows: InputRows, loops: Loops, alike: npt.NDArray[np.bool_], after: Shapes
     ) -> _Updates:
-        """Compare the images of updates that have the same names."""
+        """Compare the two images of each update in compiled code; both images have the same names."""
         at = np.flatnonzero(alike)
         members = after.members[at]
         counts, ends = np.empty(len(at), np.int32), np.empty(len(at), np.int32)
         positions = np.empty(int(members.sum()), np.int32)
-        # A change is never longer than the image after, of which it is a part.
+        # An image ``change`` is part of the image after, so it is never longer than that.
         texts = np.empty(_values_bytes(rows.after) + 1, np.uint8)
         one, other = addresses_of(rows.before), addresses_of(rows.after)
         total = loops.differences(
@@ -429,7 +444,7 @@ class ColumnarRecords:
             *(len(at), address(at, LONG), address(counts, INT)),
             *(address(positions, INT), address(ends, INT), address(texts, BYTE)),
         )
-        # Each sequence of names gets places of its own among all names.
+        # Each sequence of names gets its own range of codes, as equal places mean different names.
         names: list[str] = []
         places: dict[int, int] = {}
         hashes = after.names[at]
@@ -445,7 +460,7 @@ class ColumnarRecords:
 
 
 def _members(rows: InputRows, column: str, row: int) -> Any:
-    """Return the columns of an image; the error says whose."""
+    """Return the columns of an image; an error names the row."""
     try:
         return columns_of(getattr(rows, column)[row].as_py())
     except InvalidRequest as error:
@@ -453,7 +468,7 @@ def _members(rows: InputRows, column: str, row: int) -> Any:
 
 
 def _lists_of(updates: _Updates, total: int) -> pa.ListArray:
-    """Return the codes of what was changed, a list for each row; null for rows that are not updates."""
+    """Return the codes of changed columns, a list for each row; null for rows that were not compared."""
     counts = np.zeros(total, np.int64)
     counts[updates.rows] = updates.counts
     offsets = np.zeros(total + 1, np.int32)
@@ -464,7 +479,7 @@ def _lists_of(updates: _Updates, total: int) -> pa.ListArray:
 
 
 def _texts_of(updates: _Updates, total: int) -> pa.BinaryArray:
-    """Return the change of each row; null for rows that are not updates."""
+    """Return the image ``change`` of each row; null for rows that were not compared."""
     lengths = np.zeros(total, np.int64)
     lengths[updates.rows] = np.diff(updates.ends, prepend=np.int32(0))
     offsets = np.zeros(total + 1, np.int32)
@@ -475,7 +490,7 @@ def _texts_of(updates: _Updates, total: int) -> pa.BinaryArray:
 
 
 def _bitmap(rows: npt.NDArray[np.int64], total: int) -> pa.Buffer | None:
-    """Return the bitmap of a column that has values in some rows."""
+    """Return the validity bitmap of a column with values in ``rows`` only; None if every row has a value."""
     if len(rows) == total:
         return None
     valid = np.zeros(total, np.bool_)

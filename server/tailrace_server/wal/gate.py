@@ -1,14 +1,14 @@
-"""The gate of a log: publication waits until tables show what is to be published.
+"""The gate of a log: it delays publication until external tables show the versions to publish.
 
-A gate is an entry of the log, so every writer meets it before it can commit again, whoever has put it up::
+A gate is an entry of the log, so every writer reads it before its next commit, whichever process set the gate::
 
     writer   commit 6, published ── commit 7 ────────────── commit 8 ────────────────
     gate                  gate ──────────── tables at 7 ─ publish 7 ── tables at 8 ─ …
 
-From there on commits do not publish themselves, and a writer's ``publish`` releases nothing. Whoever keeps the
-gate reads what is committed, brings its tables up to date, then publishes. If it is away nothing is published:
-the versions above ``published`` are durable and wait. A log has one gate at most. It stays until it is taken
-away.
+After the gate's entry, commits do not publish themselves, and a writer's ``publish`` releases nothing. The
+process that serves the gate reads the committed versions, updates its tables, then publishes. While that
+process is down nothing is published: the versions above ``published`` are durable and wait. A log has at most
+one gate. The gate stays until it is removed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 def put_up_gate(
     log: CommitLog, name: str, place: str, entity_types: Sequence[str], clock: Clock
 ) -> GateDocument:
-    """Put up a gate, or find the same one standing; return it.
+    """Set a gate unless the same gate is set already; return it.
 
     Args:
         log: The log; its folder must be writable.
-        name: What kind of tables.
-        place: Where they are.
-        entity_types: Those that they show; empty: all.
-        clock: Time of the entry.
+        name: Kind of the tables.
+        place: Place of the tables.
+        entity_types: The entity types that the tables show; empty: all.
+        clock: Source of the entry's timestamp.
 
     Raises:
-        InvalidRequest: There is another gate.
-        LogFull: No room.
-        LogUnreadable: No permission.
+        InvalidRequest: The log has another gate.
+        LogFull: The file system is full.
+        LogUnreadable: Permission is missing.
     """
     while True:
         log.advance()
@@ -60,7 +60,7 @@ def put_up_gate(
 
 
 def refuse_other_gate(log: CommitLog, name: str, place: str, entity_types: Sequence[str]) -> None:
-    """Raise InvalidRequest if there is another gate than this."""
+    """Raise InvalidRequest if the log has a gate that differs from this one."""
     gate = log.state.gate
     if gate is None:
         return
@@ -73,11 +73,11 @@ def refuse_other_gate(log: CommitLog, name: str, place: str, entity_types: Seque
 
 
 def take_away_gate(log: CommitLog, clock: Clock) -> GateDocument | None:
-    """Remove the gate and publish the commits that waited for it; return it, None if there is none.
+    """Remove the gate and publish the commits that waited for it; return the gate, or None if there was none.
 
     Raises:
-        LogFull: No room.
-        LogUnreadable: No permission.
+        LogFull: The file system is full.
+        LogUnreadable: Permission is missing.
     """
     while True:
         log.advance()
@@ -85,8 +85,8 @@ def take_away_gate(log: CommitLog, clock: Clock) -> GateDocument | None:
         if gate is not None and not _create(log, None, clock):
             continue
         break
-    # What waited for the gate is released here, as its writer may never commit again. If this process is killed
-    # before that, the next writer that commits or opens releases it.
+    # Publish here what waited for the gate, as the catalog's writer may never commit again. If this process is
+    # killed before that, the next writer that commits or opens the catalog publishes it.
     if gate is not None:
         view, entry = log.durable_view()
         publish_behind(log, (entry, view.published), {}, clock)
@@ -96,16 +96,16 @@ def take_away_gate(log: CommitLog, clock: Clock) -> GateDocument | None:
 def publish_behind(
     log: CommitLog, up_to: tuple[int, int], state_versions: Mapping[str, int], clock: Clock
 ) -> PublicationDocument | None:
-    """Publish up to an entry that ``CommitLog.durable_view`` has returned; None where that is published.
+    """Publish up to an entry from ``CommitLog.durable_view``; return None if that is published already.
 
     Args:
         log: The log.
-        up_to: The entry and its last version.
-        state_versions: Version of each table that shows the catalog at that version.
-        clock: Time of the publication.
+        up_to: Number and last version of the entry.
+        state_versions: Table → its version that shows the catalog as of the entry.
+        clock: Source of the publication's time.
 
     Raises:
-        LogFull: No room.
+        LogFull: The file system is full.
     """
     while log.state.published < up_to[1]:
         made = create_publication(log, now=clock.now(), up_to=up_to, state_versions=state_versions)
@@ -116,7 +116,7 @@ def publish_behind(
 
 
 def _create(log: CommitLog, gate: GateDocument | None, clock: Clock) -> bool:
-    """Create the entry of a gate; False when another entry has the number."""
+    """Create the entry that sets or removes the gate; return False if another entry has the number."""
     state = log.state
     entries = EntryWriter(log, epoch=state.epoch, writer="", clock=clock)
     return entries.create(

@@ -1,4 +1,4 @@
-"""The writer for Python programs that have no Spark: a catalog's name in, created if it is new."""
+"""The writer for Python programs without Spark: opens a catalog by name, and creates it if it is new."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LogWriter(TransactionWriter):
-    """Appends transactions to one catalog, as ``TransactionWriter`` says; open it by the catalog's name."""
+    """Appends transactions to the catalog of a name. ``TransactionWriter`` describes the methods."""
 
     @classmethod
     def open(
@@ -31,9 +31,9 @@ class LogWriter(TransactionWriter):
         mapping: SchemaMapping | None = None,
         whole_removals: bool = False,
     ) -> Self:
-        """Open a catalog, created if there is none.
+        """Open a catalog for writing; create the catalog if it does not exist.
 
-        Arguments and errors as those of ``CatalogWriter.open`` and ``TransactionWriter``.
+        Arguments and errors are those of ``CatalogWriter.open`` and ``TransactionWriter``.
         """
         check_mapping(mapping)  # before the catalog is created for it
         opened = open_writer(Path(root), catalog, writer=writer, take_over=take_over, clock=clock)

@@ -1,4 +1,4 @@
-"""Numbered batches of a source, such as a Spark stream: the log takes each of them once.
+"""Numbered batches of a source, such as a Spark stream: the log commits each batch once.
 
 Spark counts the batches of one checkpoint, and a program may number its writes. Neither number identifies a
 batch by itself: two streams and a program may use one writer, and a new checkpoint begins with batch 0 again.
@@ -6,9 +6,9 @@ So a batch is identified by its stream and its number, and a repeat must have th
 
 The log notes this in source positions, which a commit writes together with the rows::
 
-    stream:WRITER      id of the stream whose batches the writer takes; a stream before it is fenced
+    stream:WRITER      id of the stream that feeds the writer; the stream before it is fenced
     batch:STREAM       NUMBER:ROWS:CHECKSUM of the newest batch of a stream
-    batch:of:WRITER    the same for the numbers that a program gives
+    batch:of:WRITER    the same for batches that a program numbers
     batch-ids:WRITER   last batch id of the writer before it had any of these notes; -1 for none. Up to there
                        the ids in its entries are Spark's or the program's, without the stream and the content
 """
@@ -34,18 +34,18 @@ _ADVICE: Final = (
 )
 
 Notes = dict[str, int | str]
-"""Source positions that the commit of a batch writes."""
+"""The source positions that the commit of a batch writes."""
 
 
 class BatchContent(NamedTuple):
-    """The content of a batch, independent of the order of its rows."""
+    """Count and checksum of a batch's rows; independent of their order."""
 
     rows: int = 0
     checksum: int = 0
-    """Sum of the checksums of its rows, below 2^64."""
+    """Sum of the checksums of the rows, modulo 2^64."""
 
     def plus(self, other: BatchContent) -> BatchContent:
-        """Return the content of both together."""
+        """Return the content of both batches together."""
         return BatchContent(self.rows + other.rows, (self.checksum + other.checksum) % (1 << 64))
 
     def __str__(self) -> str:
@@ -54,23 +54,25 @@ class BatchContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """One batch of a source."""
+    """One numbered batch of a source."""
 
     stream: str
-    """Id of Spark's query, which is part of its checkpoint; empty for a number that a program gives."""
+    """Id of the Spark query, which is part of its checkpoint; empty if a program numbers the batch."""
     number: int
     content: BatchContent
     consecutive: bool = False
-    """True if the numbers of the stream begin with 0 and leave none out."""
+    """True if the stream numbers its batches 0, 1, 2, … without gaps."""
     take_over: bool = False
-    """Permission to take a stream that the log does not know, and to leave out batches."""
+    """Permission to accept a stream that the log does not know, and to skip batches."""
 
     def admit(self, state: LogState, writer: str) -> Notes | None:
-        """Return what its commit notes; None if the log has its number, and ``repeats`` finds the entry.
+        """Return the notes for this batch's commit; None if a batch of this or a higher number is committed.
+
+        After None, ``repeats`` finds the entry of the first commit.
 
         Raises:
-            UnknownWriter: The writer takes the batches of another stream, or the log lacks batches before it.
-            InvalidRequest: An older tailrace may have committed it and kept no checksum.
+            UnknownWriter: Another stream feeds the writer, or the log lacks batches before this one.
+            InvalidRequest: An older tailrace may have committed this batch, without a checksum.
         """
         positions = state.source_positions
         refuse_other_stream(positions, writer, self.stream, take_over=self.take_over)
@@ -92,10 +94,10 @@ class SourceBatch:
         return notes | ({f"{_STREAM}{writer}": self.stream} if self.stream else {})
 
     def repeats(self, entry: CommitEntry, state: LogState, writer: str) -> bool:
-        """Return whether an entry committed this batch.
+        """Return True if an entry committed this batch.
 
         Raises:
-            InvalidRequest: It committed the batch's number with other content.
+            InvalidRequest: The entry committed a batch of this number with other content.
         """
         noted = entry.source_positions.get(self.place(writer))
         if noted is not None:
@@ -105,13 +107,13 @@ class SourceBatch:
         if not is_older or entry.batch_id > _ids_before(state, writer):
             return False
         held_rows = sum(sum(each.counts.values()) for each in entry.segments)
-        # Records of the schema are counted too, and only a commit with a new schema has any.
+        # The count of an entry includes schema records, and only a commit with a new schema has any.
         if held_rows < self.content.rows or (held_rows > self.content.rows and not entry.schemas):
             self._refuse_content(writer, entry, f"{held_rows} rows")
         return True
 
     def newest_repeated(self, state: LogState, writer: str) -> KnownCommit | None:
-        """Return the commit of this batch if it is the newest one of its source; errors as ``repeats``."""
+        """Return the commit of this batch if it is the newest batch of its source; errors as ``repeats``."""
         place = self.place(writer)
         (known,) = state.known_commits.get(place, (None,))
         if known is None or not self._is_noted(state.source_positions[place], writer, known):
@@ -119,7 +121,7 @@ class SourceBatch:
         return known
 
     def _is_noted(self, noted: int | str, writer: str, commit: CommitEntry | KnownCommit) -> bool:
-        """Return True if a note is of this batch; raise InvalidRequest if it has other content."""
+        """Return True if a note names this batch; raise InvalidRequest if the noted content differs."""
         number, rows, checksum = str(noted).split(":")
         if int(number) != self.number:
             return False
@@ -129,17 +131,18 @@ class SourceBatch:
         return True
 
     def name(self, writer: str) -> str:
-        """Return how an error names the batch."""
+        """Return the batch's name for error messages."""
         stream = f" of checkpoint {self.stream}" if self.stream else ""
         return f"batch {self.number}{stream} of writer {writer!r}"
 
     def place(self, writer: str) -> str:
-        """Return the source position that notes the newest batch."""
+        """Return the name of the source position that notes the newest batch."""
         return f"{BATCH_NOTES}{self.stream}" if self.stream else f"{BATCH_NOTES}of:{writer}"
 
     def _check_first(self, writer: str, before: int) -> None:
-        """Refuse the first batch of a stream whose earlier batches the log may have, or lack."""
-        # A new stream begins with batch 0, and one of an older tailrace with the number after its last.
+        """Refuse the first batch of a stream if the log may have it already, or lacks batches before it."""
+        # A new stream begins with batch 0. A stream that an older tailrace committed continues after its last
+        # number.
         if self.take_over or self.number == before + 1:
             return
         if before >= 0 and self.number == before:
@@ -174,17 +177,19 @@ class SourceBatch:
 def refuse_other_stream(
     positions: Mapping[str, int | str], writer: str, stream: str, *, take_over: bool
 ) -> None:
-    """Refuse a stream unless the writer takes its batches, or may take them from here on.
+    """Refuse a stream unless it feeds the writer already, or may do so from now on.
 
     Raises:
-        UnknownWriter: The writer takes those of another one, and this one is new, or was taken over from.
+        UnknownWriter: Another stream feeds the writer, and this stream is new without ``take_over``, or was
+            taken over from.
     """
     current = positions.get(f"{_STREAM}{writer}")
     if not stream or current in (None, stream):
         return
     names = f"{writer}, checkpoint {stream}", [f"{writer}, checkpoint {current}"]
     if f"{BATCH_NOTES}{stream}" in positions:
-        # Its permission was for its own beginning. With it, two programs would take over in turns.
+        # This stream was taken over from. Its own ``take_over`` does not count: two programs would take over in
+        # turns.
         raise UnknownWriter(
             *names, "a stream with another checkpoint has taken over: stop this one"
         )
@@ -197,7 +202,10 @@ def refuse_other_stream(
 
 
 def ids_note(state: LogState, writer: str) -> Notes:
-    """Return the note of the writer's batch ids before it had notes; every commit without an id makes it."""
+    """Return the note of the writer's last batch id before its first notes.
+
+    Every commit without a batch id writes this note.
+    """
     return {f"{_IDS}{writer}": _ids_before(state, writer)}
 
 

@@ -1,17 +1,18 @@
-"""The system log: what happened to the catalogs of a root, as a log of the same form.
+"""The system log: a log of what happened to the catalogs of a log root.
 
-Each record is of area SCHEMA, entity type ``catalog``, key the catalog's name, and known by (uuid, event)::
+Each record has area SCHEMA, entity type ``catalog``, and the catalog's name as its key. A uuid and an event
+identify it::
 
     created    UPSERT   change {"event": "created"}     after {name, uuid, created}
     replaced   UPSERT   change {"event": "replaced"}    before and after, with different uuids
     dropped    REMOVE   change {"event": "dropped"}     before {name, uuid, created}
 
-The records follow from the folders: ``record_changes`` compares the catalogs that exist with what the log
-says and writes what is missing. So a crash between a folder's rename and its record loses nothing, and a
-repeat adds nothing. A folder that was put in by hand is recorded by the next writer command. A folder that is
-missing is no drop, unless ``tailrace catalog drop`` has left its mark: it may be on a volume that is not
-mounted. Several processes may record at once: each takes the log over from the other, and the loser starts
-again from what the winner wrote.
+The records are derived from the folders: ``record_changes`` compares the existing catalogs with the system log
+and writes the missing records. So a crash between a folder's rename and its record loses nothing, and a repeat
+adds nothing. The next command that writes records a folder that was added by hand. A missing folder counts as a
+drop only with the mark of ``tailrace catalog drop``: otherwise its volume may just not be mounted. Several
+processes may record at once: each takes over the system log from the other, and the loser starts again from the
+winner's records.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tailrace.clock import Clock
 
 Descriptor = dict[str, Any]
-"""Name, uuid and time of creation of a catalog."""
+"""Name, uuid and creation time of a catalog."""
 
 ENTITY_TYPE: Final = "catalog"
 
@@ -55,21 +56,24 @@ _log = logging.getLogger("tailrace.wal")
 
 
 def record_changes(root: Path, *, clock: Clock | None = None) -> None:
-    """Write to the system log what happened to the catalogs and is not recorded yet.
+    """Write the missing records about catalogs to the system log.
 
     Raises:
-        LogFull: No room; the next call records it.
+        LogFull: The file system is full; the next call writes the records.
         LogCorrupted: The system log is damaged.
     """
     create_folder(root, SYSTEM_CATALOG, clock)
     while True:
         recorded = _recorded(root)
+        # Compare before opening a writer: opening fences other processes and creates an entry, and usually
+        # nothing is missing.
         if not _missing(recorded, _standing(root, recorded)):
             return
         try:
             opened = CatalogWriter.open(root, SYSTEM_CATALOG, writer=SYSTEM_WRITER, clock=clock)
             with TransactionWriter(opened) as writer:
-                # Opening publishes what a killed writer left committed, which may be what is missing.
+                # Opening publishes commits that a killed writer left, and the missing records may be among
+                # them.
                 recorded = _recorded(root)
                 for mutation in _missing(recorded, _standing(root, recorded)):
                     writer.append([mutation])
@@ -78,15 +82,15 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
 
 
 def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
-    """Return the catalogs that were not dropped, by name; one that cannot be read is as it was recorded."""
-    # 1. Missing, not ours to read, of a newer format, damaged, a copy of another: none of that is a drop, and
-    #    no reason to keep the others from being recorded.
+    """Return the catalogs that were not dropped, by name; an unreadable one keeps its recorded descriptor."""
+    # 1. Begin with the recorded catalogs. A folder that is missing, unreadable, damaged, of a newer format or a
+    #    copy of another catalog is not a drop, and must not keep the other catalogs from being recorded.
     found = {
         name: descriptor
         for name, descriptor in recorded.items()
         if not is_dropped(root, UUID(descriptor["uuid"]))
     }
-    # 2. What can be read is as its folder says.
+    # 2. Where a folder can be read, its descriptor replaces the recorded one.
     for name in list_catalogs(root):
         with suppress(LogUnreadable, LogCorrupted):
             document = read_named(root, name)
@@ -95,13 +99,13 @@ def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descr
 
 
 def recorded_uuid(root: Path, name: str) -> UUID | None:
-    """Return the uuid that the system log has of a catalog which was not dropped, or None."""
+    """Return the uuid of a catalog in the system log; None if the catalog is unknown or was dropped."""
     found = _recorded(root).get(name) if is_catalog(root / SYSTEM_CATALOG) else None
     return None if found is None else UUID(found["uuid"])
 
 
 def _recorded(root: Path) -> dict[str, Descriptor]:
-    """Return the catalogs that the system log says are there, by name."""
+    """Return the catalogs that exist according to the system log, by name."""
     assert is_catalog(root / SYSTEM_CATALOG)
     standing: dict[str, Descriptor] = {}
     view = CommitLog.open(root / SYSTEM_CATALOG).view
@@ -123,7 +127,7 @@ def _recorded(root: Path) -> dict[str, Descriptor]:
 def _missing(
     recorded: Mapping[str, Descriptor], standing: Mapping[str, Descriptor]
 ) -> list[Mutation]:
-    """Return the records that turn one into the other."""
+    """Return the records that turn the recorded catalogs into the standing ones."""
     missing = []
     for name in sorted(recorded.keys() | standing.keys()):
         before, after = recorded.get(name), standing.get(name)

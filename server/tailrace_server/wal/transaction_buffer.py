@@ -1,4 +1,4 @@
-"""Transactions that a writer has taken and not committed yet."""
+"""The buffer of transactions that a writer has accepted and not committed yet."""
 
 from __future__ import annotations
 
@@ -29,67 +29,68 @@ _COLUMNS = (
 )
 _SCHEMA = pa.schema(_COLUMNS)
 _BATCH_BYTES: Final = 256 << 20
-"""Bytes of images in a batch that is made of buffered records; one record may have more."""
+"""Most bytes of images in a batch of buffered records, except that one record may have more."""
 
 _Mark = tuple[int, int, int, int, dict[str, bool]]
 
 
 @dataclass(slots=True)
 class Buffer:
-    """Batches of records, and after them records by columns."""
+    """Buffered records: first whole batches, then single records as one list per column."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
     transactions: int = 0
     schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
     bytes: int = 0
-    """Of the images in ``columns``."""
+    """Total size of the images in ``columns``, in bytes."""
     removals: dict[str, bool] = field(default_factory=dict)
-    """Entity types with removed rows; True if an image of one may lack values."""
+    """Entity types with removed rows → True if the image of a removed row may lack values."""
 
     def add(self, *values: Any) -> None:
-        """Add a record."""
+        """Add a record, given as its values in the order of the columns."""
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
     def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Add records after all others."""
+        """Add batches of records after all other records."""
         self.batches += [*self._batches_of_columns(), *batches]
         self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
 
     @property
     def small(self) -> bool:
-        """True if the commit's entry can carry it."""
+        """True if a commit's entry can carry the buffered records."""
         if self.batches:  # they are made of many rows
             return False
         return len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX
 
     def mark(self) -> _Mark:
-        """Return where ``drop`` goes back to, as long as nothing but ``add`` comes in between."""
+        """Return a mark for ``drop``; it is valid until ``add_batches`` is called."""
         rows, schema_changes = len(self.columns[0]), len(self.schema_changes)
         return rows, schema_changes, self.transactions, self.bytes, {**self.removals}
 
     def drop(self, mark: _Mark) -> None:
-        """Go back to a mark."""
+        """Drop all records that were added after a mark."""
         rows, schema_changes, self.transactions, self.bytes, self.removals = mark
         for column in self.columns:
             del column[rows:]
         del self.schema_changes[schema_changes:]
 
     def all_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all records; those by columns become a batch when it is their turn."""
+        """Yield all records as batches; single records are converted one batch at a time."""
         yield from self.batches
         yield from self._batches_of_columns()
 
     def note_removals(self, removals: Mapping[str, bool], *, whole: bool) -> None:
-        """Add what `removals_in` found; without ``whole`` all images may lack values."""
+        """Add the result of `removals_in`; unless ``whole``, any image of a removed row may lack values."""
         for entity_type, lacking in removals.items():
             lacking |= not whole or self.removals.get(entity_type, False)
             self.removals[entity_type] = lacking
 
     def _batches_of_columns(self) -> Iterator[pa.RecordBatch]:
-        # Arrow counts the bytes of a column in 32 bits, so many large images are several batches.
+        # Arrow counts the bytes of a column in 32 bits, so a buffer with many large images needs several
+        # batches.
         rows, starts, size = len(self.columns[0]), [0], 0
         if self.bytes > _BATCH_BYTES:
             for row, images in enumerate(zip(*self.columns[-3:], strict=True)):

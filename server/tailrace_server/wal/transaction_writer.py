@@ -1,7 +1,7 @@
-"""Transactions of mutations in, one segment per commit, into a catalog that exists.
+"""The writer of whole transactions into an existing catalog, with one segment per commit.
 
-A small segment is carried by the commit's entry, a larger one is a file of its own. Programs open it as a
-``LogWriter``, which creates the catalog too (log_writer.py).
+The commit's entry carries a small segment; a larger segment is a file of its own. Programs open this writer as
+a ``LogWriter``, which also creates the catalog (log_writer.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Attempt:
-    """A commit that has begun: a failed one is repeated as it was before anything else is committed."""
+    """A commit that has begun. After a failure it is repeated unchanged before anything else is committed."""
 
     batch_id: int
     segment: CarriedSegment | SegmentReceipt
@@ -61,18 +61,19 @@ class _Attempt:
 
 
 COLUMNAR_FROM: Final = ROWS_MAX
-"""Mutations from which a transaction is appended by columns: with its lead it is too large for an entry. One
-that an entry can carry is appended and committed in a third of the time, a mutation at a time (ADR 0126)."""
+"""Number of mutations from which a transaction is appended by columns. With its lead, such a transaction is too
+large for an entry to carry. A smaller one is faster by rows: it takes a third of the time (ADR 0126)."""
 
 _COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
-"""The description, in a lead, of the records after it."""
+"""Fields of a lead that the writer computes from the records after it."""
 
 
 class TransactionWriter:
     """Appends transactions to one catalog. A context manager; not thread-safe.
 
     ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers; ``commit(publish=True)`` does
-    both with one object. Leaving the context commits and publishes what is left, unless an error leaves it.
+    both with one object. Leaving the context commits and publishes the buffered transactions, unless an
+    exception is propagating.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class TransactionWriter:
         *,
         whole_removals: bool = False,
     ) -> None:
-        """Append under a writer's epoch.
+        """Append under the epoch of an open writer.
 
         Args:
-            writer: The catalog's.
-            mapping: Declares columns (schema/mapping.py).
-            whole_removals: True if each ``before`` of a removal has the value of every column of its row. The
-                log then says so (state/whole_removals.py).
+            writer: The writer of the catalog.
+            mapping: Declared columns (schema/mapping.py).
+            whole_removals: True if ``before`` of each removal has the value of every column. The log then notes
+                this (state/whole_removals.py).
 
         Raises:
             InvalidRequest: As `check_mapping`.
@@ -121,7 +122,7 @@ class TransactionWriter:
 
     @property
     def epoch(self) -> int:
-        """The epoch that it writes under."""
+        """The epoch under which this writer commits."""
         return self._writer.epoch
 
     @property
@@ -137,19 +138,20 @@ class TransactionWriter:
         source_timestamp: int | None = None,
         **lead_extras: Any,
     ) -> None:
-        """Buffer one transaction, which becomes one version; without mutations it is its lead alone.
+        """Buffer one transaction, which becomes one version; without mutations the version is its lead alone.
 
         Args:
-            mutations: In source order; they get the indexes 1, 2, …, after the records of what they change
-                about the schema. At most one for each key.
-            transaction_id: The source's name of it.
-            source_timestamp: When the source committed it, µs.
-            lead_extras: Further fields of the lead, as record.lead_text takes them; not what is counted here.
+            mutations: Mutations in the source's order, at most one per key. The transaction's schema changes
+                get the indexes from 1 on, and the mutations follow.
+            transaction_id: The source's name for the transaction.
+            source_timestamp: Time at which the source committed the transaction, in microseconds.
+            lead_extras: Further fields of the lead, as for record.lead_text, except the fields that are counted
+                here.
 
         Raises:
             InvalidRequest: A mutation breaks a rule (`mutation.check`, `row_rules`, `ValueRules`); an image is
-                no UTF-8 JSON object; a text or a field of the lead cannot be written; the mapping declares what
-                the columns cannot become. Nothing of the transaction is buffered.
+                not a UTF-8 JSON object; a text or a field of the lead cannot be written; or the mapping
+                declares types that the columns cannot have. Nothing of the transaction is buffered.
         """
         self._check_open()
         _check_lead(transaction_id, source_timestamp, lead_extras)
@@ -162,17 +164,17 @@ class TransactionWriter:
         self._append_rows(mutations, transaction_id, source_timestamp, lead_extras)
 
     def append_batch(self, batch: pa.RecordBatch, **lead_extras: Any) -> None:
-        """Buffer the transactions of an Arrow record batch; the log reads as after ``append`` of each.
+        """Buffer the transactions of an Arrow record batch, with the same result as ``append`` for each.
 
-        Its columns are described in record/input_rows.py. The batch's memory is kept until the commit.
+        record/input_rows.py describes the columns. The batch's memory is retained until the commit.
 
         Args:
-            batch: Rows in source order. Without a column ``transaction_id`` they are one transaction; those
-                of one transaction lie in one batch. Without rows nothing is buffered.
-            lead_extras: Further fields of each lead, as ``append`` takes them.
+            batch: Rows in the source's order. Rows of one transaction must be in one batch. Without a column
+                ``transaction_id`` all rows are one transaction. An empty batch buffers nothing.
+            lead_extras: Further fields of each lead, as for ``append``.
 
         Raises:
-            InvalidRequest: As ``append``, or a column is missing, unknown or of another type. The error names
+            InvalidRequest: As ``append``; or a column is missing, unknown or of a wrong type. The error names
                 the column and the row, from 0. Nothing of the batch is buffered.
         """
         self._check_open()
@@ -186,8 +188,8 @@ class TransactionWriter:
             return
         rows = rows_of_batch(batch)
         found = _loops_for(len(rows))
-        # A declared rename takes effect with its first use: the rows before it have the columns in another
-        # order in ``changed``, and only the path by rows sees where that is.
+        # A declared rename takes effect with its first use. Rows before that use list ``changed`` in another
+        # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):
             self._append_columns(rows, found, lead_extras)
             return
@@ -203,28 +205,28 @@ class TransactionWriter:
             raise
 
     def commit(self, *, publish: bool = False) -> CommitReceipt | None:
-        """Make the buffered transactions durable; None when there are none.
+        """Make the buffered transactions durable; return None if there are none.
 
         After an error they are still buffered: call again. A repeat never writes them twice.
 
         Args:
-            publish: Release them to readers too, and all that was committed before: as ``publish`` after it,
-                but with one object made durable in place of two. If there is a gate, the gate does that.
+            publish: Also release these and all earlier commits to readers. This makes one object durable, where
+                ``commit`` and ``publish`` make two. If the log has a gate, the gate publishes later.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
-            LogFull: No room.
+            LogFull: The file system is full.
         """
         self._check_open()
-        # 1. A commit that failed is repeated first, under its batch id and with its segment: it may be in the
-        #    log already, and a commit of more transactions would write those again.
+        # 1. First repeat a commit that failed, with its batch id and its segment. It may be in the log already,
+        #    and a commit with more transactions would write its transactions again.
         receipt = self._finish_attempt()
         if not self._buffer.transactions:
             if publish:
                 self.publish()
             return receipt
-        # 2. What is buffered becomes an attempt before it is committed, so that a failure leaves it to be
-        #    repeated.
+        # 2. Turn the buffer into an attempt before the commit, so that a failed commit can be repeated
+        #    unchanged.
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
@@ -234,21 +236,21 @@ class TransactionWriter:
         return self._finish_attempt(publish=publish)
 
     def publish(self) -> Publication | None:
-        """Release everything committed to readers; None when there is nothing new, or a gate does it."""
+        """Release all committed versions to readers; return None if none is new, or if the log has a gate."""
         return self._writer.publish()
 
     def compact(self) -> Compaction | None:
-        """Compact small neighbouring segments now; None when there are none. See compaction.py."""
+        """Compact small neighbouring segments now; return None if there are none. See compaction.py."""
         return self._writer.compact()
 
     def trim(self, *, before: int) -> Position:
-        """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
+        """Drop all versions below ``before``; return the oldest retained position. See retention.py."""
         return self._writer.trim(before=before)
 
     def close(self, *, hurried: bool = False) -> None:
-        """End the writer; transactions that are not committed are lost. Idempotent.
+        """Close the writer; uncommitted transactions are lost. Idempotent.
 
-        Upkeep that has begun is waited for, a minute at most; ``hurried``, as after an error, 2 s.
+        Waits until running upkeep ends: at most a minute, or 2 s if ``hurried``, as after an error.
         """
         self._closed = True
         self._writer.close(hurried=hurried)
@@ -266,11 +268,11 @@ class TransactionWriter:
         *,
         first_row: int = 0,
     ) -> None:
-        """Buffer a transaction, a mutation at a time; columnar.py does the same by columns.
+        """Buffer one transaction row by row; columnar.py does the same by columns.
 
-        Errors count rows from ``first_row``.
+        Row numbers in errors start at ``first_row``.
         """
-        # 1. Refuse what cannot be written, before anything is noted.
+        # 1. Refuse invalid mutations before any column is noted.
         shown, schema = self._shown, self._shown.schema
         rows = []
         _check_mutations(mutations, first_row)
@@ -289,15 +291,15 @@ class TransactionWriter:
                     column, why = fault
                     raise InvalidRequest(f"column {column} of {_named(mutation, place)}: {why}")
             rows.append((mutation, *with_changes(mutation, before, after)))
-        # 2. Note the columns that the mutations show. If the transaction is refused from here on, they are
-        #    forgotten: the schema must not have columns that no record of the log shows.
+        # 2. Note the columns of the images. If the transaction is refused after this, roll the notes back: the
+        #    schema must not have columns that no record of the log has.
         try:
             for mutation, changed, _ in rows:
                 if mutation.area is Area.DATA:
                     images = (mutation.after, mutation.before)
                     shown.note(mutation.entity_type, images, changed or ())
             changes = shown.changes()
-            # 3. Count the records, those of schema changes too, which come before the mutations.
+            # 3. Count the records, including those of schema changes, which precede the mutations.
             counts: dict[str, int] = {}
             for name in (
                 *(each.entity_type for each in changes),
@@ -308,8 +310,8 @@ class TransactionWriter:
         except InvalidRequest:
             self._restore(schema)
             raise
-        # 4. Buffer lead, schema changes and mutations. Nothing fails from here on, so a transaction is in the
-        #    buffer whole or not at all. The order of ``changed`` is that of the schema, known only now.
+        # 4. Buffer lead, schema changes and mutations. Nothing fails from here on, so the buffer has all of a
+        #    transaction or nothing. ``changed`` is in the order of the schema, which is known only now.
         buffer = self._buffer
         version = buffer.transactions
         lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
@@ -339,7 +341,7 @@ class TransactionWriter:
     def _append_columns(
         self, rows: InputRows, found: Loops, lead_extras: Mapping[str, Any]
     ) -> None:
-        """Buffer all transactions of some rows, or none."""
+        """Buffer all transactions of some rows; after an error none is buffered."""
 
         def lead_of(place: int, counts: dict[str, int], changes: Sequence[SchemaRecord]) -> bytes:
             return _lead(rows.ids[place], rows.timestamps[place], lead_extras, counts, changes)
@@ -365,7 +367,7 @@ class TransactionWriter:
         buffer.transactions += len(rows.starts)
 
     def _restore(self, schema: Schema) -> None:
-        """Forget the columns that refused transactions showed."""
+        """Roll the schema back to ``schema``, without the columns of refused transactions."""
         self._shown.restore(schema)
         self._columnar.forget()
 
@@ -396,15 +398,15 @@ class TransactionWriter:
 
 
 def _loops_for(rows: int) -> Loops | None:
-    """Return the compiled loops if so many rows are to be appended by columns."""
+    """Return the compiled loops if this number of rows is appended by columns; else None."""
     return loops(rows) if rows >= COLUMNAR_FROM else None
 
 
 def check_mapping(mapping: SchemaMapping | None) -> None:
-    """Refuse a mapping that wants what only an ingest of a source does.
+    """Refuse a mapping with features that only an ingest supports.
 
     Raises:
-        InvalidRequest: It wants images to be filled, or rows to expire.
+        InvalidRequest: The mapping fills images or lets rows expire.
     """
     for name, declared in () if mapping is None else mapping.entity_types.items():
         assert mapping is not None
@@ -442,7 +444,7 @@ def _lead(
     counts: dict[str, int],
     changes: Sequence[SchemaRecord],
 ) -> bytes:
-    """Return the text of a lead; ``counts`` has the records of schema changes too."""
+    """Return the text of a lead; ``counts`` includes the records of schema changes."""
     extras = dict(extras)
     if changes:
         extras.setdefault("source_count", sum(counts.values()) - len(changes))
@@ -459,7 +461,7 @@ def _lead(
 
 
 def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
-    """Refuse mutations of a transaction that `check` or `row_rules` refuse; errors count from ``first_row``."""
+    """Raise InvalidRequest if `check` or `row_rules` refuse a mutation; rows are counted from ``first_row``."""
     seen: set[tuple[str, str]] = set()
     for place, mutation in enumerate(mutations, first_row):
         check(mutation)
@@ -478,7 +480,7 @@ def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
 
 
 def _removals(mutations: Sequence[Mutation]) -> dict[str, bool]:
-    """Return what `removals_in` finds in rows."""
+    """Return the entity types with removed rows; True if an image of a removed row may lack values."""
     found: dict[str, bool] = {}
     for each in mutations:
         if each.operation == Operation.REMOVE and each.primary_key is not None:
@@ -488,7 +490,7 @@ def _removals(mutations: Sequence[Mutation]) -> dict[str, bool]:
 
 
 def _members(mutation: Mutation, column: str, place: int) -> Mapping[str, msgspec.Raw]:
-    """Return the columns of an image; the error says whose."""
+    """Return the columns of an image; an error names the row."""
     try:
         return columns_of(getattr(mutation, column))
     except InvalidRequest as error:
